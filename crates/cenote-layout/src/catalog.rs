@@ -1,0 +1,303 @@
+//! The catalog: pools, puddles, types, clients and leases of a store.
+//!
+//! Two files, `catalog.0` and `catalog.1`, hold the same sequence of *batches* of records. A change appends one batch to
+//! each, one file after the other, each synced; it is made once the first is. So a torn end is only ever at the end, and what is damaged in
+//! one file is read from the other.
+//!
+//! A batch is one or more frames with the same `batch` number; the last has [`FLAG_LAST`]. Frames of a batch count
+//! only together. Batch numbers rise by one.
+//!
+//! ```text
+//! frame:  RecordHeader (48 bytes) | payload: postcard encoding of Record | zeroes up to a multiple of 8
+//! ```
+
+use crate::checksum::{checksum, seed};
+use crate::id::{PoolId, TypeId, Uuid};
+use crate::puddle::Role;
+use crate::types::TypeRecord;
+use serde::{Deserialize, Serialize};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+extern crate alloc;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// Start of every frame.
+pub const RECORD_MAGIC: [u8; 8] = *b"CENRECRD";
+/// Set on the last frame of a batch.
+pub const FLAG_LAST: u32 = 1;
+/// Most bytes of a payload.
+pub const PAYLOAD_LEN_MAX: u32 = 1 << 20;
+/// Most bytes of a pool's name.
+pub const POOL_NAME_LEN_MAX: usize = 255;
+
+/// Start of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct RecordHeader {
+    /// [`RECORD_MAGIC`].
+    pub magic: [u8; 8],
+    /// Number of the batch, from 1.
+    pub batch: u64,
+    /// Number of the frame in its batch, from 0.
+    pub index: u32,
+    /// [`FLAG_LAST`] or 0.
+    pub flags: u32,
+    /// Bytes of the payload.
+    pub payload_len: u32,
+    /// Zero.
+    pub reserved0: u32,
+    /// Zero.
+    pub reserved1: u64,
+    /// XXH3-64 of this header (with this field zero) and the payload.
+    pub checksum: u64,
+}
+
+const _: () = assert!(size_of::<RecordHeader>() == 48);
+
+/// How a pool keeps its data, DESIGN "two modes of a pool".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum PoolMode {
+    /// Stores go straight into the puddle files.
+    Direct,
+}
+
+/// Which allocator a pool has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum HeapKind {
+    /// Ralloc's: recoverable by tracing.
+    Traced,
+}
+
+/// A pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolRecord {
+    /// Its number.
+    pub id: PoolId,
+    /// Its name, unique in the store.
+    pub name: String,
+    /// Its mode.
+    pub mode: PoolMode,
+    /// Its heap.
+    pub heap: HeapKind,
+    /// Bytes of the first puddle; later ones grow from there.
+    pub puddle_size: u64,
+    /// The pool never takes more bytes than this.
+    pub size_max: u64,
+    /// User id of the creator.
+    pub uid: u32,
+    /// Group id of the creator.
+    pub gid: u32,
+    /// Permission bits, as of a file.
+    pub permissions: u32,
+    /// When it was created, in seconds since 1970.
+    pub created_at_s: u64,
+}
+
+/// A puddle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PuddleRecord {
+    /// Its identity, and the name of its file.
+    pub uuid: Uuid,
+    /// Its pool, or `PoolId(0)`.
+    pub pool: PoolId,
+    /// What it is for.
+    pub role: Role,
+    /// Its number in its pool.
+    pub index: u32,
+    /// Its address.
+    pub addr: u64,
+    /// Its size in bytes.
+    pub size: u64,
+}
+
+/// A client (session) and its log space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientRecord {
+    /// The client's identity.
+    pub client: Uuid,
+    /// Its log space's puddle.
+    pub log_space: Uuid,
+}
+
+/// "This client may write to this pool": written before the mapping is handed out; replay applies nothing else (PUD-3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseRecord {
+    /// Who.
+    pub client: Uuid,
+    /// What.
+    pub pool: PoolId,
+    /// Whether for writing.
+    pub writable: bool,
+}
+
+/// One change of the catalog. The order of variants is part of the format: add at the end only.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Record {
+    /// A pool is there, or has changed.
+    Pool(PoolRecord),
+    /// A pool is gone; its puddles are removed in the same batch.
+    PoolRemoved(PoolId),
+    /// A puddle is there, or has changed.
+    Puddle(PuddleRecord),
+    /// A puddle is gone.
+    PuddleRemoved(Uuid),
+    /// A type is registered.
+    Type(TypeRecord),
+    /// A client has a log space.
+    Client(ClientRecord),
+    /// A client's logs are empty and its log space is gone.
+    ClientRemoved(Uuid),
+    /// A lease is given.
+    Lease(LeaseRecord),
+    /// All leases of a client have ended.
+    LeasesEnded(Uuid),
+    /// First record of a compacted catalog: the next pool number, so that none is given twice.
+    NextPool(PoolId),
+    /// A type is removed (none of its blocks is left).
+    TypeRemoved(TypeId),
+    /// Power failed while the pool was held writable at a durability level that does not cover that; what it holds
+    /// may be torn. Stays until somebody opens it as it is, by policy.
+    PoolNotCovered(PoolId),
+    /// Somebody has decided to take the pool as it is.
+    PoolCovered(PoolId),
+}
+
+/// Why bytes are no record.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// The bytes end inside the record: a torn write, if nothing follows.
+    #[error("catalog record is cut short")]
+    Truncated,
+    /// No frame begins here.
+    #[error("no catalog record begins here")]
+    Magic,
+    /// The checksum does not fit.
+    #[error("catalog record is damaged: checksum {found:#018x}, computed {computed:#018x}")]
+    Checksum {
+        /// Checksum on media.
+        found: u64,
+        /// Checksum of what is there.
+        computed: u64,
+    },
+    /// The frame is whole, but its payload is none of this release.
+    #[error("catalog record has a payload that this release does not understand")]
+    Payload,
+}
+
+/// One frame, read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// Number of its batch.
+    pub batch: u64,
+    /// Number in its batch.
+    pub index: u32,
+    /// Whether it ends its batch.
+    pub last: bool,
+    /// What it says.
+    pub record: Record,
+    /// Bytes of the frame, padding included.
+    pub len: usize,
+}
+
+/// Appends the frame of `record` to `out`.
+///
+/// # Panics
+/// If the record encodes to more than [`PAYLOAD_LEN_MAX`] bytes; names and maps are limited so that none does.
+pub fn encode_frame(batch: u64, index: u32, last: bool, record: &Record, out: &mut Vec<u8>) {
+    let payload = postcard::to_allocvec(record).unwrap_or_default();
+    assert!(!payload.is_empty() && payload.len() <= PAYLOAD_LEN_MAX as usize, "catalog record out of bounds");
+    let mut header = RecordHeader {
+        magic: RECORD_MAGIC,
+        batch,
+        index,
+        flags: if last { FLAG_LAST } else { 0 },
+        payload_len: payload.len() as u32,
+        reserved0: 0,
+        reserved1: 0,
+        checksum: 0,
+    };
+    let start = out.len();
+    out.extend_from_slice(header.as_bytes());
+    out.extend_from_slice(&payload);
+    header.checksum = checksum(seed::CATALOG, &out[start..]);
+    out[start..start + 48].copy_from_slice(header.as_bytes());
+    while !out.len().is_multiple_of(8) {
+        out.push(0);
+    }
+}
+
+/// Reads the frame at the start of `bytes`.
+///
+/// # Errors
+/// Why there is none.
+pub fn decode_frame(bytes: &[u8]) -> Result<Frame, RecordError> {
+    let Ok((header, rest)) = RecordHeader::read_from_prefix(bytes) else {
+        return Err(RecordError::Truncated);
+    };
+    if header.magic != RECORD_MAGIC {
+        return Err(RecordError::Magic);
+    }
+    if header.payload_len > PAYLOAD_LEN_MAX || header.payload_len == 0 {
+        return Err(RecordError::Magic);
+    }
+    let payload_len = header.payload_len as usize;
+    let len = (48 + payload_len).next_multiple_of(8);
+    if bytes.len() < len {
+        return Err(RecordError::Truncated);
+    }
+    let mut covered = Vec::with_capacity(48 + payload_len);
+    covered.extend_from_slice(RecordHeader { checksum: 0, ..header }.as_bytes());
+    covered.extend_from_slice(&rest[..payload_len]);
+    let computed = checksum(seed::CATALOG, &covered);
+    if computed != header.checksum {
+        return Err(RecordError::Checksum { found: header.checksum, computed });
+    }
+    let record = postcard::from_bytes(&rest[..payload_len]).map_err(|_| RecordError::Payload)?;
+    Ok(Frame { batch: header.batch, index: header.index, last: header.flags & FLAG_LAST != 0, record, len })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Record {
+        Record::Lease(LeaseRecord { client: Uuid([7; 16]), pool: PoolId(3), writable: true })
+    }
+
+    #[test]
+    fn frames_round_trip() {
+        let mut bytes = Vec::new();
+        encode_frame(9, 2, true, &sample(), &mut bytes);
+        assert_eq!(bytes.len() % 8, 0);
+        let frame = decode_frame(&bytes).unwrap();
+        assert_eq!((frame.batch, frame.index, frame.last, frame.len), (9, 2, true, bytes.len()));
+        assert_eq!(frame.record, sample());
+    }
+
+    #[test]
+    fn every_flipped_bit_is_noticed() {
+        let mut bytes = Vec::new();
+        encode_frame(1, 0, true, &sample(), &mut bytes);
+        let used = 48
+            + decode_frame(&bytes).map(|_| ()).map_or(0, |()| {
+                let header = RecordHeader::read_from_prefix(&bytes).unwrap().0;
+                header.payload_len as usize
+            });
+        for bit in 0..used * 8 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(decode_frame(&damaged).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn every_shorter_prefix_is_refused() {
+        let mut bytes = Vec::new();
+        encode_frame(1, 0, true, &sample(), &mut bytes);
+        for len in 0..bytes.len() {
+            assert!(decode_frame(&bytes[..len]).is_err(), "{len} bytes");
+        }
+    }
+}

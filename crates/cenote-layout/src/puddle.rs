@@ -1,0 +1,116 @@
+//! The header of a puddle (PUD-11): 4 KiB for every 2 MiB, at the start of its file and of its mapping.
+//!
+//! ```text
+//! 0        4096                  header_space                          size
+//! | header | zero (reserved) ... | body: heap, log, log space, object |
+//! ```
+
+use crate::header::{Header, HeaderError, HeaderPrefix};
+use crate::id::{PoolId, Uuid};
+use crate::{PAGE_SIZE, SLOT_SIZE, round_up};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// What a puddle is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[repr(u32)]
+pub enum Role {
+    /// Blocks of a pool, see [`crate::heap`].
+    Heap = 1,
+    /// One segment of a log, see [`crate::log`].
+    Log = 2,
+    /// The directory of one client's logs, see [`crate::log_space`].
+    LogSpace = 3,
+    /// Raw memory of one persistent memory object, without a heap.
+    Object = 4,
+}
+
+impl Role {
+    /// The role with this number.
+    #[must_use]
+    pub const fn from_u32(value: u32) -> Option<Self> {
+        match value {
+            1 => Some(Self::Heap),
+            2 => Some(Self::Log),
+            3 => Some(Self::LogSpace),
+            4 => Some(Self::Object),
+            _ => None,
+        }
+    }
+}
+
+impl core::fmt::Display for Role {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Heap => "heap",
+            Self::Log => "log",
+            Self::LogSpace => "log space",
+            Self::Object => "object",
+        })
+    }
+}
+
+/// A puddle's first page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct PuddleHeader {
+    /// Magic `CENPUDDL`, version, features, checksum.
+    pub prefix: HeaderPrefix,
+    /// The puddle's identity.
+    pub uuid: Uuid,
+    /// The store that it belongs to.
+    pub store: Uuid,
+    /// Assigned address: a multiple of [`SLOT_SIZE`] in the store's window.
+    pub addr: u64,
+    /// Bytes of the puddle, header included: a multiple of [`PAGE_SIZE`].
+    pub size: u64,
+    /// The pool that it belongs to.
+    pub pool: PoolId,
+    /// [`Role`].
+    pub role: u32,
+    /// Number of the puddle in its pool: 0 is the root puddle.
+    pub index: u32,
+    /// One higher with every relocation.
+    pub generation: u64,
+    /// Zero.
+    pub reserved: [u8; 3976],
+}
+
+const _: () = assert!(size_of::<PuddleHeader>() as u64 == PAGE_SIZE);
+const _: () = assert!(core::mem::offset_of!(PuddleHeader, addr) == 80);
+const _: () = assert!(core::mem::offset_of!(PuddleHeader, role) == 104);
+const _: () = assert!(core::mem::offset_of!(PuddleHeader, reserved) == 120);
+
+/// Bytes of header space of a puddle of `size` bytes: a page for every 2 MiB or part of it.
+#[must_use]
+pub const fn header_space(size: u64) -> u64 {
+    match round_up(size, SLOT_SIZE) {
+        Some(rounded) => rounded / SLOT_SIZE * PAGE_SIZE,
+        None => u64::MAX,
+    }
+}
+
+impl Header for PuddleHeader {
+    const NAME: &'static str = "puddle header";
+    const MAGIC: [u8; 8] = *b"CENPUDDL";
+    const SEED: u64 = crate::checksum::seed::PUDDLE;
+
+    fn check_fields(&self) -> Result<(), HeaderError> {
+        let bad = |field, value| Err(HeaderError::Field { what: Self::NAME, field, value });
+        if self.uuid.is_nil() {
+            return bad("uuid", 0);
+        }
+        if self.addr == 0 || !self.addr.is_multiple_of(SLOT_SIZE) {
+            return bad("addr", self.addr);
+        }
+        if self.size == 0 || !self.size.is_multiple_of(PAGE_SIZE) || self.addr.checked_add(self.size).is_none() {
+            return bad("size", self.size);
+        }
+        if Role::from_u32(self.role).is_none() {
+            return bad("role", u64::from(self.role));
+        }
+        if self.reserved.iter().any(|&b| b != 0) {
+            return bad("reserved bytes", 1);
+        }
+        Ok(())
+    }
+}

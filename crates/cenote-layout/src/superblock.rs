@@ -1,0 +1,104 @@
+//! The superblock: what a store is, in two checksummed copies.
+//!
+//! ```text
+//! file "superblock"      0 ................ 4095   copy 0: even generations
+//!                     4096 ................ 8191   copy 1: odd generations
+//! ```
+//!
+//! A change writes the copy that is *not* the newest, with the next generation, and syncs: the old copy stays whole
+//! until the new one is. The newest copy whose checksum fits is the truth about what never changes (UUID, window). About
+//! *state* it is believed only if the other copy is whole too and exactly one generation older: otherwise the newest
+//! may be the lost one, and the store counts as open, which costs a recovery and loses nothing.
+
+use crate::header::{Header, HeaderError, HeaderPrefix};
+use crate::id::Uuid;
+use crate::{PAGE_SIZE, SLOT_SIZE};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Bytes of one copy.
+pub const COPY_SIZE: u64 = 4096;
+
+/// Nobody has the store open for writing, and everything that was written is on the medium.
+pub const STATE_CLEAN: u32 = 1;
+/// A writer has opened the store, under `boot_id`, and has not closed it.
+pub const STATE_OPEN: u32 = 2;
+
+/// No writer has opened the store yet.
+pub const DURABILITY_UNSAID: u32 = 0;
+/// The session survived crashes of processes only.
+pub const DURABILITY_PROCESS: u32 = 1;
+/// The session survived loss of power.
+pub const DURABILITY_POWER: u32 = 2;
+
+/// One copy of the superblock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Superblock {
+    /// Magic `CENOTESB`, version, features, checksum.
+    pub prefix: HeaderPrefix,
+    /// The store's identity.
+    pub store: Uuid,
+    /// First address of the window: where the store's puddles lie in every process. A multiple of [`SLOT_SIZE`].
+    pub window_base: u64,
+    /// Bytes of the window, a multiple of [`SLOT_SIZE`].
+    pub window_len: u64,
+    /// One higher with every change; its lowest bit says which copy this is.
+    pub generation: u64,
+    /// [`STATE_CLEAN`] or [`STATE_OPEN`].
+    pub state: u32,
+    /// Durability level of the last writer's session: [`DURABILITY_UNSAID`], [`DURABILITY_PROCESS`] or
+    /// [`DURABILITY_POWER`]. After a loss of power it says whether what that session acknowledged was covered.
+    pub durability: u32,
+    /// The boot under which the store was last opened for writing; tells a crash of processes from a loss of power.
+    pub boot_id: Uuid,
+    /// Process id of the last writer.
+    pub opener_pid: u64,
+    /// When that process started, in clock ticks since boot: pids come again, this pair does not.
+    pub opener_start_ticks: u64,
+    /// When the store was formatted, in seconds since 1970.
+    pub formatted_at_s: u64,
+    /// The session of the last writer: which log space is its.
+    pub client: Uuid,
+    /// Zero.
+    pub reserved1: [u8; 3944],
+}
+
+const _: () = assert!(size_of::<Superblock>() as u64 == COPY_SIZE);
+const _: () = assert!(core::mem::offset_of!(Superblock, window_base) == 64);
+const _: () = assert!(core::mem::offset_of!(Superblock, boot_id) == 96);
+const _: () = assert!(core::mem::offset_of!(Superblock, client) == 136);
+const _: () = assert!(core::mem::offset_of!(Superblock, reserved1) == 152);
+
+impl Header for Superblock {
+    const NAME: &'static str = "superblock";
+    const MAGIC: [u8; 8] = *b"CENOTESB";
+    const SEED: u64 = crate::checksum::seed::SUPERBLOCK;
+
+    fn check_fields(&self) -> Result<(), HeaderError> {
+        let bad = |field, value| Err(HeaderError::Field { what: Self::NAME, field, value });
+        if self.window_base == 0 || !self.window_base.is_multiple_of(SLOT_SIZE) {
+            return bad("window_base", self.window_base);
+        }
+        if self.window_len == 0 || !self.window_len.is_multiple_of(SLOT_SIZE) {
+            return bad("window_len", self.window_len);
+        }
+        if self.window_base.checked_add(self.window_len).is_none_or(|end| end > 1 << 47) {
+            return bad("window end", self.window_base.wrapping_add(self.window_len));
+        }
+        if self.state != STATE_CLEAN && self.state != STATE_OPEN {
+            return bad("state", u64::from(self.state));
+        }
+        if self.store.is_nil() {
+            return bad("store uuid", 0);
+        }
+        if self.durability > DURABILITY_POWER {
+            return bad("durability", u64::from(self.durability));
+        }
+        if self.reserved1.iter().any(|&b| b != 0) {
+            return bad("reserved bytes", 1);
+        }
+        Ok(())
+    }
+}
+
+const _: () = assert!(COPY_SIZE == PAGE_SIZE);

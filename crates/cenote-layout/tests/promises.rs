@@ -1,0 +1,179 @@
+//! `docs/promises.md` lists every promise of the papers, and believes none that no test proves.
+//!
+//! The file is for people; this test keeps it honest. It reads nothing but text, so that it can stand in the lowest crate that has
+//! tests of its own, and look at the sources of all the others.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// The index of the papers: prefix, how many numbered promises. Each paper also has one row `-fig` for its evaluation.
+const INDEX: [(&str, u32); 5] = [("POS", 10), ("PUD", 13), ("RAL", 9), ("PMO", 10), ("NVM", 6)];
+
+/// One row of the tables.
+#[derive(Debug)]
+struct Row {
+    state: String,
+    modules: Vec<String>,
+    tests: Vec<String>,
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// What stands between backticks.
+fn quoted(cell: &str) -> Vec<String> {
+    cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+fn is_id(cell: &str) -> bool {
+    cell.split_once('-').is_some_and(|(prefix, number)| {
+        prefix.len() == 3
+            && prefix.bytes().all(|b| b.is_ascii_uppercase())
+            && (number == "fig" || number.parse::<u32>().is_ok())
+    })
+}
+
+/// The rows of a document by id, and what is wrong with its form.
+fn rows(text: &str) -> (BTreeMap<String, Row>, Vec<String>) {
+    let (mut rows, mut problems) = (BTreeMap::new(), Vec::new());
+    for line in text.lines().filter(|line| line.starts_with('|')) {
+        let cells: Vec<&str> = line.trim().trim_matches('|').split('|').map(str::trim).collect();
+        let Some(&id) = cells.first().filter(|id| is_id(id)) else { continue };
+        let &[_, promise, state, module, test] = &cells[..] else {
+            problems.push(format!("{id}: {} columns instead of 5", cells.len()));
+            continue;
+        };
+        if promise.is_empty() {
+            problems.push(format!("{id}: the promise is not said"));
+        }
+        let row = Row { state: state.to_owned(), modules: quoted(module), tests: quoted(test) };
+        if rows.insert(id.to_owned(), row).is_some() {
+            problems.push(format!("{id}: there twice"));
+        }
+    }
+    (rows, problems)
+}
+
+/// Whether a source file has a test function of this name that is run by default.
+fn has_test(source: &str, name: &str) -> bool {
+    let lines: Vec<&str> = source.lines().map(str::trim_start).collect();
+    let is_function = |line: &str| {
+        line.strip_prefix("fn ")
+            .and_then(|rest| rest.strip_prefix(name))
+            .is_some_and(|rest| rest.trim_start().starts_with('('))
+    };
+    lines.iter().enumerate().filter(|(_, line)| is_function(line)).any(|(at, _)| {
+        let above = || lines[..at].iter().rev().take_while(|l| l.starts_with("#[") || l.starts_with("//"));
+        above().any(|line| *line == "#[test]") && !above().any(|line| line.starts_with("#[ignore"))
+    })
+}
+
+/// Everything that is wrong with a document, with `read` to look at the files of the tree.
+fn problems(text: &str, read: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
+    let (rows, mut problems) = rows(text);
+    let mut expected = Vec::new();
+    for (prefix, count) in INDEX {
+        expected.extend((1..=count).map(|number| format!("{prefix}-{number}")));
+        expected.push(format!("{prefix}-fig"));
+    }
+    problems.extend(expected.iter().filter(|id| !rows.contains_key(*id)).map(|id| format!("{id}: missing")));
+    for (id, row) in &rows {
+        if !expected.contains(id) {
+            problems.push(format!("{id}: no such promise in the index"));
+        }
+        for module in &row.modules {
+            if read(module).is_none() {
+                problems.push(format!("{id}: module {module} does not exist"));
+            }
+        }
+        let proved = match row.state.as_str() {
+            "done" | "partial" => true,
+            "planned" => false,
+            other => {
+                problems.push(format!("{id}: state \"{other}\" is none of done, partial, planned"));
+                continue;
+            }
+        };
+        if proved && row.modules.is_empty() {
+            problems.push(format!("{id}: {} but names no module", row.state));
+        }
+        if proved && row.tests.is_empty() {
+            problems.push(format!("{id}: {} but names no test", row.state));
+        }
+        for test in &row.tests {
+            let Some((path, name)) = test.rsplit_once("::") else {
+                problems.push(format!("{id}: test {test} is not of the form path/to/file.rs::name"));
+                continue;
+            };
+            match read(path) {
+                None => problems.push(format!("{id}: file {path} does not exist")),
+                Some(source) if !has_test(&source, name) => {
+                    problems.push(format!("{id}: {path} has no test `fn {name}` that is run"));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    problems
+}
+
+/// A file of the tree as text; a directory as nothing.
+fn read(path: &str) -> Option<String> {
+    if path.contains("..") || path.starts_with('/') {
+        return None;
+    }
+    std::fs::read_to_string(root().join(path)).ok()
+}
+
+#[test]
+fn every_promise_is_listed_and_every_kept_one_is_proved() {
+    let text = std::fs::read_to_string(root().join("docs/promises.md")).expect("docs/promises.md");
+    let problems = problems(&text, &read);
+    assert!(problems.is_empty(), "docs/promises.md:\n  {}", problems.join("\n  "));
+    let (rows, _) = rows(&text);
+    let count = |state: &str| rows.values().filter(|row| row.state == state).count();
+    println!("{} done, {} partial, {} planned", count("done"), count("partial"), count("planned"));
+}
+
+/// A document with every id in one state, and its test.
+fn document(state: &str, module: &str, test: &str) -> String {
+    let mut out = String::from("| id | promise | state | module | test |\n| --- | --- | --- | --- | --- |\n");
+    for (prefix, count) in INDEX {
+        for number in (1..=count).map(|n| n.to_string()).chain(["fig".into()]) {
+            out += &format!("| {prefix}-{number} | text | {state} | {module} | {test} |\n");
+        }
+    }
+    out
+}
+
+#[test]
+fn each_kind_of_false_claim_is_noticed() {
+    let tree = |path: &str| -> Option<String> {
+        (path == "a.rs").then(|| "    #[test]\n    // why\n    fn proof() {}\nfn helper() {}\n#[test]\n#[ignore]\nfn off() {}\n".into())
+    };
+    let found = |text: &str| problems(text, &tree);
+    let good = document("done", "`a.rs`", "`a.rs::proof`");
+    assert_eq!(found(&good), Vec::<String>::new());
+    assert_eq!(found(&document("planned", "", "")), Vec::<String>::new());
+
+    let first = good.lines().nth(2).expect("a row").to_owned() + "\n";
+    for (what, text) in [
+        ("missing", good.replacen(&first, "", 1)),
+        ("twice", good.replacen(&first, &(first.clone() + &first), 1)),
+        ("no such promise", good.clone() + "| XYZ-1 | text | planned | | |\n"),
+        ("columns", good.replacen("| text ", "", 1)),
+        ("state", good.replacen("done", "nearly", 1)),
+        ("names no test", document("partial", "`a.rs`", "")),
+        ("names no module", document("done", "", "`a.rs::proof`")),
+        ("does not exist", document("planned", "`b.rs`", "")),
+        ("does not exist", document("done", "`a.rs`", "`b.rs::proof`")),
+        ("has no test", document("done", "`a.rs`", "`a.rs::prooF`")),
+        ("has no test", document("done", "`a.rs`", "`a.rs::helper`")),
+        ("has no test", document("done", "`a.rs`", "`a.rs::off`")),
+        ("form", document("done", "`a.rs`", "`proof`")),
+    ] {
+        let problems = found(&text);
+        assert!(problems.iter().any(|p| p.contains(what)), "\"{what}\" is not among {problems:?}");
+    }
+}
