@@ -1,0 +1,490 @@
+//! Faults that are resolved: a SIGSEGV and SIGBUS handler that asks whoever registered the address.
+//!
+//! Lazy mapping, relocation on first touch, decryption on first touch and deferred write protection all need the same
+//! thing: on a fault in a range of theirs, make the access possible and let the instruction run again. There is one
+//! handler per process; it asks the [`Resolver`] of the range, and whatever nobody resolves goes to the handler that
+//! was there before (Rust's own, which tells of stack overflows, or an application's) or kills as by default.
+//!
+//! # Rules for resolvers
+//!
+//! A resolver runs inside a signal handler, on any thread, at any instruction that touches the range. It
+//! * allocates nothing, takes no lock that a thread may hold while it touches the range, calls only what is
+//!   async-signal-safe (the functions of [`crate::memory`] are);
+//! * uses at most [`STACK_BUDGET_BYTES`] of stack, since alternate signal stacks are small;
+//! * does not fault itself: signals are blocked, a fault inside kills;
+//! * returns true only if the access can succeed now. After [`RETRIES_MAX`] times of "true" for the same address in
+//!   the same thread with no access taken away in between, the fault goes on as unresolved.
+//!
+//! "Taken away in between" is counted: [`crate::memory::protect`] and [`crate::memory::unmap_to_reserved`] do so by
+//! themselves; who revokes access in another way (write protection through userfaultfd) calls [`note_revocation`].
+//!
+//! # Forked children
+//!
+//! A registration belongs to the process that made it ([`crate::fork_guard`]): in a child, faults of the parent's ranges
+//! are unresolved, and resolvers never see them. A child may register ranges of its own.
+//!
+//! # Safety argument
+//!
+//! *Async-signal safety.* The handler uses atomics in statics, `gettid`, `sigaction`, `sigprocmask` and the resolver.
+//! It saves and restores `errno`. All signals are blocked while a resolver runs.
+//!
+//! *The table.* 64 slots. Registering and unregistering exclude each other by a lock that the handler never takes. The
+//! handler announces itself in a slot (`visitors`) before it checks that the slot is `LIVE`; unregistering makes it
+//! `FREE` before it waits for `visitors` to become 0. All four accesses are sequentially consistent, so at least one
+//! side sees the other: a handler that goes on has a live slot whose fields do not change and whose context exists
+//! until it leaves.
+//!
+//! *Previous actions* are read before ours is installed, and are written only then, under the same lock.
+
+use crate::fork_guard;
+use core::cell::UnsafeCell;
+use core::ffi::{c_int, c_void};
+use core::mem::MaybeUninit;
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::io;
+
+/// Makes an access to `addr` possible and returns true, or false: not mine, or impossible.
+///
+/// `ctx` is what was registered. See the module's rules; breaking them is undefined behaviour or a deadlock.
+pub type Resolver = unsafe fn(ctx: *const (), addr: usize) -> bool;
+
+/// How many ranges a process may have registered at once.
+pub const REGISTRATIONS_MAX: usize = 64;
+
+/// How often in a row one thread's access to one address is tried again, before it counts as unresolved.
+pub const RETRIES_MAX: u32 = 100;
+
+/// Bytes of stack that a resolver may use: what surely remains of the smallest alternate signal stack.
+pub const STACK_BUDGET_BYTES: usize = 2048;
+
+/// Why a range was not registered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegisterError {
+    /// The length is zero or the end overflows.
+    #[error(
+        "cannot resolve faults in {len} bytes at {base:#x}: the range is empty or wraps around; pass a mapped range"
+    )]
+    Range {
+        /// First address.
+        base: usize,
+        /// Bytes.
+        len: usize,
+    },
+    /// Part of it is registered already.
+    #[error(
+        "cannot resolve faults in {len} bytes at {base:#x}: part of the range has a resolver already; unregister that first"
+    )]
+    Overlap {
+        /// First address.
+        base: usize,
+        /// Bytes.
+        len: usize,
+    },
+    /// All [`REGISTRATIONS_MAX`] places are taken.
+    #[error(
+        "cannot resolve faults in a further range: {REGISTRATIONS_MAX} ranges have a resolver already; close a store first"
+    )]
+    Full,
+    /// The signal handler could not be installed.
+    #[error("cannot install the handler of SIGSEGV and SIGBUS: {0}; check what restricts sigaction here")]
+    Install(#[source] io::Error),
+}
+
+const FREE: u32 = 0;
+const LIVE: u32 = 1;
+
+struct Slot {
+    state: AtomicU32,
+    /// Handlers that may be using the other fields.
+    visitors: AtomicU32,
+    /// [`fork_guard`] token of the process that registered.
+    token: AtomicU64,
+    base: AtomicUsize,
+    len: AtomicUsize,
+    /// A [`Resolver`], never null while the slot is live.
+    resolver: AtomicPtr<()>,
+    ctx: AtomicPtr<()>,
+}
+
+impl Slot {
+    const fn new() -> Self {
+        Self {
+            state: AtomicU32::new(FREE),
+            visitors: AtomicU32::new(0),
+            token: AtomicU64::new(0),
+            base: AtomicUsize::new(0),
+            len: AtomicUsize::new(0),
+            resolver: AtomicPtr::new(ptr::null_mut()),
+            ctx: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    /// Whether `addr` lies in the range of a registration of the process with `token`. Only surely true while the
+    /// slot is live and visited.
+    fn covers(&self, token: u64, addr: usize) -> bool {
+        self.token.load(Ordering::Acquire) == token
+            && addr.wrapping_sub(self.base.load(Ordering::Relaxed)) < self.len.load(Ordering::Relaxed)
+    }
+
+    /// A slot that this process may fill: free, or left over from the process that forked this one.
+    fn is_available(&self, token: u64) -> bool {
+        self.state.load(Ordering::Relaxed) == FREE || self.token.load(Ordering::Relaxed) != token
+    }
+}
+
+static TABLE: [Slot; REGISTRATIONS_MAX] = [const { Slot::new() }; REGISTRATIONS_MAX];
+
+/// Counts how often access to something was taken away.
+static REVOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+/// Tells the handler that access to some address was taken away on purpose, so that a further fault there is no sign
+/// of a resolver that does not work. May be called in a signal handler.
+#[inline]
+pub fn note_revocation() {
+    REVOCATIONS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A range whose faults are resolved, until this is dropped.
+///
+/// Dropping waits for handlers of other threads that are inside the resolver. So it must not happen in a resolver, nor
+/// while holding something that a resolver waits for.
+#[derive(Debug)]
+#[must_use = "faults are resolved only while the registration lives"]
+pub struct Registration {
+    slot: usize,
+    token: u64,
+}
+
+/// Installs the handler, if it is not in place. [`register`] does so too.
+///
+/// Call it before other parts of the program install handlers of their own if those should be asked first; a handler
+/// that is installed later and does not chain to this one takes all faults away from it.
+///
+/// # Errors
+/// `sigaction` refuses.
+pub fn install() -> io::Result<()> {
+    let _lock = TableLock::take(fork_guard::token());
+    install_locked()
+}
+
+/// Lets `resolver` answer for faults in `[base, base + len)` until the registration is dropped.
+///
+/// # Errors
+/// See [`RegisterError`]; nothing is registered then.
+///
+/// # Safety
+/// `resolver` keeps the module's rules when it is called with `ctx` and any address of the range, at any time, on any
+/// thread, several at once, until the registration is dropped; `ctx` may be shared between threads in that way.
+pub unsafe fn register(
+    base: usize,
+    len: usize,
+    resolver: Resolver,
+    ctx: *const (),
+) -> Result<Registration, RegisterError> {
+    let Some(end) = base.checked_add(len).filter(|&end| end > base) else {
+        return Err(RegisterError::Range { base, len });
+    };
+    let token = fork_guard::token();
+    let _lock = TableLock::take(token);
+    install_locked().map_err(RegisterError::Install)?;
+    let mut free = None;
+    for (i, slot) in TABLE.iter().enumerate() {
+        if slot.is_available(token) {
+            free = free.or(Some((i, slot)));
+            continue;
+        }
+        // Live, ours, and under the lock: the fields hold still.
+        let (other, other_len) = (slot.base.load(Ordering::Relaxed), slot.len.load(Ordering::Relaxed));
+        if base < other + other_len && other < end {
+            return Err(RegisterError::Overlap { base, len });
+        }
+    }
+    let (i, slot) = free.ok_or(RegisterError::Full)?;
+    // What the process that forked this one left over: no handler of this process is inside, since none has matched
+    // its token.
+    slot.state.store(FREE, Ordering::SeqCst);
+    if slot.token.load(Ordering::Relaxed) != token {
+        slot.visitors.store(0, Ordering::SeqCst);
+    }
+    slot.base.store(base, Ordering::Relaxed);
+    slot.len.store(len, Ordering::Relaxed);
+    slot.resolver.store(resolver as *mut (), Ordering::Relaxed);
+    slot.ctx.store(ctx.cast_mut(), Ordering::Relaxed);
+    slot.token.store(token, Ordering::Release);
+    slot.state.store(LIVE, Ordering::SeqCst);
+    Ok(Registration { slot: i, token })
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // In a child that inherited the value, the slot may be in use again, and its visitors never leave.
+        if !fork_guard::is_current(self.token) {
+            return;
+        }
+        let _lock = TableLock::take(self.token);
+        let Some(slot) = TABLE.get(self.slot) else { return };
+        slot.state.store(FREE, Ordering::SeqCst);
+        while slot.visitors.load(Ordering::SeqCst) != 0 {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// The lock that registering and unregistering take. It holds the token of the process whose thread has it, so that a
+/// child is not stopped by a thread that it does not have.
+struct TableLock;
+
+static LOCK: AtomicU64 = AtomicU64::new(0);
+
+impl TableLock {
+    fn take(token: u64) -> Self {
+        loop {
+            let held = LOCK.load(Ordering::Relaxed);
+            if held != token
+                && LOCK.compare_exchange(held, token, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
+                return Self;
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for TableLock {
+    fn drop(&mut self) {
+        LOCK.store(0, Ordering::Release);
+    }
+}
+
+/// What a signal did before this module took it.
+struct Previous {
+    action: UnsafeCell<MaybeUninit<libc::sigaction>>,
+    known: AtomicBool,
+}
+
+// SAFETY: written under the lock before `known` is set or before our handler can run; read after that only.
+unsafe impl Sync for Previous {}
+
+impl Previous {
+    const fn new() -> Self {
+        Self { action: UnsafeCell::new(MaybeUninit::uninit()), known: AtomicBool::new(false) }
+    }
+
+    fn get(&self) -> Option<&libc::sigaction> {
+        if !self.known.load(Ordering::Acquire) {
+            return None;
+        }
+        // SAFETY: initialised before `known` was set, and not written again.
+        Some(unsafe { (*self.action.get()).assume_init_ref() })
+    }
+}
+
+static PREVIOUS_SEGV: Previous = Previous::new();
+static PREVIOUS_BUS: Previous = Previous::new();
+
+fn install_locked() -> io::Result<()> {
+    install_one(libc::SIGSEGV, &PREVIOUS_SEGV)?;
+    install_one(libc::SIGBUS, &PREVIOUS_BUS)
+}
+
+/// Under the lock.
+fn install_one(signal: c_int, previous: &Previous) -> io::Result<()> {
+    if previous.known.load(Ordering::Acquire) {
+        return Ok(());
+    }
+    let mut old = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: asks only; the pointer is to a local of the right type.
+    if unsafe { libc::sigaction(signal, ptr::null(), old.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: `known` is false, so nobody reads; the lock excludes other writers.
+    unsafe { *previous.action.get() = old };
+    previous.known.store(true, Ordering::Release);
+    let mut ours = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: all zero is a valid sigaction; the fields are then set to what the call expects. SA_ONSTACK: a handler
+    // for stack overflows may be behind us, and needs its own stack. All signals are blocked meanwhile, so that no
+    // handler of the application's can fault inside ours, which would kill.
+    let failed = unsafe {
+        let action = ours.assume_init_mut();
+        action.sa_sigaction = handler as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        libc::sigfillset(&raw mut action.sa_mask);
+        libc::sigaction(signal, ours.as_ptr(), ptr::null_mut()) != 0
+    };
+    if failed {
+        let error = io::Error::last_os_error();
+        previous.known.store(false, Ordering::Release);
+        return Err(error);
+    }
+    Ok(())
+}
+
+unsafe extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: errno's place is this thread's; the kernel passes a valid siginfo.
+    unsafe {
+        let errno = libc::__errno_location();
+        let saved = *errno;
+        let resolved = is_resolvable(signal, (*info).si_code) && resolve((*info).si_addr().addr());
+        *errno = saved;
+        if !resolved {
+            chain(signal, info, context);
+            *errno = saved;
+        }
+    }
+}
+
+/// A fault at an address that more than luck can cure: neither sent by a process nor a memory error of the hardware.
+fn is_resolvable(signal: c_int, code: c_int) -> bool {
+    const SEGV_MAPERR: c_int = 1;
+    const SEGV_ACCERR: c_int = 2;
+    const SEGV_PKUERR: c_int = 4;
+    const BUS_ADRERR: c_int = 2;
+    match signal {
+        libc::SIGSEGV => matches!(code, SEGV_MAPERR | SEGV_ACCERR | SEGV_PKUERR),
+        libc::SIGBUS => code == BUS_ADRERR,
+        _ => false,
+    }
+}
+
+fn resolve(addr: usize) -> bool {
+    let token = fork_guard::current();
+    if token == 0 {
+        return false;
+    }
+    for slot in &TABLE {
+        if !slot.covers(token, addr) {
+            continue;
+        }
+        slot.visitors.fetch_add(1, Ordering::SeqCst);
+        let resolved = if slot.state.load(Ordering::SeqCst) == LIVE && slot.covers(token, addr) {
+            // SAFETY: the slot is live and visited, so the two belong together and the context exists; `register` put
+            // a Resolver there, and its caller vouched for it.
+            Some(unsafe {
+                let resolver =
+                    core::mem::transmute::<*mut (), Resolver>(slot.resolver.load(Ordering::Relaxed));
+                may_retry(addr) && resolver(slot.ctx.load(Ordering::Relaxed), addr)
+            })
+        } else {
+            None
+        };
+        slot.visitors.fetch_sub(1, Ordering::SeqCst);
+        match resolved {
+            Some(true) => {
+                note_resolved();
+                return true;
+            }
+            Some(false) => return false,
+            // Unregistered under our hands; the address may be in another slot meanwhile.
+            None => {}
+        }
+    }
+    false
+}
+
+/// The last fault of one thread. Threads whose numbers are equal in the low bits share a place and push each other
+/// out, which makes the count too low and never too high.
+struct LastFault {
+    thread: AtomicU32,
+    times: AtomicU32,
+    addr: AtomicUsize,
+    revocations: AtomicU64,
+}
+
+const PLACES: usize = 256;
+
+static LAST_FAULTS: [LastFault; PLACES] = [const {
+    LastFault {
+        thread: AtomicU32::new(0),
+        times: AtomicU32::new(0),
+        addr: AtomicUsize::new(0),
+        revocations: AtomicU64::new(0),
+    }
+}; PLACES];
+
+fn last_fault() -> (u32, &'static LastFault) {
+    let thread = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+    (thread, &LAST_FAULTS[thread as usize % PLACES])
+}
+
+/// Counts a fault of this thread; false if the same one was "resolved" too often without any access in between that
+/// could have succeeded.
+fn may_retry(addr: usize) -> bool {
+    let (thread, last) = last_fault();
+    let same = last.thread.swap(thread, Ordering::Relaxed) == thread
+        && last.addr.load(Ordering::Relaxed) == addr
+        && last.revocations.load(Ordering::Relaxed) == REVOCATIONS.load(Ordering::Relaxed);
+    if same {
+        return last.times.fetch_add(1, Ordering::Relaxed) < RETRIES_MAX;
+    }
+    last.addr.store(addr, Ordering::Relaxed);
+    last.times.store(1, Ordering::Relaxed);
+    true
+}
+
+/// Revocations by the resolver itself do not count: remembered after it has run.
+fn note_resolved() {
+    last_fault().1.revocations.store(REVOCATIONS.load(Ordering::Relaxed), Ordering::Relaxed);
+}
+
+/// Does what would have happened without this module.
+///
+/// # Safety
+/// Called by the signal handler with its arguments.
+unsafe fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    let previous = match signal {
+        libc::SIGSEGV => PREVIOUS_SEGV.get(),
+        _ => PREVIOUS_BUS.get(),
+    };
+    // SAFETY: the kernel passes a valid siginfo.
+    let sent = unsafe { (*info).si_code } <= 0;
+    match previous {
+        // A signal that a process sent is ignored if the application said so; a fault cannot be.
+        Some(previous) if previous.sa_sigaction == libc::SIG_IGN && sent => {}
+        Some(previous)
+            if previous.sa_sigaction != libc::SIG_DFL && previous.sa_sigaction != libc::SIG_IGN =>
+        {
+            // SAFETY: the action was valid when it was installed, and is called as the kernel would: with the signals
+            // blocked that were at the fault and that it asks for. The kernel restores the mask after our return.
+            unsafe {
+                let mut mask = (*context.cast::<libc::ucontext_t>()).uc_sigmask;
+                union_kernel_mask(&mut mask, &previous.sa_mask);
+                if previous.sa_flags & libc::SA_NODEFER == 0 {
+                    libc::sigaddset(&raw mut mask, signal);
+                }
+                libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, ptr::null_mut());
+                if previous.sa_flags & libc::SA_SIGINFO != 0 {
+                    type Action = unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+                    core::mem::transmute::<usize, Action>(previous.sa_sigaction)(signal, info, context);
+                } else {
+                    type Action = unsafe extern "C" fn(c_int);
+                    core::mem::transmute::<usize, Action>(previous.sa_sigaction)(signal);
+                }
+            }
+        }
+        // The default: the instruction faults again after our return and kills, with the right signal and a core.
+        _ => {
+            // SAFETY: a zeroed action is SIG_DFL; a sent signal is sent again, and arrives when ours is unblocked.
+            unsafe {
+                let default = MaybeUninit::<libc::sigaction>::zeroed();
+                libc::sigaction(signal, default.as_ptr(), ptr::null_mut());
+                if sent {
+                    libc::raise(signal);
+                }
+            }
+        }
+    }
+}
+
+/// Adds `more` to `mask`: the first 8 bytes of each, which is all that the kernel wrote and reads.
+///
+/// # Safety
+/// Both begin with 8 valid bytes.
+unsafe fn union_kernel_mask(mask: *mut libc::sigset_t, more: *const libc::sigset_t) {
+    // SAFETY: sigset_t is an array of words of at least 64 bits in all, a bit for each signal.
+    unsafe { *mask.cast::<u64>() |= *more.cast::<u64>() }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,28 @@
+//! Raw system interfaces: system calls, assembly, CPU features. No other crate of Cenote has `asm!` or a raw system
+//! call.
+//!
+//! Everything here is a thin statement of what Linux and the processor offer, with the contract written down; policy
+//! (which mapping, which durability level) lives above. One module per concept, each of which opens with the argument
+//! why its `unsafe` code is sound.
+//!
+//! Linux only. Processors other than x86-64 compile and run with the portable versions of [`cpu`]: no flushes, no
+//! fences beyond the language's, so no `power` durability.
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("cenote-sys speaks to Linux only");
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("a window of 1 TiB needs a 64-bit address space");
+
+pub mod cpu;
+pub mod cpu_number;
+pub mod fault;
+pub mod filesystem;
+pub mod fork_guard;
+pub mod membarrier;
+pub mod memory;
+pub mod probe;
+pub mod process;
+pub mod record_lock;
+
+#[cfg(test)]
+mod testing;

@@ -1,0 +1,212 @@
+//! Who runs: process numbers, start times, the machine's boot, random bytes.
+//!
+//! A process number alone names nobody for long, because it is used again. Number *and* start time name one process
+//! of one boot; with the boot id they name it for ever. Leases and lock files record all three.
+//!
+//! What `/proc` says is a hint for messages and for cleaning up: whether a store is in use is decided by a lock
+//! ([`crate::record_lock`]), which holds across containers with process numbers of their own, where this does not.
+//!
+//! # Safety argument
+//!
+//! No `unsafe` code: reads of `/proc`, and system calls without pointers.
+
+use rustix::rand::GetRandomFlags;
+use std::io::{self, Read};
+
+/// This process's number, in its own process namespace.
+#[must_use]
+pub fn pid() -> u32 {
+    rustix::process::getpid().as_raw_nonzero().get().cast_unsigned()
+}
+
+/// The effective user that this process acts as.
+#[must_use]
+pub fn uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// The effective group that this process acts as.
+#[must_use]
+pub fn gid() -> u32 {
+    rustix::process::getegid().as_raw()
+}
+
+/// When the process `pid` started, in clock ticks since boot. `None`: there is none, or `/proc` does not show it.
+#[must_use]
+pub fn start_ticks(pid: u32) -> Option<u64> {
+    stat(pid).map(|s| s.start_ticks)
+}
+
+/// Whether the process `pid` that started at `start_ticks` may still run.
+///
+/// False is certain within one process namespace: no such process, another one with its number, or a dead one that
+/// its parent has not fetched yet. True is also the answer where `/proc` hides a process that exists.
+#[must_use]
+pub fn is_alive(pid: u32, start_ticks: u64) -> bool {
+    match stat(pid) {
+        Some(found) => found.start_ticks == start_ticks && !found.is_dead(),
+        None => exists(pid),
+    }
+}
+
+/// The id of the machine's current boot: 16 random bytes that change whenever the kernel starts.
+///
+/// # Errors
+/// `/proc/sys/kernel/random/boot_id` cannot be read, or does not hold 32 hexadecimal digits.
+pub fn boot_id() -> io::Result<[u8; 16]> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    parse_boot_id(&text).ok_or_else(|| {
+        io::Error::new(io::ErrorKind::InvalidData, "boot_id does not hold 32 hexadecimal digits")
+    })
+}
+
+/// 16 random bytes from the kernel, good enough for identifiers and keys.
+///
+/// # Errors
+/// Neither the system call nor `/dev/urandom` works.
+pub fn random_bytes16() -> io::Result<[u8; 16]> {
+    let mut bytes = [0; 16];
+    fill_random(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Fills `bytes` with random bytes from the kernel.
+///
+/// # Errors
+/// Neither the system call nor `/dev/urandom` works.
+pub fn fill_random(bytes: &mut [u8]) -> io::Result<()> {
+    let mut done = 0;
+    while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        match rustix::rand::getrandom(&mut *rest, GetRandomFlags::empty()) {
+            Ok(n) => done += n,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return std::fs::File::open("/dev/urandom")?.read_exact(rest),
+        }
+    }
+    Ok(())
+}
+
+fn parse_boot_id(text: &str) -> Option<[u8; 16]> {
+    let mut bytes = [0u8; 16];
+    let mut digits = 0;
+    for c in text.trim().chars().filter(|&c| c != '-') {
+        let value = u8::try_from(c.to_digit(16)?).ok()?;
+        let byte = bytes.get_mut(digits / 2)?;
+        *byte = *byte << 4 | value;
+        digits += 1;
+    }
+    (digits == 32).then_some(bytes)
+}
+
+/// The fields of `/proc/<pid>/stat` that matter here.
+#[derive(Debug, PartialEq, Eq)]
+struct Stat {
+    state: char,
+    threads: u64,
+    start_ticks: u64,
+}
+
+impl Stat {
+    /// Nothing of it runs and its memory is gone. The first thread of a process may be a zombie while others go on.
+    fn is_dead(&self) -> bool {
+        matches!(self.state, 'Z' | 'X' | 'x') && self.threads <= 1
+    }
+}
+
+fn stat(pid: u32) -> Option<Stat> {
+    let bytes = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    parse_stat(&String::from_utf8_lossy(&bytes))
+}
+
+/// The second field, the command in parentheses, may hold blanks and parentheses: what counts follows the last one.
+fn parse_stat(text: &str) -> Option<Stat> {
+    let (_, rest) = text.rsplit_once(')')?;
+    let mut fields = rest.split_ascii_whitespace();
+    // proc(5) counts from 1: field 3 is the state, 20 the threads, 22 the start time.
+    let state = fields.next()?.chars().next()?;
+    let threads = fields.nth(16)?.parse().ok()?;
+    let start_ticks = fields.nth(1)?.parse().ok()?;
+    Some(Stat { state, threads, start_ticks })
+}
+
+/// Whether a signal could be sent to `pid`, were it allowed.
+fn exists(pid: u32) -> bool {
+    let Some(pid) = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw) else { return false };
+    rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_is_alive_under_its_own_start_time_only() {
+        let ticks = start_ticks(pid()).expect("the test needs /proc");
+        assert!(ticks > 0);
+        assert!(is_alive(pid(), ticks));
+        assert!(!is_alive(pid(), ticks + 1), "a recycled number passed for the process");
+    }
+
+    #[test]
+    fn a_dead_child_is_dead_before_and_after_it_is_reaped() {
+        let mut child = std::process::Command::new("sleep").arg("100").spawn().expect("start sleep");
+        let id = child.id();
+        let ticks = start_ticks(id).expect("a running child has a start time");
+        assert!(is_alive(id, ticks));
+        child.kill().expect("kill the child");
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while is_alive(id, ticks) {
+            assert!(std::time::Instant::now() < end, "an unreaped dead process counts as alive");
+            std::thread::yield_now();
+        }
+        child.wait().expect("reap the child");
+        assert!(!is_alive(id, ticks));
+    }
+
+    #[test]
+    fn numbers_that_no_process_can_have_are_dead() {
+        assert!(!is_alive(u32::MAX, 1));
+        assert!(!is_alive(0, 1));
+        assert_eq!(start_ticks(u32::MAX), None);
+    }
+
+    #[test]
+    fn stat_is_read_past_hostile_command_names() {
+        let line = "7 (a) R 1 (b) Z) S 1 7 7 0 -1 4194560 100 0 0 0 1 2 0 0 20 0 3 0 987654 1000 2 184";
+        assert_eq!(parse_stat(line), Some(Stat { state: 'S', threads: 3, start_ticks: 987_654 }));
+        for bad in
+            ["", "7", "7 (a)", "7 (a) S 1 2 3", "7 (a) S 1 7 7 0 -1 4194560 100 0 0 0 1 2 0 0 20 0 x 0 y"]
+        {
+            assert_eq!(parse_stat(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_zombie_leader_with_running_threads_is_not_dead() {
+        assert!(Stat { state: 'Z', threads: 1, start_ticks: 1 }.is_dead());
+        assert!(!Stat { state: 'Z', threads: 2, start_ticks: 1 }.is_dead());
+        assert!(!Stat { state: 'S', threads: 1, start_ticks: 1 }.is_dead());
+    }
+
+    #[test]
+    fn the_boot_id_is_stable_and_bad_ones_are_refused() {
+        assert_eq!(boot_id().expect("boot id"), boot_id().expect("boot id"));
+        assert_ne!(boot_id().expect("boot id"), [0; 16]);
+        let good = "0123abcd-4567-89ab-cdef-001122334455\n";
+        assert_eq!(parse_boot_id(good).map(|b| (b[0], b[1], b[15])), Some((0x01, 0x23, 0x55)));
+        for bad in
+            ["", "0123", "0123abcd-4567-89ab-cdef-0011223344556", "g123abcd-4567-89ab-cdef-001122334455"]
+        {
+            assert_eq!(parse_boot_id(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn random_bytes_differ() {
+        assert_ne!(random_bytes16().expect("random"), random_bytes16().expect("random"));
+        let mut long = [0; 1000];
+        fill_random(&mut long).expect("random");
+        assert!(long.iter().any(|&b| b != 0));
+        fill_random(&mut []).expect("nothing is easily filled");
+    }
+}
