@@ -1,0 +1,370 @@
+//! What can go wrong on a medium.
+//!
+//! An error is built without allocating: [`Medium::map`](crate::Medium::map) may fail inside a signal handler. That
+//! is why names are kept inline ([`FileName`]) and why system errors are kept as numbers inside [`io::Error`].
+
+use core::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// What was being done when it failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Operation {
+    /// Finding out whether a file exists, its length or what it is.
+    Examine,
+    /// Reading by position.
+    Read,
+    /// Writing by position.
+    Write,
+    /// Creating a file and taking its space.
+    Create,
+    /// Changing the length of a file.
+    Truncate,
+    /// Waiting until a file is durable.
+    Sync,
+    /// Waiting until a directory is durable.
+    SyncDirectory,
+    /// Renaming a file.
+    Rename,
+    /// Removing a file.
+    Remove,
+    /// Listing a directory.
+    List,
+    /// Creating a directory.
+    MakeDirectory,
+    /// Locking a file.
+    Lock,
+    /// Reserving or releasing address space.
+    Reserve,
+    /// Mapping a file into memory.
+    Map,
+    /// Taking a mapping away.
+    Unmap,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Examine => "examine",
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Create => "create",
+            Self::Truncate => "change the length of",
+            Self::Sync => "sync",
+            Self::SyncDirectory => "sync the directory",
+            Self::Rename => "rename",
+            Self::Remove => "remove",
+            Self::List => "list the directory",
+            Self::MakeDirectory => "create the directory",
+            Self::Lock => "lock",
+            Self::Reserve => "reserve address space for",
+            Self::Map => "map",
+            Self::Unmap => "unmap",
+        })
+    }
+}
+
+/// Bytes of the longest name of a file of a medium, its directory included.
+pub const NAME_LEN_MAX: usize = 63;
+
+/// The name of a file relative to its medium, kept inline so that it can be made in a signal handler.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FileName {
+    bytes: [u8; NAME_LEN_MAX],
+    len: u8,
+}
+
+impl FileName {
+    /// The name as far as it fits; a longer one is cut at a character boundary.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        let mut len = name.len().min(NAME_LEN_MAX);
+        while !name.is_char_boundary(len) {
+            len -= 1;
+        }
+        let mut bytes = [0; NAME_LEN_MAX];
+        bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
+        // `len` is at most NAME_LEN_MAX, which fits.
+        Self { bytes, len: len as u8 }
+    }
+
+    /// Checks that a name can be that of a file of a store, and nothing outside it: one to [`NAME_LEN_MAX`] bytes,
+    /// parts of ASCII letters, digits, `.`, `-` and `_` with single `/` between them, no part `.` or `..`.
+    ///
+    /// # Errors
+    /// [`MediumError::BadName`].
+    pub fn check(op: Operation, name: &str) -> Result<(), MediumError> {
+        let part_is_good = |part: &str| {
+            !matches!(part, "" | "." | "..")
+                && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'))
+        };
+        if name.len() <= NAME_LEN_MAX && name.split('/').all(part_is_good) {
+            Ok(())
+        } else {
+            Err(MediumError::BadName { op, name: Self::new(name) })
+        }
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        core::str::from_utf8(&self.bytes[..usize::from(self.len)]).unwrap_or("?")
+    }
+}
+
+impl fmt::Display for FileName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.len == 0 { "the store directory" } else { self.as_str() })
+    }
+}
+
+impl fmt::Debug for FileName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+/// An operation on a medium failed. Names are relative to the directory of the store.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MediumError {
+    /// The directory of the store cannot be opened or created.
+    #[error("cannot open the directory {}: {source}; {advice}", path.display())]
+    Open {
+        /// The directory as the caller named it.
+        path: PathBuf,
+        /// What the caller can do.
+        advice: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// There is no such file.
+    #[error("cannot {op} {name}: there is no such file")]
+    NotFound {
+        /// What was being done.
+        op: Operation,
+        /// The file that is missing.
+        name: FileName,
+    },
+    /// A file to be created exists.
+    #[error("cannot {op} {name}: it exists already; remove it, or open the store instead of creating it")]
+    Exists {
+        /// What was being done.
+        op: Operation,
+        /// The file that exists.
+        name: FileName,
+    },
+    /// The file system, or the quota of the user, has no space left. What was begun has been undone.
+    #[error(
+        "cannot {op} {name}: no space for {needed_bytes} bytes ({source}); free some space or raise the quota"
+    )]
+    NoSpace {
+        /// What was being done.
+        op: Operation,
+        /// The file that needed space.
+        name: FileName,
+        /// Bytes that were asked for.
+        needed_bytes: u64,
+        /// What the system said: `ENOSPC` or `EDQUOT`.
+        source: io::Error,
+    },
+    /// The user may not do this.
+    #[error("cannot {op} {name}: permission denied ({source}); check owner and mode of the store's files")]
+    Denied {
+        /// What was being done.
+        op: Operation,
+        /// The file concerned.
+        name: FileName,
+        /// What the system said: `EACCES` or `EPERM`.
+        source: io::Error,
+    },
+    /// The medium was opened read-only, or its file system is mounted so.
+    #[error("cannot {op} {name}: the medium is read-only")]
+    ReadOnly {
+        /// What was being done.
+        op: Operation,
+        /// The file concerned.
+        name: FileName,
+    },
+    /// A file is shorter than what was to be mapped. It is not mapped: touching the end would be a `SIGBUS`.
+    #[error(
+        "cannot {op} {name}: it has {found_bytes} bytes where {needed_bytes} are needed; it was truncated or copied \
+         incompletely: restore it from a complete copy"
+    )]
+    Truncated {
+        /// What was being done.
+        op: Operation,
+        /// The file that is too short.
+        name: FileName,
+        /// Bytes that were asked for.
+        needed_bytes: u64,
+        /// Bytes that the file has.
+        found_bytes: u64,
+    },
+    /// The name cannot be that of a file of a store: empty, too long, absolute, or with `..` in it.
+    #[error("cannot {op} {name:?}: not a name that a file of a store can have")]
+    BadName {
+        /// What was being done.
+        op: Operation,
+        /// The name, as far as it fits.
+        name: FileName,
+    },
+    /// What is there under that name is not a regular file.
+    #[error("cannot {op} {name}: it is not a regular file")]
+    NotAFile {
+        /// What was being done.
+        op: Operation,
+        /// The name.
+        name: FileName,
+    },
+    /// A range of addresses or bytes that is not page-aligned, overflows, or lies outside every reserved window.
+    #[error("cannot {op} {name} at {addr:#x}, {len} bytes: {reason}")]
+    BadRange {
+        /// What was being done.
+        op: Operation,
+        /// The file concerned.
+        name: FileName,
+        /// First address, or offset in the file.
+        addr: u64,
+        /// Bytes of the range.
+        len: u64,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The addresses of the window are taken in this process.
+    #[error(
+        "the store's window {base:#x}..{:#x} is not free in this process ({source}); close the store that uses it, \
+         or relocate this one",
+        base.saturating_add(*len)
+    )]
+    WindowTaken {
+        /// First address of the window.
+        base: u64,
+        /// Bytes of the window.
+        len: u64,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The lock file is locked through this process; opening it again would drop the lock.
+    #[error("cannot {op} {name}: this process holds a lock on it")]
+    Locked {
+        /// What was being done.
+        op: Operation,
+        /// The lock file.
+        name: FileName,
+    },
+    /// An earlier sync through this medium failed. What was written before it may be lost although later syncs seem to
+    /// work, so none is reported as a success.
+    #[error(
+        "cannot {op} {name}: an earlier sync failed and what it covered may be lost; close the store, check the \
+         device, and open it again"
+    )]
+    SyncFailedBefore {
+        /// What was being done.
+        op: Operation,
+        /// The file concerned.
+        name: FileName,
+    },
+    /// Anything else that the system reported: an `EIO`, for example.
+    #[error("cannot {op} {name}: {source}")]
+    Io {
+        /// What was being done.
+        op: Operation,
+        /// The file concerned.
+        name: FileName,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl MediumError {
+    /// Sorts what the system reported into the typed errors. Does not allocate.
+    #[must_use]
+    pub fn from_io(op: Operation, name: &str, source: io::Error) -> Self {
+        let name = FileName::new(name);
+        match source.kind() {
+            io::ErrorKind::NotFound => Self::NotFound { op, name },
+            io::ErrorKind::AlreadyExists => Self::Exists { op, name },
+            io::ErrorKind::PermissionDenied => Self::Denied { op, name, source },
+            io::ErrorKind::ReadOnlyFilesystem => Self::ReadOnly { op, name },
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Self::NoSpace { op, name, needed_bytes: 0, source }
+            }
+            _ => Self::Io { op, name, source },
+        }
+    }
+
+    /// Whether a file or a directory is missing.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        match self {
+            Self::NotFound { .. } => true,
+            Self::Open { source, .. } => source.kind() == io::ErrorKind::NotFound,
+            _ => false,
+        }
+    }
+
+    /// Whether space was lacking.
+    #[must_use]
+    pub fn is_no_space(&self) -> bool {
+        matches!(self, Self::NoSpace { .. })
+    }
+
+    /// What the system said, where it said something.
+    #[must_use]
+    pub fn io_error(&self) -> Option<&io::Error> {
+        match self {
+            Self::Open { source, .. }
+            | Self::NoSpace { source, .. }
+            | Self::Denied { source, .. }
+            | Self::WindowTaken { source, .. }
+            | Self::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_are_cut_at_a_character_and_never_panic() {
+        let long = "é".repeat(100);
+        let name = FileName::new(&long);
+        assert_eq!(name.as_str(), "é".repeat(31));
+        assert_eq!(FileName::new("superblock").as_str(), "superblock");
+        assert_eq!(FileName::new("").to_string(), "the store directory");
+    }
+
+    #[test]
+    fn no_name_leads_out_of_the_store() {
+        let check = |name: &str| FileName::check(Operation::Read, name);
+        for good in ["superblock", "catalog.0", "puddles/0123456789abcdef0123456789abcdef", "a/b_c-d", "..."]
+        {
+            assert!(check(good).is_ok(), "{good}");
+        }
+        let long = "x".repeat(NAME_LEN_MAX + 1);
+        for bad in
+            ["", ".", "..", "/etc/passwd", "../x", "a/../b", "a//b", "a/", "a\0b", "a b", "é", long.as_str()]
+        {
+            assert!(matches!(check(bad), Err(MediumError::BadName { .. })), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn system_errors_are_sorted_by_what_to_do_about_them() {
+        let of = |errno| {
+            let source = io::Error::from_raw_os_error(errno);
+            MediumError::from_io(Operation::Write, "superblock", source)
+        };
+        assert!(of(28).is_no_space(), "ENOSPC");
+        assert!(of(122).is_no_space(), "EDQUOT");
+        assert!(of(2).is_not_found(), "ENOENT");
+        assert!(matches!(of(13), MediumError::Denied { .. }), "EACCES");
+        assert!(matches!(of(30), MediumError::ReadOnly { .. }), "EROFS");
+        assert!(matches!(of(5), MediumError::Io { .. }), "EIO");
+        assert!(of(5).to_string().starts_with("cannot write superblock: "));
+    }
+}

@@ -1,0 +1,33 @@
+//! Where a store lies, and how a store into memory becomes durable there.
+//!
+//! A *medium* is a directory of control files and puddle files. Control files are read and written by position;
+//! puddle files are mapped into the store's window. [`Medium`] is the seam between the two kinds there are:
+//! [`RealMedium`], a directory of this machine on whatever file system it lies, and the simulated medium of module
+//! `sim`, which runs production code unchanged and can say what any crash would leave behind.
+//!
+//! [`Persistence`] is the hot path: a two-byte value that says how the stores into one medium are made durable at
+//! one [`Durability`] level. At `process` it executes no flush and no fence; [`counters`] proves it.
+//!
+//! Invariants:
+//!
+//! * Every error is a typed [`MediumError`] that names the operation, the file and what to do. Nothing here panics on
+//!   what the caller, the medium or the system does.
+//! * Space is taken when a file is created ([`Medium::create`]), so that a full disk is an error of that call and
+//!   never a `SIGBUS` from a store.
+//! * A file is mapped only if it is long enough, and only inside a window that the medium reserved.
+//! * A read-only medium is never written to, not even to find out what it is.
+
+pub mod counters;
+mod error;
+mod hook;
+mod medium;
+mod persistence;
+pub mod planted;
+mod real;
+pub mod sim;
+
+pub use error::{FileName, MediumError, NAME_LEN_MAX, Operation};
+pub use hook::{SIM_SLOTS, SimHook, SimSlot};
+pub use medium::{Holder, LockGuard, LockKind, MapMode, Medium, MediumInfo, MediumKind};
+pub use persistence::{Durability, Persistence, UnknownDurability};
+pub use real::{MediumOptions, RealMedium};

@@ -1,0 +1,214 @@
+//! The interface of a medium: a directory of control files and puddle files that can be mapped.
+
+use core::fmt;
+use std::any::Any;
+
+use cenote_layout::id::Uuid;
+
+use crate::{Durability, MediumError, Persistence};
+
+type Result<T> = core::result::Result<T, MediumError>;
+
+/// What kind of storage a medium is, as far as durability depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum MediumKind {
+    /// Persistent memory mapped directly: the file system accepted a synchronous mapping (`MAP_SYNC`).
+    Dax,
+    /// Memory of this machine: tmpfs or ramfs. Gone after a reboot.
+    Tmpfs,
+    /// A file system behind the page cache: ext4 or xfs on an SSD.
+    Ordinary,
+    /// A file system of another machine, or of a user-space server.
+    Network,
+    /// An overlay: the root file system of a container.
+    Overlay,
+    /// The simulated medium of the crash tests.
+    Simulated,
+}
+
+impl fmt::Display for MediumKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Dax => "dax",
+            Self::Tmpfs => "tmpfs",
+            Self::Ordinary => "ordinary",
+            Self::Network => "network",
+            Self::Overlay => "overlay",
+            Self::Simulated => "simulated",
+        })
+    }
+}
+
+/// What a medium is and what it gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MediumInfo {
+    /// The directory, as the caller named it.
+    pub path: String,
+    /// The kind of storage.
+    pub kind: MediumKind,
+    /// The file system, as `mount` names it.
+    pub fs: String,
+    /// The level that a commit into a direct mapping reaches here.
+    pub durability: Durability,
+    /// A sentence or two for the user: why this level, and what it means.
+    pub note: String,
+}
+
+/// How a file is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MapMode {
+    /// Shared and writable: stores go into the file. On DAX the mapping is synchronous (`MAP_SYNC`).
+    ReadWrite,
+    /// Shared and not writable.
+    ReadOnly,
+    /// Private and writable: stores stay in this process (copy on write) and the file is opened for reading only.
+    /// A read-only open replays logs into such a mapping.
+    PrivateCopy,
+}
+
+/// How a file is locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LockKind {
+    /// Any number of holders, none of them exclusive: read-only opens.
+    Shared,
+    /// One holder.
+    Exclusive,
+}
+
+/// Who holds a lock that was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The process, where the system tells: not across machines or PID namespaces.
+    pub pid: Option<u32>,
+    /// The holder in words, ready to end the sentence "the store is in use by …".
+    pub text: String,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// A lock that is held until this value is dropped or the process ends. A forked child does not inherit it.
+pub struct LockGuard(#[expect(dead_code, reason = "held for its destructor")] Box<dyn Any + Send + Sync>);
+
+impl LockGuard {
+    /// Wraps the medium's own guard, whose destructor releases the lock.
+    #[must_use]
+    pub fn new(guard: impl Send + Sync + 'static) -> Self {
+        Self(Box::new(guard))
+    }
+}
+
+impl fmt::Debug for LockGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LockGuard")
+    }
+}
+
+/// A directory of control files and puddle files, real or simulated.
+///
+/// Names are relative to the directory: `superblock`, `catalog.0`, `puddles/<32 hex digits>`; at most
+/// [`FileName`](crate::FileName)'s length, ASCII letters, digits, `.`, `-` and `_`, with `/` between directory and
+/// file. `""` names the directory itself where a directory is wanted. Every method returns [`MediumError`], typed
+/// by what the caller can do about it, and none of them panics on what the system does.
+///
+/// Files: what was written is durable after [`sync`](Medium::sync) of the file; that a file was created, renamed or
+/// removed is durable after [`sync_dir`](Medium::sync_dir) of its directory. After a failed sync nothing is known
+/// about what was written since the one before: the caller must not acknowledge anything any more.
+///
+/// Memory: the pages of a mapping are reached only through raw pointers, so these methods are safe to call; whoever
+/// dereferences such a pointer has to know that the range is mapped and stays mapped. The window belongs to the
+/// store that reserved it, and no method touches addresses outside windows that this medium reserved.
+pub trait Medium: Send + Sync + fmt::Debug {
+    /// What this medium is and what it gives.
+    fn describe(&self) -> MediumInfo;
+
+    /// How stores into mappings of this medium are made durable at `level`. Asking for a level that the medium does
+    /// not reach gives the instructions of that level all the same: [`describe`](Medium::describe) tells what they
+    /// are worth here.
+    fn persistence(&self, level: Durability) -> Persistence;
+
+    /// Whether the medium can only be read, because it was opened so or its file system is mounted so.
+    fn read_only(&self) -> bool;
+
+    /// Identity of this boot of the machine. Another one than a store recorded means that memory and page cache were
+    /// lost in between. Where the system does not tell, a fresh random one, which never equals a recorded one.
+    fn boot_id(&self) -> Uuid;
+
+    /// Seconds since 1970, for time stamps in records.
+    fn now_s(&self) -> u64;
+
+    /// A fresh identifier. A simulated medium draws it from its seed, so that histories repeat.
+    fn random_uuid(&self) -> Result<Uuid> {
+        let bytes = cenote_sys::process::random_bytes16()
+            .map_err(|source| MediumError::from_io(crate::Operation::Examine, "", source))?;
+        Ok(Uuid::from_random_bytes(bytes))
+    }
+
+    /// Whether there is a file or directory of that name.
+    fn exists(&self, name: &str) -> Result<bool>;
+
+    /// Bytes of a file.
+    fn len(&self, name: &str) -> Result<u64>;
+
+    /// Reads from `offset` until `buf` is full or the file ends; returns the bytes read.
+    fn read_at(&self, name: &str, offset: u64, buf: &mut [u8]) -> Result<usize>;
+
+    /// Reads a whole file; one of more than 1 GiB is [`MediumError::BadRange`].
+    fn read(&self, name: &str) -> Result<Vec<u8>>;
+
+    /// Writes all of `data` at `offset` of a file that exists; the file grows if it must.
+    fn write_at(&self, name: &str, offset: u64, data: &[u8]) -> Result<()>;
+
+    /// Creates a file of `len_bytes` zeros and takes its space. If there is no space the error is
+    /// [`MediumError::NoSpace`] and the file is gone again; if there is such a file, [`MediumError::Exists`].
+    fn create(&self, name: &str, len_bytes: u64) -> Result<()>;
+
+    /// Sets the length of a file; what is added reads as zeros and has no space taken.
+    fn truncate(&self, name: &str, len_bytes: u64) -> Result<()>;
+
+    /// Waits until what was written to the file, also through mappings, survives loss of power, as far as the
+    /// medium can do that.
+    fn sync(&self, name: &str) -> Result<()>;
+
+    /// Waits until creations, renames and removals in a directory (`""` or `puddles`) survive loss of power.
+    fn sync_dir(&self, dir: &str) -> Result<()>;
+
+    /// Renames a file, replacing `to` atomically if it exists.
+    fn rename(&self, from: &str, to: &str) -> Result<()>;
+
+    /// Removes a file.
+    fn remove(&self, name: &str) -> Result<()>;
+
+    /// Names of what is in a directory, sorted, without `.` and `..`. Names that no file of a store can have are
+    /// listed too: the caller may want to report them.
+    fn list(&self, dir: &str) -> Result<Vec<String>>;
+
+    /// Creates a directory.
+    fn make_dir(&self, name: &str) -> Result<()>;
+
+    /// Tries to lock a file, without waiting. A writable medium creates the file if it is missing. `Ok(Err(holder))`
+    /// if somebody else holds a lock that excludes this one: another process, or this process by another guard.
+    /// While it is locked the file can be neither read nor written through a medium of this process
+    /// ([`MediumError::Locked`]): the lock would be lost. Keep it empty.
+    fn lock(&self, name: &str, kind: LockKind) -> Result<core::result::Result<LockGuard, Holder>>;
+
+    /// Reserves the addresses `base..base + len` for mappings, without access and without memory.
+    fn reserve_window(&self, base: u64, len: u64) -> Result<()>;
+
+    /// Gives back a window and every mapping in it.
+    fn release_window(&self, base: u64, len: u64) -> Result<()>;
+
+    /// Maps the first `len` bytes of a file at `addr`, inside a reserved window; both are multiples of the page size.
+    /// A shorter file is [`MediumError::Truncated`] and is not mapped.
+    ///
+    /// May be called from a signal handler that interrupted ordinary code: it does not allocate, takes no lock, and
+    /// returns errors that were built without allocating.
+    fn map(&self, name: &str, addr: u64, len: u64, mode: MapMode) -> Result<()>;
+
+    /// Takes the mappings in a range away; the range is reserved again. Stores into it remain in the files.
+    fn unmap(&self, addr: u64, len: u64) -> Result<()>;
+}

@@ -1,0 +1,76 @@
+//! Planted bugs: deliberate faults that the tests must find (DESIGN 13).
+//!
+//! Production code asks [`planted`] at the places where a fault would be plausible. Without the feature `planted-bugs` the answer is the constant
+//! `false` and the question costs nothing; with it, a test plants one bug in its own thread and shows that crash enumeration, or another named
+//! test, turns red.
+
+/// Each fault, by what is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+#[non_exhaustive]
+pub enum Bug {
+    /// No bug.
+    None = 0,
+    /// Data is changed before its undo entry is fenced.
+    UndoNotFenced,
+    /// Commit does not flush what was logged.
+    DataNotFlushed,
+    /// Commit does not flush fresh allocations.
+    FreshNotFlushed,
+    /// Commit does not fence data before the range moves on.
+    DataNotFenced,
+    /// The range moves on before data is flushed.
+    RangeMovedEarly,
+    /// The finishing store is left unfenced where another log could change the same data.
+    FinishNotFenced,
+    /// Redo data is copied in place before the seal is durable.
+    RedoAppliedEarly,
+    /// The next transaction starts in the same half of the log.
+    HalvesNotSwapped,
+    /// Recovery takes a whole seal for a commit without comparing contents.
+    SealContentsIgnored,
+    /// Recovery applies undo entries first to last.
+    UndoAppliedForward,
+    /// Recovery moves the range on before what it wrote is durable.
+    ReplayNotFenced,
+    /// Recovery believes entries without their checksum.
+    ChecksumIgnored,
+    /// Recovery writes where the log's owner had no lease.
+    LeaseIgnored,
+    /// A superblock's descriptor is not flushed before its blocks are used.
+    DescriptorNotFlushed,
+    /// A freed block is given out again before the transaction that freed it is over.
+    FreedEarly,
+    /// An aborted allocation keeps its mark.
+    AbortKeepsAllocation,
+    /// A puddle is handed out before its catalog record is durable.
+    CatalogNotSynced,
+    /// The superblock copy in use is overwritten instead of the other one.
+    SuperblockSameCopy,
+}
+
+#[cfg(feature = "planted-bugs")]
+std::thread_local! {
+    static ACTIVE: core::cell::Cell<u32> = const { core::cell::Cell::new(0) };
+}
+
+/// Whether this bug is planted in this thread.
+#[inline(always)]
+#[must_use]
+pub fn planted(bug: Bug) -> bool {
+    #[cfg(feature = "planted-bugs")]
+    {
+        ACTIVE.with(|active| active.get() == bug as u32)
+    }
+    #[cfg(not(feature = "planted-bugs"))]
+    {
+        let _ = bug;
+        false
+    }
+}
+
+/// Plants a bug in this thread; [`Bug::None`] takes it out again.
+#[cfg(feature = "planted-bugs")]
+pub fn plant(bug: Bug) {
+    ACTIVE.with(|active| active.set(bug as u32));
+}

@@ -1,0 +1,463 @@
+//! Files of a store directory, by names relative to its descriptor.
+//!
+//! Every name is opened with `openat` and without following a link, so the store stays the one that was opened,
+//! whatever happens to the paths above it.
+//!
+//! A failed write-back is reported once, to descriptors that were open when it failed or to the next one that is
+//! opened, unless the kernel forgot the inode meanwhile. So the descriptor that a file was written through is kept
+//! until a `sync` of that file, and the sync goes through it: an error in between cannot be lost. And once a sync
+//! failed, every later one fails: the kernel may have thrown away what it could not write and would report success.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::{FileName, Holder, LockGuard, LockKind, MediumError, Operation};
+
+use super::lock;
+
+type Result<T> = core::result::Result<T, MediumError>;
+
+/// Permissions of new files, before the user's umask.
+pub(super) const FILE_MODE: u32 = 0o666;
+/// Permissions of new directories, before the user's umask.
+pub(super) const DIR_MODE: u32 = 0o777;
+/// Descriptors kept for files that were written and not synced. Further ones are opened again by their sync, and rely
+/// on the kernel to remember an error.
+const UNSYNCED_MAX: usize = 64;
+/// Bytes of the longest file that is read as a whole: far more than a control file has.
+const READ_LEN_MAX: u64 = 1 << 30;
+/// Bytes that one `fallocate` takes: short enough that a signal, which makes tmpfs begin again, does not stop it.
+const ALLOCATE_CHUNK: u64 = 64 << 20;
+
+/// The files of one store directory.
+#[derive(Debug)]
+pub(super) struct Files {
+    dir: OwnedFd,
+    writable: bool,
+    /// Whether a sync means anything here: not on tmpfs.
+    keeps_unsynced: bool,
+    /// Whether the file system may refuse to sync a directory: network file systems do.
+    forgives_dir_sync: bool,
+    unsynced: Mutex<HashMap<String, Arc<File>>>,
+    sync_failed: AtomicBool,
+    /// The lock file of this medium, for [`Files::open_for_mapping`], which cannot ask the table of locks.
+    lock_name: OnceLock<FileName>,
+}
+
+impl Files {
+    pub(super) fn new(dir: OwnedFd, writable: bool, keeps_unsynced: bool, forgives_dir_sync: bool) -> Self {
+        Self {
+            dir,
+            writable,
+            keeps_unsynced,
+            forgives_dir_sync,
+            unsynced: Mutex::default(),
+            sync_failed: AtomicBool::new(false),
+            lock_name: OnceLock::new(),
+        }
+    }
+
+    pub(super) fn writable(&self) -> bool {
+        self.writable
+    }
+
+    fn dir(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
+    }
+
+    fn unsynced(&self) -> MutexGuard<'_, HashMap<String, Arc<File>>> {
+        self.unsynced.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep_unsynced(&self, name: &str, file: &Arc<File>) {
+        let mut unsynced = self.unsynced();
+        if self.keeps_unsynced && (unsynced.len() < UNSYNCED_MAX || unsynced.contains_key(name)) {
+            unsynced.insert(name.to_owned(), Arc::clone(file));
+        }
+    }
+
+    fn may_write(&self, op: Operation, name: &str) -> Result<()> {
+        if self.writable { Ok(()) } else { Err(MediumError::ReadOnly { op, name: FileName::new(name) }) }
+    }
+
+    /// Opens a regular file that exists.
+    fn open(&self, op: Operation, name: &str, flags: OFlags) -> Result<File> {
+        FileName::check(op, name)?;
+        lock::refuse_if_locked(self.dir(), op, name)?;
+        open_regular(self.dir(), op, name, flags).map(|(file, _)| file)
+    }
+
+    /// Opens a file and tells its length, without allocating and without a lock: for signal handlers.
+    pub(super) fn open_for_mapping(&self, name: &str, flags: OFlags) -> Result<(File, u64)> {
+        let op = Operation::Map;
+        FileName::check(op, name)?;
+        if flags.contains(OFlags::RDWR) {
+            self.may_write(op, name)?;
+        }
+        if self.lock_name.get().is_some_and(|lock| lock.as_str() == name) {
+            return Err(MediumError::Locked { op, name: FileName::new(name) });
+        }
+        open_regular(self.dir(), op, name, flags)
+    }
+
+    pub(super) fn exists(&self, name: &str) -> Result<bool> {
+        let op = Operation::Examine;
+        FileName::check(op, name)?;
+        match rustix::fs::statat(self.dir(), name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(_) => Ok(true),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
+            Err(errno) => Err(MediumError::from_io(op, name, errno.into())),
+        }
+    }
+
+    pub(super) fn len(&self, name: &str) -> Result<u64> {
+        let op = Operation::Examine;
+        FileName::check(op, name)?;
+        let stat = rustix::fs::statat(self.dir(), name, AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(|errno| MediumError::from_io(op, name, errno.into()))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(MediumError::NotAFile { op, name: FileName::new(name) });
+        }
+        Ok(u64::try_from(stat.st_size).unwrap_or(0))
+    }
+
+    pub(super) fn read_at(&self, name: &str, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let op = Operation::Read;
+        let file = self.open(op, name, OFlags::RDONLY)?;
+        check_end(op, name, offset, buf.len())?;
+        read_until_full(&file, offset, buf).map_err(|source| MediumError::from_io(op, name, source))
+    }
+
+    pub(super) fn read(&self, name: &str) -> Result<Vec<u8>> {
+        let op = Operation::Read;
+        let file = self.open(op, name, OFlags::RDONLY)?;
+        let failed = |source| MediumError::from_io(op, name, source);
+        let len = file.metadata().map_err(failed)?.len();
+        let mut bytes = Vec::new();
+        // A damaged or hostile file may claim any length: that is an error, and neither an abort nor the end of memory.
+        if len > READ_LEN_MAX {
+            let reason = "the file is longer than a control file can be; it is damaged, or not of this store";
+            return Err(MediumError::BadRange { op, name: FileName::new(name), addr: 0, len, reason });
+        }
+        let room = len as usize;
+        bytes.try_reserve_exact(room).map_err(|_| failed(io::ErrorKind::OutOfMemory.into()))?;
+        bytes.resize(room, 0);
+        let got = read_until_full(&file, 0, &mut bytes).map_err(failed)?;
+        bytes.truncate(got);
+        Ok(bytes)
+    }
+
+    pub(super) fn write_at(&self, name: &str, offset: u64, data: &[u8]) -> Result<()> {
+        let op = Operation::Write;
+        self.may_write(op, name)?;
+        FileName::check(op, name)?;
+        let end = check_end(op, name, offset, data.len())?;
+        let failed = |source| failed_for_space(op, name, data.len() as u64, source);
+        check_size_limit(end).map_err(failed)?;
+        let kept = self.unsynced().get(name).cloned();
+        let file = match kept {
+            Some(file) => file,
+            None => {
+                let file = Arc::new(self.open(op, name, OFlags::RDWR)?);
+                // Kept before the write: a sync that comes after the write finds it.
+                self.keep_unsynced(name, &file);
+                file
+            }
+        };
+        file.write_all_at(data, offset).map_err(failed)
+    }
+
+    pub(super) fn create(&self, name: &str, len_bytes: u64) -> Result<()> {
+        let op = Operation::Create;
+        self.may_write(op, name)?;
+        FileName::check(op, name)?;
+        let failed = |source| failed_for_space(op, name, len_bytes, source);
+        check_size_limit(len_bytes).map_err(failed)?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = rustix::fs::openat(self.dir(), name, flags, Mode::from_raw_mode(FILE_MODE))
+            .map(File::from)
+            .map_err(|errno| failed(errno.into()))?;
+        if let Err(source) = take_space(&file, len_bytes) {
+            drop(file);
+            // If this fails too the file stays, without a record that names it; the first error is what matters.
+            let _ = rustix::fs::unlinkat(self.dir(), name, AtFlags::empty());
+            return Err(failed(source));
+        }
+        if len_bytes != 0 {
+            // An empty file has nothing that a write-back could lose; and a lock file must not be kept open.
+            self.keep_unsynced(name, &Arc::new(file));
+        }
+        Ok(())
+    }
+
+    pub(super) fn truncate(&self, name: &str, len_bytes: u64) -> Result<()> {
+        let op = Operation::Truncate;
+        self.may_write(op, name)?;
+        let failed = |source| failed_for_space(op, name, len_bytes, source);
+        let file = Arc::new(self.open(op, name, OFlags::RDWR)?);
+        check_size_limit(len_bytes).map_err(failed)?;
+        file.set_len(len_bytes).map_err(failed)?;
+        if !self.unsynced().contains_key(name) {
+            self.keep_unsynced(name, &file);
+        }
+        Ok(())
+    }
+
+    pub(super) fn sync(&self, name: &str) -> Result<()> {
+        let op = Operation::Sync;
+        FileName::check(op, name)?;
+        // Taken out first: what is written from here on is for the next sync.
+        let kept = self.unsynced().remove(name);
+        let file = match kept {
+            Some(file) => file,
+            None => Arc::new(self.open(op, name, OFlags::RDONLY)?),
+        };
+        self.finish_sync(op, name, file.sync_data())
+    }
+
+    /// Makes a failed sync stick, and fails one that seems to have succeeded after it.
+    fn finish_sync(&self, op: Operation, name: &str, result: io::Result<()>) -> Result<()> {
+        if let Err(source) = result {
+            self.sync_failed.store(true, Ordering::SeqCst);
+            return Err(MediumError::from_io(op, name, source));
+        }
+        if self.sync_failed.load(Ordering::SeqCst) {
+            return Err(MediumError::SyncFailedBefore { op, name: FileName::new(name) });
+        }
+        Ok(())
+    }
+
+    pub(super) fn sync_dir(&self, dir: &str) -> Result<()> {
+        let op = Operation::SyncDirectory;
+        let fd = self.open_dir(op, dir)?;
+        let result = match rustix::fs::fsync(&fd) {
+            Err(Errno::INVAL | Errno::OPNOTSUPP) if self.forgives_dir_sync => Ok(()),
+            result => result.map_err(io::Error::from),
+        };
+        self.finish_sync(op, dir, result)
+    }
+
+    pub(super) fn rename(&self, from: &str, to: &str) -> Result<()> {
+        let op = Operation::Rename;
+        self.may_write(op, from)?;
+        FileName::check(op, from)?;
+        FileName::check(op, to)?;
+        rustix::fs::renameat(self.dir(), from, self.dir(), to)
+            .map_err(|errno| MediumError::from_io(op, from, errno.into()))?;
+        let mut unsynced = self.unsynced();
+        unsynced.remove(to);
+        if let Some(file) = unsynced.remove(from) {
+            unsynced.insert(to.to_owned(), file);
+        }
+        Ok(())
+    }
+
+    pub(super) fn remove(&self, name: &str) -> Result<()> {
+        let op = Operation::Remove;
+        self.may_write(op, name)?;
+        FileName::check(op, name)?;
+        rustix::fs::unlinkat(self.dir(), name, AtFlags::empty())
+            .map_err(|errno| MediumError::from_io(op, name, errno.into()))?;
+        self.unsynced().remove(name);
+        Ok(())
+    }
+
+    pub(super) fn list(&self, dir: &str) -> Result<Vec<String>> {
+        let op = Operation::List;
+        let failed = |errno: Errno| MediumError::from_io(op, dir, errno.into());
+        let fd = self.open_dir(op, dir)?;
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::new(fd).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name();
+            if name != c"." && name != c".." {
+                names.push(name.to_string_lossy().into_owned());
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    pub(super) fn make_dir(&self, name: &str) -> Result<()> {
+        let op = Operation::MakeDirectory;
+        self.may_write(op, name)?;
+        FileName::check(op, name)?;
+        rustix::fs::mkdirat(self.dir(), name, Mode::from_raw_mode(DIR_MODE))
+            .map_err(|errno| MediumError::from_io(op, name, errno.into()))
+    }
+
+    pub(super) fn lock(&self, name: &str, kind: LockKind) -> Result<core::result::Result<LockGuard, Holder>> {
+        // A descriptor kept for a sync would drop the lock when it is closed.
+        self.unsynced().remove(name);
+        let locked = lock::lock(self.dir(), name, kind, self.writable)?;
+        if locked.is_ok() {
+            self.lock_name.get_or_init(|| FileName::new(name));
+        }
+        Ok(locked)
+    }
+
+    /// A fresh descriptor of a directory; `""` is the store's own.
+    fn open_dir(&self, op: Operation, dir: &str) -> Result<OwnedFd> {
+        let path = if dir.is_empty() {
+            "."
+        } else {
+            FileName::check(op, dir)?;
+            dir
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        rustix::fs::openat(self.dir(), path, flags, Mode::empty())
+            .map_err(|errno| MediumError::from_io(op, dir, errno.into()))
+    }
+}
+
+/// Opens a regular file and tells its length. Does not allocate (short paths are copied to the stack), does not block
+/// on what is not a regular file, and does not follow a link.
+pub(super) fn open_regular(
+    dir: BorrowedFd<'_>,
+    op: Operation,
+    name: &str,
+    flags: OFlags,
+) -> Result<(File, u64)> {
+    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let not_a_file = || MediumError::NotAFile { op, name: FileName::new(name) };
+    let fd = rustix::fs::openat(dir, name, flags, Mode::empty()).map_err(|errno| match errno {
+        Errno::LOOP | Errno::ISDIR | Errno::NXIO => not_a_file(),
+        errno => MediumError::from_io(op, name, errno.into()),
+    })?;
+    let stat = rustix::fs::fstat(&fd).map_err(|errno| MediumError::from_io(op, name, errno.into()))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(not_a_file());
+    }
+    Ok((File::from(fd), u64::try_from(stat.st_size).unwrap_or(0)))
+}
+
+/// Takes the space of the first `len_bytes` of an empty file, which then read as zeros.
+fn take_space(file: &File, len_bytes: u64) -> io::Result<()> {
+    let mut done = 0;
+    while done < len_bytes {
+        let step = ALLOCATE_CHUNK.min(len_bytes - done);
+        match rustix::fs::fallocate(file, FallocateFlags::empty(), done, step) {
+            Ok(()) => done += step,
+            Err(Errno::INTR) => {}
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => return write_zeros(file, done, len_bytes),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Takes space where the file system has no `fallocate`, by writing.
+fn write_zeros(file: &File, from: u64, to: u64) -> io::Result<()> {
+    let zeros = vec![0u8; 1 << 20];
+    let mut done = from;
+    while done < to {
+        let step = (to - done).min(zeros.len() as u64);
+        file.write_all_at(&zeros[..step as usize], done)?;
+        done += step;
+    }
+    Ok(())
+}
+
+fn read_until_full(file: &File, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+    let mut done = 0;
+    while done < buf.len() {
+        match file.read_at(&mut buf[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
+}
+
+/// The end of a range of a file, if it has one.
+fn check_end(op: Operation, name: &str, offset: u64, len: usize) -> Result<u64> {
+    match offset.checked_add(len as u64) {
+        Some(end) if i64::try_from(end).is_ok() => Ok(end),
+        _ => Err(MediumError::BadRange {
+            op,
+            name: FileName::new(name),
+            addr: offset,
+            len: len as u64,
+            reason: "the range ends beyond what a file can hold",
+        }),
+    }
+}
+
+/// A length that the process may not give a file is an error here; to the system it would be a reason to send
+/// `SIGXFSZ`, which ends the process.
+fn check_size_limit(len_bytes: u64) -> io::Result<()> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current.unwrap_or(u64::MAX);
+    if len_bytes > limit || i64::try_from(len_bytes).is_err() {
+        return Err(Errno::FBIG.into());
+    }
+    Ok(())
+}
+
+/// An error that carries the number of bytes for which there was no space.
+fn failed_for_space(op: Operation, name: &str, wanted_bytes: u64, source: io::Error) -> MediumError {
+    match MediumError::from_io(op, name, source) {
+        MediumError::NoSpace { op, name, source, .. } => {
+            MediumError::NoSpace { op, name, needed_bytes: wanted_bytes, source }
+        }
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_failed_sync_no_sync_succeeds() {
+        let dir = tempfile::tempdir().expect("directory");
+        let fd =
+            rustix::fs::open(dir.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("open");
+        let files = Files::new(fd, true, true, false);
+        files.create("a", 4096).expect("create");
+        files.sync("a").expect("a sync that works");
+        let failed = files.finish_sync(Operation::Sync, "a", Err(Errno::IO.into()));
+        assert!(matches!(failed, Err(MediumError::Io { .. })), "{failed:?}");
+        files.write_at("a", 0, b"x").expect("write");
+        assert!(matches!(files.sync("a"), Err(MediumError::SyncFailedBefore { .. })));
+        assert!(matches!(files.sync_dir(""), Err(MediumError::SyncFailedBefore { .. })));
+    }
+
+    #[test]
+    fn what_was_written_is_synced_through_the_descriptor_that_wrote_it() {
+        let dir = tempfile::tempdir().expect("directory");
+        let fd =
+            rustix::fs::open(dir.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("open");
+        let files = Files::new(fd, true, true, false);
+        let kept = |name: &str| files.unsynced().contains_key(name);
+        files.create("lock", 0).expect("create");
+        assert!(!kept("lock"), "a lock file is not kept open");
+        files.create("a", 4096).expect("create");
+        assert!(kept("a"));
+        files.sync("a").expect("sync");
+        assert!(!kept("a"));
+        files.write_at("a", 0, b"x").expect("write");
+        files.rename("a", "b").expect("rename");
+        assert!(kept("b") && !kept("a"));
+        files.sync("b").expect("sync");
+        files.write_at("b", 0, b"y").expect("write");
+        files.remove("b").expect("remove");
+        assert!(!kept("b"));
+    }
+
+    #[test]
+    fn where_there_is_no_fallocate_space_is_taken_by_writing() {
+        let file = tempfile::tempfile().expect("file");
+        write_zeros(&file, 0, (1 << 20) + 512).expect("zeros");
+        assert_eq!(file.metadata().expect("metadata").len(), (1 << 20) + 512);
+    }
+}

@@ -1,0 +1,156 @@
+//! Locks on a store, between processes and within one.
+//!
+//! Between processes: POSIX record locks, which the kernel drops when their process dies, which a forked child does
+//! not inherit, and which name their holder. They have two traps. A process never conflicts with itself, so a table
+//! of this process's locks, by device and inode, refuses a second one. And closing *any* descriptor of the file drops
+//! them, so nothing in this process may open a locked file: the table is asked before every open, by name and then
+//! by inode.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use cenote_sys::record_lock::{self, HolderPid, Kind};
+use rustix::fs::{AtFlags, Mode, OFlags};
+
+use crate::{FileName, Holder, LockGuard, LockKind, MediumError, Operation};
+
+/// A file locked by this process, once however many guards share it.
+struct Held {
+    device: u64,
+    inode: u64,
+    /// The last part of its name: spares a system call for every open of another file.
+    name: String,
+    kind: LockKind,
+    guards: usize,
+    /// The process that took it: a forked child inherits this table, and none of the locks.
+    pid: u32,
+    file: File,
+}
+
+static HELD: Mutex<Vec<Held>> = Mutex::new(Vec::new());
+
+/// Locked by this process; entries of a parent are closed and forgotten (in a child that frees only descriptors).
+fn held() -> MutexGuard<'static, Vec<Held>> {
+    let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+    let pid = cenote_sys::process::pid();
+    held.retain(|entry| entry.pid == pid);
+    held
+}
+
+fn last_part(name: &str) -> &str {
+    name.rsplit('/').next().unwrap_or(name)
+}
+
+/// Device and inode of a name, without opening it. `None` if there is nothing.
+fn identity(dir: BorrowedFd<'_>, op: Operation, name: &str) -> Result<Option<(u64, u64)>, MediumError> {
+    match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => Ok(Some((stat.st_dev, stat.st_ino))),
+        Err(rustix::io::Errno::NOENT) => Ok(None),
+        Err(errno) => Err(MediumError::from_io(op, name, errno.into())),
+    }
+}
+
+/// Refuses to let a file be opened that this process has locked.
+pub(super) fn refuse_if_locked(dir: BorrowedFd<'_>, op: Operation, name: &str) -> Result<(), MediumError> {
+    let held = held();
+    if !held.iter().any(|entry| entry.name == last_part(name)) {
+        return Ok(());
+    }
+    let found = identity(dir, op, name)?;
+    if held.iter().any(|entry| found == Some((entry.device, entry.inode))) {
+        return Err(MediumError::Locked { op, name: FileName::new(name) });
+    }
+    Ok(())
+}
+
+/// Locks a file of a directory; see [`Medium::lock`](crate::Medium::lock).
+pub(super) fn lock(
+    dir: BorrowedFd<'_>,
+    name: &str,
+    kind: LockKind,
+    writable: bool,
+) -> Result<Result<LockGuard, Holder>, MediumError> {
+    let op = Operation::Lock;
+    FileName::check(op, name)?;
+    if kind == LockKind::Exclusive && !writable {
+        return Err(MediumError::ReadOnly { op, name: FileName::new(name) });
+    }
+    // Held throughout, so that no two threads open the file at once: the one that fails would close it.
+    let mut held = held();
+    let found = identity(dir, op, name)?;
+    if let Some(entry) = held.iter_mut().find(|entry| found == Some((entry.device, entry.inode))) {
+        if entry.kind == LockKind::Exclusive || kind == LockKind::Exclusive {
+            return Ok(Err(this_process()));
+        }
+        entry.guards += 1;
+        return Ok(Ok(LockGuard::new(Guard { device: entry.device, inode: entry.inode, pid: entry.pid })));
+    }
+
+    let mut flags = OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    flags |= match kind {
+        LockKind::Exclusive => OFlags::RDWR,
+        LockKind::Shared => OFlags::RDONLY,
+    };
+    if writable {
+        flags |= OFlags::CREATE;
+    }
+    let file = rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(super::files::FILE_MODE))
+        .map(File::from)
+        .map_err(|errno| MediumError::from_io(op, name, errno.into()))?;
+    let stat = rustix::fs::fstat(&file).map_err(|errno| MediumError::from_io(op, name, errno.into()))?;
+    let sys_kind = match kind {
+        LockKind::Shared => Kind::Shared,
+        LockKind::Exclusive => Kind::Exclusive,
+    };
+    match record_lock::try_lock(file.as_fd(), sys_kind) {
+        Ok(Ok(())) => {}
+        Ok(Err(holder)) => return Ok(Err(other_process(holder))),
+        Err(source) => return Err(MediumError::from_io(op, name, source)),
+    }
+    let (device, inode, pid) = (stat.st_dev, stat.st_ino, cenote_sys::process::pid());
+    held.push(Held { device, inode, name: last_part(name).to_owned(), kind, guards: 1, pid, file });
+    Ok(Ok(LockGuard::new(Guard { device, inode, pid })))
+}
+
+/// One holder of an entry of the table.
+struct Guard {
+    device: u64,
+    inode: u64,
+    pid: u32,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if cenote_sys::process::pid() != self.pid {
+            // A forked child: the lock is its parent's, and the table may have been forked while it was held.
+            return;
+        }
+        let mut held = held();
+        let same = |entry: &Held| (entry.device, entry.inode) == (self.device, self.inode);
+        let Some(at) = held.iter().position(same) else { return };
+        held[at].guards -= 1;
+        if held[at].guards == 0 {
+            let entry = held.swap_remove(at);
+            // Closing drops the lock in any case.
+            let _ = record_lock::unlock(entry.file.as_fd());
+            drop(entry);
+        }
+    }
+}
+
+fn this_process() -> Holder {
+    let pid = cenote_sys::process::pid();
+    Holder { pid: Some(pid), text: format!("this process ({pid}), which has it open already") }
+}
+
+fn other_process(HolderPid(pid): HolderPid) -> Holder {
+    let text = match pid {
+        Some(pid) => match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
+            Ok(name) => format!("process {pid} ({})", name.trim().escape_debug()),
+            Err(_) => format!("process {pid}"),
+        },
+        None => "a process that this one cannot see: of another container or another machine".to_owned(),
+    };
+    Holder { pid, text }
+}

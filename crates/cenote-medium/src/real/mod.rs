@@ -1,0 +1,228 @@
+//! A directory of this machine as a medium.
+//!
+//! [`RealMedium`] holds a descriptor of the directory. What the directory lies on is found out once, when it is
+//! opened (`detect`); files are reached relative to the descriptor (`files`), mapped only inside windows that the
+//! medium reserved (`window`), and the store is locked against other processes and other openers in this one (`lock`).
+
+mod detect;
+mod files;
+mod lock;
+mod window;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use cenote_layout::id::Uuid;
+use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
+
+use crate::{
+    Durability, Holder, LockGuard, LockKind, MapMode, Medium, MediumError, MediumInfo, MediumKind,
+    Persistence,
+};
+
+use detect::Detected;
+use files::Files;
+use window::Windows;
+
+type Result<T> = core::result::Result<T, MediumError>;
+
+/// How a directory is opened as a medium. The default: it exists, and may be written to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MediumOptions {
+    /// Create the directory if it is missing; its parent must exist.
+    pub create: bool,
+    /// Never write anything.
+    pub read_only: bool,
+    /// Flush and fence as if this were persistent memory: to measure, or where it is (CXL, NVDIMM) and the file
+    /// system does not tell. Nothing becomes safer by it; [`Medium::describe`] says so.
+    pub force_power: bool,
+}
+
+/// A directory of this machine.
+#[derive(Debug)]
+pub struct RealMedium {
+    path: PathBuf,
+    files: Files,
+    windows: Windows,
+    detected: Detected,
+}
+
+impl RealMedium {
+    /// Opens a directory as a medium and finds out what it lies on.
+    ///
+    /// # Errors
+    /// [`MediumError::Open`] if there is no such directory, or it cannot be created or read.
+    pub fn open(path: impl AsRef<Path>, options: &MediumOptions) -> Result<Self> {
+        let path = path.as_ref();
+        if options.create && !options.read_only {
+            create_directory(path)?;
+        }
+        let failed = |source: io::Error| open_error(path, source);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir: OwnedFd =
+            rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| failed(errno.into()))?;
+        let mounted = rustix::fs::fstatvfs(&dir).map_err(|errno| failed(errno.into()))?;
+        let writable = !options.read_only && !mounted.f_flag.contains(StatVfsMountFlags::RDONLY);
+        let detected = detect::detect(dir.as_fd(), writable, options.force_power).map_err(failed)?;
+        let files = Files::new(
+            dir,
+            writable,
+            detected.kind != MediumKind::Tmpfs,
+            matches!(detected.kind, MediumKind::Network | MediumKind::Overlay),
+        );
+        Ok(Self { path: path.to_owned(), files, windows: Windows::default(), detected })
+    }
+}
+
+/// Creates a directory that is missing, durably.
+fn create_directory(path: &Path) -> Result<()> {
+    match std::fs::create_dir(path) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+        Err(error) => return Err(open_error(path, error)),
+    }
+    // `foo` has the parent "", which is the current directory.
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // A parent that may be searched and not read cannot be synced: the directory is there all the same.
+    match File::open(parent) {
+        Ok(parent) => parent.sync_all().or_else(|error| match error.kind() {
+            io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported => Ok(()),
+            _ => Err(open_error(path, error)),
+        }),
+        Err(_) => Ok(()),
+    }
+}
+
+fn open_error(path: &Path, source: io::Error) -> MediumError {
+    let advice = match source.kind() {
+        io::ErrorKind::NotFound => "create the store with `cenote format`, or check the path",
+        io::ErrorKind::NotADirectory => "a store is a directory: name the directory itself",
+        io::ErrorKind::PermissionDenied => "check owner and mode of the directory and of those above it",
+        io::ErrorKind::ReadOnlyFilesystem => "the file system is mounted read-only: open the store read-only",
+        _ => "check the path and the file system that it lies on",
+    };
+    MediumError::Open { path: path.to_owned(), advice, source }
+}
+
+/// The boot of the machine, read once. Where it cannot be read: random, so that it equals none that was recorded and
+/// the store takes the safe side (power may have failed).
+fn boot_id() -> Uuid {
+    static BOOT_ID: OnceLock<Uuid> = OnceLock::new();
+    *BOOT_ID.get_or_init(|| {
+        let id = cenote_sys::process::boot_id().or_else(|_| cenote_sys::process::random_bytes16());
+        Uuid(id.unwrap_or_else(|_| clock_bytes()))
+    })
+}
+
+/// The last resort for an identity that is not repeated.
+fn clock_bytes() -> [u8; 16] {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    (now.as_nanos() ^ (u128::from(cenote_sys::process::pid()) << 96)).to_le_bytes()
+}
+
+impl Medium for RealMedium {
+    fn describe(&self) -> MediumInfo {
+        MediumInfo {
+            path: self.path.display().to_string(),
+            kind: self.detected.kind,
+            fs: self.detected.fs.clone(),
+            durability: self.detected.durability,
+            note: self.detected.note.clone(),
+        }
+    }
+
+    fn persistence(&self, level: Durability) -> Persistence {
+        match level {
+            Durability::Process => Persistence::PROCESS,
+            Durability::Power => self.detected.power,
+        }
+    }
+
+    fn read_only(&self) -> bool {
+        !self.files.writable()
+    }
+
+    fn boot_id(&self) -> Uuid {
+        boot_id()
+    }
+
+    fn now_s(&self) -> u64 {
+        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+    }
+
+    fn exists(&self, name: &str) -> Result<bool> {
+        self.files.exists(name)
+    }
+
+    fn len(&self, name: &str) -> Result<u64> {
+        self.files.len(name)
+    }
+
+    fn read_at(&self, name: &str, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.files.read_at(name, offset, buf)
+    }
+
+    fn read(&self, name: &str) -> Result<Vec<u8>> {
+        self.files.read(name)
+    }
+
+    fn write_at(&self, name: &str, offset: u64, data: &[u8]) -> Result<()> {
+        self.files.write_at(name, offset, data)
+    }
+
+    fn create(&self, name: &str, len_bytes: u64) -> Result<()> {
+        self.files.create(name, len_bytes)
+    }
+
+    fn truncate(&self, name: &str, len_bytes: u64) -> Result<()> {
+        self.files.truncate(name, len_bytes)
+    }
+
+    fn sync(&self, name: &str) -> Result<()> {
+        self.files.sync(name)
+    }
+
+    fn sync_dir(&self, dir: &str) -> Result<()> {
+        self.files.sync_dir(dir)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        self.files.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        self.files.remove(name)
+    }
+
+    fn list(&self, dir: &str) -> Result<Vec<String>> {
+        self.files.list(dir)
+    }
+
+    fn make_dir(&self, name: &str) -> Result<()> {
+        self.files.make_dir(name)
+    }
+
+    fn lock(&self, name: &str, kind: LockKind) -> Result<core::result::Result<LockGuard, Holder>> {
+        self.files.lock(name, kind)
+    }
+
+    fn reserve_window(&self, base: u64, len: u64) -> Result<()> {
+        self.windows.reserve(base, len)
+    }
+
+    fn release_window(&self, base: u64, len: u64) -> Result<()> {
+        self.windows.release(base, len)
+    }
+
+    fn map(&self, name: &str, addr: u64, len: u64, mode: MapMode) -> Result<()> {
+        self.windows.map(&self.files, name, addr, len, mode, self.detected.kind == MediumKind::Dax)
+    }
+
+    fn unmap(&self, addr: u64, len: u64) -> Result<()> {
+        self.windows.unmap(addr, len)
+    }
+}

@@ -1,0 +1,137 @@
+//! Windows of address space and the mappings in them.
+//!
+//! A mapping replaces whatever lies at its address. That is sound only inside address space that this medium
+//! reserved for it, so every range is first looked up in a fixed table of windows. The table is read with atomic loads
+//! only, because [`map`] runs in signal handlers.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::os::fd::AsFd;
+use std::sync::{Mutex, PoisonError};
+
+use cenote_layout::PAGE_SIZE;
+use cenote_sys::memory::{self, Access, ReserveError, Sharing};
+use rustix::fs::OFlags;
+
+use crate::{FileName, MapMode, MediumError, Operation};
+
+use super::files::Files;
+
+/// Windows that one medium can have at once; a store has one.
+const WINDOWS_MAX: usize = 16;
+
+/// Reserved windows: base 0 is a free entry.
+#[derive(Debug, Default)]
+pub(super) struct Windows {
+    entries: [Window; WINDOWS_MAX],
+    changing: Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+struct Window {
+    base: AtomicU64,
+    len: AtomicU64,
+}
+
+fn bad_range(op: Operation, name: &str, addr: u64, len: u64, reason: &'static str) -> MediumError {
+    MediumError::BadRange { op, name: FileName::new(name), addr, len, reason }
+}
+
+impl Windows {
+    /// Checks a range: whole pages, inside one window. Returns it as the sizes of this machine.
+    fn check(&self, op: Operation, name: &str, addr: u64, len: u64) -> Result<(usize, usize), MediumError> {
+        let bad = |reason| bad_range(op, name, addr, len, reason);
+        if !addr.is_multiple_of(PAGE_SIZE) || !len.is_multiple_of(PAGE_SIZE) || len == 0 {
+            return Err(bad("address and length must be multiples of 4096 bytes, and the length not zero"));
+        }
+        let end = addr.checked_add(len).ok_or_else(|| bad("the range is longer than the address space"))?;
+        let inside = self.entries.iter().any(|window| {
+            let base = window.base.load(Ordering::Acquire);
+            base != 0 && addr >= base && end <= base.saturating_add(window.len.load(Ordering::Relaxed))
+        });
+        if !inside {
+            return Err(bad("the range lies in no window that this medium has reserved"));
+        }
+        Ok((addr as usize, len as usize))
+    }
+
+    pub(super) fn reserve(&self, base: u64, len: u64) -> Result<(), MediumError> {
+        let bad = |reason| bad_range(Operation::Reserve, "", base, len, reason);
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(window) = self.entries.iter().find(|window| window.base.load(Ordering::Relaxed) == 0) else {
+            return Err(bad("this medium has reserved as many windows as it can; release one"));
+        };
+        memory::reserve(base as usize, len as usize).map_err(|error| match error {
+            ReserveError::Range { .. } => {
+                bad("base and length must be multiples of the page size and not zero, and the end must not overflow")
+            }
+            ReserveError::System { source, .. } => MediumError::WindowTaken { base, len, source },
+            _ => MediumError::WindowTaken { base, len, source: std::io::ErrorKind::AddrInUse.into() },
+        })?;
+        window.len.store(len, Ordering::Relaxed);
+        window.base.store(base, Ordering::Release);
+        Ok(())
+    }
+
+    pub(super) fn release(&self, base: u64, len: u64) -> Result<(), MediumError> {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = |window: &&Window| {
+            base != 0
+                && window.base.load(Ordering::Relaxed) == base
+                && window.len.load(Ordering::Relaxed) == len
+        };
+        let Some(window) = self.entries.iter().find(same) else {
+            return Err(bad_range(
+                Operation::Reserve,
+                "",
+                base,
+                len,
+                "this medium has reserved no such window",
+            ));
+        };
+        window.base.store(0, Ordering::Release);
+        // SAFETY: the window was reserved by this medium, whole; who has pointers into it gave up using them by
+        // releasing it (the contract of `Medium`).
+        unsafe { memory::release(base as usize, len as usize) }
+            .map_err(|source| MediumError::from_io(Operation::Reserve, "", source))
+    }
+
+    /// Maps a file; see [`Medium::map`](crate::Medium::map). Called from signal handlers: no allocation, no lock.
+    pub(super) fn map(
+        &self,
+        files: &Files,
+        name: &str,
+        addr: u64,
+        len: u64,
+        mode: MapMode,
+        synchronous: bool,
+    ) -> Result<(), MediumError> {
+        let op = Operation::Map;
+        let (at, size) = self.check(op, name, addr, len)?;
+        let (flags, access, sharing) = match mode {
+            MapMode::ReadWrite if synchronous => (OFlags::RDWR, Access::ReadWrite, Sharing::SharedSync),
+            MapMode::ReadWrite => (OFlags::RDWR, Access::ReadWrite, Sharing::Shared),
+            MapMode::ReadOnly => (OFlags::RDONLY, Access::ReadOnly, Sharing::Shared),
+            MapMode::PrivateCopy => (OFlags::RDONLY, Access::ReadWrite, Sharing::Private),
+        };
+        let (file, found_bytes) = files.open_for_mapping(name, flags)?;
+        if found_bytes < len {
+            return Err(MediumError::Truncated {
+                op,
+                name: FileName::new(name),
+                needed_bytes: len,
+                found_bytes,
+            });
+        }
+        // SAFETY: the range lies in a window that this medium reserved, and whoever maps something there has nothing
+        // that relies on what was mapped before (the contract of `Medium`).
+        unsafe { memory::map_file(file.as_fd(), at, size, access, sharing) }
+            .map_err(|source| MediumError::from_io(op, name, source))
+    }
+
+    pub(super) fn unmap(&self, addr: u64, len: u64) -> Result<(), MediumError> {
+        let (at, size) = self.check(Operation::Unmap, "", addr, len)?;
+        // SAFETY: as in `map`.
+        unsafe { memory::unmap_to_reserved(at, size) }
+            .map_err(|source| MediumError::from_io(Operation::Unmap, "", source))
+    }
+}

@@ -1,0 +1,509 @@
+//! The states that a crash may leave, and the images that make one state concrete.
+//!
+//! A [`CrashState`] is the model at one moment: what is certainly durable, and a list of undecided *units*, each with
+//! its possible values. An [`Image`] is one choice for every unit. Invariants:
+//!
+//! * Value 0 of every unit is the durable one, so the choice of all zeros is the medium with everything lost that can be
+//!   lost. Values of a unit differ from each other, so that different choices are different states.
+//! * An image shares every page with the state except those that its choice changes: making one costs a few
+//!   microseconds whatever the size of the files.
+//! * Names that no directory leads to, and files that no name leads to, are not in an image.
+
+use super::content::{Content, SECTOR};
+use super::model::{Binding, File, Inode, Model, NameStep, Names, directory_of};
+use super::options::Origin;
+use super::random::{Random, mix};
+use cenote_layout::id::Uuid;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// What kind of crash an image is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CrashKind {
+    /// The process died: memory mappings and the page cache hold everything it did; the boot id stays.
+    Process,
+    /// Power was lost: what was undecided went either way; the boot id is another one.
+    Power,
+}
+
+/// Values that one unit may have; the first is the durable one.
+enum Values {
+    Words {
+        word: u64,
+        values: Vec<u64>,
+    },
+    Sectors {
+        sector: u64,
+        later: Vec<Arc<[u8; SECTOR]>>,
+    },
+    Lengths(Vec<u64>),
+    /// Whether the change of names with this number happened.
+    Name(usize),
+}
+
+/// One thing that a crash decides independently of all others.
+struct Unit {
+    /// The file; 0 for changes of names.
+    inode: Inode,
+    values: Values,
+    /// Which value is the latest.
+    latest: usize,
+}
+
+impl Unit {
+    fn alternatives(&self) -> usize {
+        match &self.values {
+            Values::Words { values, .. } => values.len(),
+            Values::Sectors { later, .. } => later.len() + 1,
+            Values::Lengths(values) => values.len(),
+            Values::Name(_) => 2,
+        }
+    }
+
+    /// Units that tend to share a fate: those of a cache line, or of a page of a file.
+    fn group(&self) -> (Inode, u64) {
+        match &self.values {
+            Values::Words { word, .. } => (self.inode, word / 8),
+            Values::Sectors { sector, .. } => (self.inode, (1 << 62) | (sector / 8)),
+            Values::Lengths(_) => (self.inode, u64::MAX),
+            Values::Name(step) => (0, *step as u64),
+        }
+    }
+}
+
+/// Drops values that occur again later, except the first; returns where the last one went.
+fn distinct<T: PartialEq + Clone>(floor: T, versions: impl DoubleEndedIterator<Item = T>) -> (Vec<T>, usize) {
+    let mut values: Vec<T> = Vec::new();
+    let mut latest = None;
+    for version in versions.rev() {
+        latest.get_or_insert_with(|| version.clone());
+        if version != floor && !values.contains(&version) {
+            values.push(version);
+        }
+    }
+    values.push(floor);
+    values.reverse();
+    let latest = latest.and_then(|value| values.iter().position(|v| *v == value)).unwrap_or(0);
+    (values, latest)
+}
+
+/// A file without its history.
+struct Ends {
+    floor: Arc<Content>,
+    latest: Arc<Content>,
+    floor_len: u64,
+    latest_len: u64,
+}
+
+/// Everything that a crash at one moment of a history may leave.
+pub struct CrashState {
+    files: BTreeMap<Inode, Ends>,
+    names: Names,
+    latest_names: Names,
+    steps: Vec<NameStep>,
+    units: Vec<Unit>,
+    event: usize,
+    note: u64,
+    label: Option<Arc<str>>,
+    origin: Origin,
+}
+
+impl CrashState {
+    /// The state of `model` after `event` events of a history that is set up as `origin`.
+    pub(crate) fn new(model: &Model, event: usize, origin: Origin) -> Self {
+        let mut units = Vec::new();
+        let mut steps = Vec::new();
+        for (number, change) in model.name_changes.iter().enumerate() {
+            steps.push(change.what.clone());
+            units.push(Unit { inode: 0, values: Values::Name(number), latest: 1 });
+        }
+        for (&inode, file) in &model.files {
+            let (lengths, latest) =
+                distinct(file.lengths.first().copied().unwrap_or(0), file.lengths.iter().skip(1).copied());
+            if lengths.len() > 1 {
+                units.push(Unit { inode, values: Values::Lengths(lengths), latest });
+            }
+            for (&number, sector) in &file.sectors {
+                let floor = Arc::new(file.floor.sector(number));
+                let (mut values, latest) = distinct(floor, sector.versions.iter().cloned());
+                if values.len() > 1 {
+                    let later = values.split_off(1);
+                    units.push(Unit { inode, values: Values::Sectors { sector: number, later }, latest });
+                }
+            }
+            for (&number, word) in &file.words {
+                let (values, latest) = distinct(file.floor.word(number), word.versions.iter().copied());
+                if values.len() > 1 {
+                    units.push(Unit { inode, values: Values::Words { word: number, values }, latest });
+                }
+            }
+        }
+        let ends = |(&inode, file): (&Inode, &File)| {
+            let (floor, latest) = (Arc::clone(&file.floor), Arc::clone(&file.latest));
+            let floor_len = file.lengths.first().copied().unwrap_or(0);
+            (inode, Ends { floor, latest, floor_len, latest_len: file.latest_len() })
+        };
+        let files = model.files.iter().map(ends).collect();
+        Self {
+            files,
+            names: model.names.clone(),
+            latest_names: model.latest_names.clone(),
+            steps,
+            units,
+            event,
+            note: model.note,
+            label: model.label.clone(),
+            origin,
+        }
+    }
+
+    /// Number of events that happened before the crash.
+    #[must_use]
+    pub fn event(&self) -> usize {
+        self.event
+    }
+
+    /// The last number that the test gave to [`SimMedium::note`](super::SimMedium::note) before the crash; 0 if none.
+    #[must_use]
+    pub fn note(&self) -> u64 {
+        self.note
+    }
+
+    /// The last label that the test gave to [`SimMedium::crash_point`](super::SimMedium::crash_point).
+    #[must_use]
+    pub fn label(&self) -> Option<&str> {
+        self.label.as_deref()
+    }
+
+    /// Number of undecided units: words, sectors, lengths and changes of names.
+    #[must_use]
+    pub fn units(&self) -> usize {
+        self.units.len()
+    }
+
+    /// Number of values that a unit may have, at least 2; 0 if there is no such unit.
+    #[must_use]
+    pub fn alternatives(&self, unit: usize) -> usize {
+        self.units.get(unit).map_or(0, Unit::alternatives)
+    }
+
+    /// Which of its values is the latest one of a unit; value 0 is the durable one. They may be the same.
+    #[must_use]
+    pub fn latest(&self, unit: usize) -> usize {
+        self.units.get(unit).map_or(0, |unit| unit.latest)
+    }
+
+    /// Number of images of a loss of power, saturating.
+    #[must_use]
+    pub fn images(&self) -> u64 {
+        self.units.iter().fold(1, |product: u64, unit| product.saturating_mul(unit.alternatives() as u64))
+    }
+
+    /// A number that units share which a crash would usually decide alike: a cache line, a page.
+    pub(super) fn group(&self, unit: usize) -> u64 {
+        let (inode, part) = self.units[unit].group();
+        mix(part ^ mix(u64::from(inode)))
+    }
+
+    /// What a unit is, for messages: file, offset and values.
+    #[must_use]
+    pub fn describe(&self, unit: usize) -> String {
+        let Some(unit) = self.units.get(unit) else { return String::from("no such unit") };
+        let names = self.latest_names.iter().chain(&self.names);
+        let file = names
+            .filter(|(_, binding)| **binding == Binding::File(unit.inode))
+            .map(|(name, _)| name.to_string())
+            .next()
+            .unwrap_or_else(|| format!("file {}", unit.inode));
+        match &unit.values {
+            Values::Words { word, values } => format!("{file}+{:#x}: word {values:x?}", word * 8),
+            Values::Sectors { sector, later, .. } => {
+                format!("{file}+{:#x}: sector, {} later versions", sector * SECTOR as u64, later.len())
+            }
+            Values::Lengths(values) => format!("{file}: length {values:?}"),
+            Values::Name(step) => match &self.steps[*step] {
+                NameStep::Bind(name, _) => format!("create {name}"),
+                NameStep::Rename(from, to, _) => format!("rename {from} to {to}"),
+                NameStep::Unbind(name) => format!("remove {name}"),
+            },
+        }
+    }
+
+    /// The image of a loss of power in which unit `u` has value `choice(u, alternatives(u))`. Value 0 is the durable one; a value that
+    /// is too high counts as the last.
+    pub fn image(&self, choice: &mut dyn FnMut(usize, usize) -> usize) -> Image {
+        let mut names = None;
+        let mut touched: BTreeMap<Inode, (Content, u64)> = BTreeMap::new();
+        let mut picks = Vec::with_capacity(self.units.len());
+        for (number, unit) in self.units.iter().enumerate() {
+            let alternatives = unit.alternatives();
+            let pick = choice(number, alternatives).min(alternatives - 1);
+            picks.push(u16::try_from(pick).unwrap_or(u16::MAX));
+            if pick == 0 {
+                continue;
+            }
+            if let Values::Name(step) = unit.values {
+                self.steps[step].apply(names.get_or_insert_with(|| self.names.clone()));
+                continue;
+            }
+            let (content, len) = touched.entry(unit.inode).or_insert_with(|| {
+                let file = &self.files[&unit.inode];
+                (Content::clone(&file.floor), file.floor_len)
+            });
+            match &unit.values {
+                Values::Words { word, values } => content.set_word(*word, values[pick]),
+                Values::Sectors { sector, later, .. } => {
+                    content.write(sector * SECTOR as u64, later[pick - 1].as_slice());
+                }
+                Values::Lengths(values) => *len = values[pick],
+                Values::Name(_) => {}
+            }
+        }
+        let mut touched: BTreeMap<Inode, (Arc<Content>, u64)> =
+            touched.into_iter().map(|(inode, (content, len))| (inode, (Arc::new(content), len))).collect();
+        self.assemble(names.as_ref().unwrap_or(&self.names), CrashKind::Power, picks, |inode, file| {
+            touched.remove(&inode).unwrap_or_else(|| (Arc::clone(&file.floor), file.floor_len))
+        })
+    }
+
+    /// The image of the values that the units have in `picks`; see [`Image::picks`]. Missing ones are durable.
+    #[must_use]
+    pub fn image_of(&self, picks: &[u16]) -> Image {
+        self.image(&mut |unit, _| picks.get(unit).map_or(0, |pick| usize::from(*pick)))
+    }
+
+    /// A loss of power in which everything is lost that can be.
+    #[must_use]
+    pub fn image_oldest(&self) -> Image {
+        self.image(&mut |_, _| 0)
+    }
+
+    /// A loss of power in which nothing is lost.
+    #[must_use]
+    pub fn image_latest(&self) -> Image {
+        self.image(&mut |unit, _| self.units[unit].latest)
+    }
+
+    /// What the next process finds when only the process died.
+    #[must_use]
+    pub fn image_process(&self) -> Image {
+        self.assemble(&self.latest_names, CrashKind::Process, Vec::new(), |_, file| {
+            (Arc::clone(&file.latest), file.latest_len)
+        })
+    }
+
+    fn assemble(
+        &self,
+        names: &Names,
+        kind: CrashKind,
+        picks: Vec<u16>,
+        mut file_of: impl FnMut(Inode, &Ends) -> (Arc<Content>, u64),
+    ) -> Image {
+        let mut entries = BTreeMap::new();
+        let mut seen: Vec<(Inode, Entry)> = Vec::new();
+        for (name, binding) in names {
+            let directory = directory_of(name);
+            if !directory.is_empty() && names.get(directory) != Some(&Binding::Directory) {
+                continue;
+            }
+            let entry = match binding {
+                Binding::Directory => Entry::Directory,
+                Binding::File(inode) => {
+                    match (seen.iter().find(|(of, _)| of == inode), self.files.get(inode)) {
+                        (Some((_, entry)), _) => entry.clone(),
+                        (None, None) => continue,
+                        (None, Some(file)) => {
+                            let (mut content, len) = file_of(*inode, file);
+                            if content.reaches(len) {
+                                Arc::make_mut(&mut content).cut(len);
+                            }
+                            let entry = Entry::File { content, len };
+                            seen.push((*inode, entry.clone()));
+                            entry
+                        }
+                    }
+                }
+            };
+            entries.insert(Arc::clone(name), entry);
+        }
+        Image { entries, kind, event: self.event, note: self.note, origin: self.origin, picks }
+    }
+}
+
+impl fmt::Debug for CrashState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CrashState(event {}, {} units, {} images)", self.event, self.units(), self.images())
+    }
+}
+
+/// What a name stands for in an image.
+#[derive(Clone)]
+pub(crate) enum Entry {
+    File { content: Arc<Content>, len: u64 },
+    Directory,
+}
+
+/// A medium as a crash left it: what the next opener finds. Cheap to clone.
+///
+/// The methods that change it are the lies of a medium: a bit that flipped, a sector that came back old, a file that
+/// is gone.
+#[derive(Clone)]
+pub struct Image {
+    pub(crate) entries: BTreeMap<Arc<str>, Entry>,
+    kind: CrashKind,
+    event: usize,
+    note: u64,
+    origin: Origin,
+    picks: Vec<u16>,
+}
+
+impl Image {
+    /// An image of files as they are.
+    pub(crate) fn plain(
+        entries: BTreeMap<Arc<str>, Entry>,
+        kind: CrashKind,
+        event: usize,
+        origin: Origin,
+    ) -> Self {
+        Self { entries, kind, event, note: 0, origin, picks: Vec::new() }
+    }
+
+    /// What kind of crash it is of.
+    #[must_use]
+    pub fn kind(&self) -> CrashKind {
+        self.kind
+    }
+
+    /// The same files after the other kind of crash: another boot id, or the same.
+    #[must_use]
+    pub fn with_kind(mut self, kind: CrashKind) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    /// Number of events before the crash.
+    #[must_use]
+    pub fn event(&self) -> usize {
+        self.event
+    }
+
+    /// The test's note of the moment of the crash; see [`CrashState::note`].
+    #[must_use]
+    pub fn note(&self) -> u64 {
+        self.note
+    }
+
+    /// The value of every unit, in the order of the [`CrashState`]: with the event, this names the image, and
+    /// [`CrashState::image_of`] makes it again. Empty for a crash of the process.
+    #[must_use]
+    pub fn picks(&self) -> &[u16] {
+        &self.picks
+    }
+
+    /// What the next opener's medium is set up as: another seed, so that it draws other identifiers; the old boot id
+    /// after a crash of the process, else another.
+    pub(crate) fn next_origin(&self) -> Origin {
+        let mut next = self.origin;
+        let power = self.kind == CrashKind::Power;
+        next.options.seed = mix(next.options.seed ^ mix(self.event as u64 + 1)) ^ u64::from(power);
+        if power {
+            next.boot = Uuid::from_random_bytes(Random::new(mix(next.options.seed)).bytes16());
+        }
+        next
+    }
+
+    /// Hash of everything that the next opener can see: images with the same hash are the same medium.
+    #[must_use]
+    pub fn hash(&self) -> u64 {
+        self.entries.iter().fold(u64::from(self.kind == CrashKind::Power), |sum, (name, entry)| {
+            let name = xxhash_rust::xxh3::xxh3_64(name.as_bytes());
+            sum.wrapping_add(match entry {
+                Entry::Directory => mix(name),
+                Entry::File { content, len } => mix(name ^ mix(content.hash() ^ mix(len + 1))),
+            })
+        })
+    }
+
+    /// Names of all files, sorted.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        self.entries.keys().map(|name| name.to_string()).collect()
+    }
+
+    /// The bytes of a file; `None` if there is none of that name.
+    #[must_use]
+    pub fn file(&self, name: &str) -> Option<Vec<u8>> {
+        match self.entries.get(name)? {
+            Entry::Directory => None,
+            Entry::File { content, len } => {
+                let mut bytes = vec![0; usize::try_from(*len).ok()?];
+                content.read(0, &mut bytes);
+                Some(bytes)
+            }
+        }
+    }
+
+    /// Replaces a file, or makes one: for damage that the other methods do not offer.
+    pub fn set_file(&mut self, name: &str, bytes: &[u8]) {
+        let mut content = Content::default();
+        content.write(0, bytes);
+        self.entries.insert(name.into(), Entry::File { content: Arc::new(content), len: bytes.len() as u64 });
+    }
+
+    /// Inverts a bit of a file. Returns whether there is such a byte.
+    pub fn flip_bit(&mut self, name: &str, offset: u64, bit: u8) -> bool {
+        match self.entries.get_mut(name) {
+            Some(Entry::File { content, len }) if offset < *len => {
+                Arc::make_mut(content).flip(offset, bit);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Puts other bytes into a file, which does not grow. Returns whether the range lies in it.
+    pub fn overwrite(&mut self, name: &str, offset: u64, bytes: &[u8]) -> bool {
+        match self.entries.get_mut(name) {
+            Some(Entry::File { content, len })
+                if offset.checked_add(bytes.len() as u64).is_some_and(|end| end <= *len) =>
+            {
+                Arc::make_mut(content).write(offset, bytes);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Cuts a file off. Returns whether it was longer.
+    pub fn truncate(&mut self, name: &str, new_len: u64) -> bool {
+        match self.entries.get_mut(name) {
+            Some(Entry::File { content, len }) if new_len < *len => {
+                Arc::make_mut(content).cut(new_len);
+                *len = new_len;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes a file away. Returns whether there was one.
+    pub fn remove(&mut self, name: &str) -> bool {
+        self.entries.remove(name).is_some()
+    }
+
+    /// Rolls a file back to what it is in an older image (or takes it away, where it is missing there).
+    pub fn roll_back(&mut self, name: &str, older: &Self) {
+        match older.entries.get(name) {
+            Some(entry) => self.entries.insert(name.into(), entry.clone()),
+            None => self.entries.remove(name),
+        };
+    }
+}
+
+impl fmt::Debug for Image {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, event, note, picks, .. } = self;
+        write!(f, "Image({kind:?} crash after event {event}, note {note}, picks {picks:?})")
+    }
+}

@@ -1,0 +1,341 @@
+//! The running simulation: files in memory, mappings at their real addresses, and the history being recorded.
+//!
+//! Invariants:
+//!
+//! * The content kept for a file is what the last event saw. Mapped memory is compared with it, page by page, at every
+//!   event; words that differ become a [`Event::Stores`] of their own *before* the event, so that a crash between the
+//!   stores and the event is a crash point too.
+//! * A file is mapped writable at most once, so mapped memory and content cannot disagree about whose bytes count.
+//! * An address outside every mapping of this simulation is never read: it may be anybody's.
+
+use super::content::{Content, PAGE, WORD};
+use super::crash::{CrashKind, CrashState, Entry, Image};
+use super::fault::{FaultEffect, FaultPoint, Faults};
+use super::model::{Binding, Event, File, Inode, Model, Names, Store};
+use super::options::Origin;
+use super::random::{Random, mix};
+use super::window::Window;
+use crate::{Durability, LockKind, MapMode};
+use cenote_layout::LINE_SIZE;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+unsafe extern "C" {
+    /// The C library's comparison; used because no Rust reference may be made to memory that the program under test
+    /// has references to.
+    fn memcmp(a: *const u8, b: *const u8, len: usize) -> i32;
+}
+
+/// A number for this thread.
+fn thread_number() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    thread_local! { static MINE: Cell<u32> = const { Cell::new(0) } }
+    MINE.with(|mine| {
+        if mine.get() == 0 {
+            mine.set(NEXT.fetch_add(1, Ordering::Relaxed));
+        }
+        mine.get()
+    })
+}
+
+/// A file as it is now.
+#[derive(Default)]
+pub(crate) struct LiveFile {
+    pub(crate) content: Arc<Content>,
+    pub(crate) len: u64,
+}
+
+/// A file in memory.
+pub(crate) struct Mapping {
+    pub(crate) inode: Inode,
+    pub(crate) addr: u64,
+    pub(crate) len: u64,
+    pub(crate) mode: MapMode,
+}
+
+impl Mapping {
+    pub(crate) fn overlaps(&self, addr: u64, len: u64) -> bool {
+        self.addr < addr.saturating_add(len) && addr < self.addr + self.len
+    }
+
+    fn pointer(&self, offset: u64) -> *mut u8 {
+        std::ptr::with_exposed_provenance_mut((self.addr + offset) as usize)
+    }
+
+    /// Copies mapped bytes out.
+    pub(crate) fn read(&self, offset: u64, buffer: &mut [u8]) {
+        debug_assert!(offset + buffer.len() as u64 <= self.len);
+        // SAFETY: the range lies in this mapping, which stays as long as the value does. Histories are single-threaded
+        // while an event is recorded, by the contract of the simulation.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                self.pointer(offset).cast_const(),
+                buffer.as_mut_ptr(),
+                buffer.len(),
+            )
+        }
+    }
+
+    /// Copies bytes into the mapping.
+    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) {
+        debug_assert!(offset + bytes.len() as u64 <= self.len);
+        // SAFETY: as for `read`; the caller made sure that the mapping is writable.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.pointer(offset), bytes.len()) }
+    }
+
+    /// Makes the mapping what `content` is, from zeros, or from anything if `used`.
+    pub(crate) fn fill(&self, content: &Content, used: bool) {
+        let pages = self.len as usize / PAGE;
+        let pages = if used { pages } else { pages.min(content.page_slots()) };
+        for index in 0..pages {
+            let at = (index * PAGE) as u64;
+            let bytes = content.page_or_zero(index);
+            let differs = if used {
+                // SAFETY: the page lies in this mapping; both sides are readable for a page.
+                unsafe { memcmp(self.pointer(at), bytes.as_ptr(), PAGE) != 0 }
+            } else {
+                content.page(index).is_some()
+            };
+            if differs {
+                self.write(at, bytes);
+            }
+        }
+    }
+
+    /// Finds words that differ from `content`, brings `content` up to date and calls `f` with each word.
+    fn collect(&self, content: &mut Arc<Content>, mut f: impl FnMut(u64, u64)) {
+        for index in 0..self.len as usize / PAGE {
+            let memory = self.pointer((index * PAGE) as u64);
+            // SAFETY: the page lies in this mapping; both sides are readable for a page.
+            if unsafe { memcmp(memory, content.page_or_zero(index).as_ptr(), PAGE) } == 0 {
+                continue;
+            }
+            let page = Arc::make_mut(content).page_mut(index);
+            for (number, known) in page.chunks_exact_mut(WORD).enumerate() {
+                // SAFETY: the word lies in the page; pages are aligned. Volatile, because the program under test
+                // stores there without this module's knowledge.
+                let value = unsafe { memory.cast::<u64>().add(number).read_volatile() };
+                if value.to_le_bytes() != *known {
+                    known.copy_from_slice(&value.to_le_bytes());
+                    f((index * (PAGE / WORD) + number) as u64, value);
+                }
+            }
+        }
+    }
+}
+
+/// Everything that changes.
+pub(crate) struct Live {
+    pub(crate) origin: Origin,
+    pub(crate) files: BTreeMap<Inode, LiveFile>,
+    pub(crate) names: Names,
+    next_inode: Inode,
+    pub(crate) maps: Vec<Mapping>,
+    pub(crate) windows: Vec<Window>,
+    /// What the history began with.
+    base: Model,
+    events: Vec<Event>,
+    pub(crate) faults: Faults,
+    pub(crate) locks: Vec<(u64, Arc<str>, LockKind)>,
+    pub(crate) random: Random,
+    pub(crate) clock_s: u64,
+}
+
+impl Live {
+    pub(crate) fn new(entries: &BTreeMap<Arc<str>, Entry>, origin: Origin) -> Self {
+        let mut names = Names::new();
+        let mut files = BTreeMap::new();
+        let mut base = Model::default();
+        let mut next_inode = 1;
+        for (name, entry) in entries {
+            let binding = match entry {
+                Entry::Directory => Binding::Directory,
+                Entry::File { content, len } => {
+                    files.insert(next_inode, LiveFile { content: Arc::clone(content), len: *len });
+                    if origin.options.record {
+                        base.files.insert(next_inode, File::durable(Arc::clone(content), *len));
+                    }
+                    next_inode += 1;
+                    Binding::File(next_inode - 1)
+                }
+            };
+            names.insert(Arc::clone(name), binding);
+        }
+        if origin.options.record {
+            base.names = names.clone();
+            base.latest_names = names.clone();
+        }
+        let random = Random::new(mix(origin.options.seed ^ 0x6964));
+        let clock_s = 1_700_000_000 + origin.options.seed % 100_000_000;
+        Self {
+            origin,
+            files,
+            names,
+            next_inode,
+            maps: Vec::new(),
+            windows: Vec::new(),
+            base,
+            events: Vec::new(),
+            faults: Faults::default(),
+            locks: Vec::new(),
+            random,
+            clock_s,
+        }
+    }
+
+    pub(crate) fn next_inode(&mut self) -> Inode {
+        self.next_inode += 1;
+        self.next_inode - 1
+    }
+
+    /// Looks at mapped memory, and notes what was stored since the last event.
+    pub(crate) fn observe(&mut self) {
+        let Self { maps, files, events, origin, .. } = self;
+        let mut stores = Vec::new();
+        for map in maps.iter().filter(|map| map.mode == MapMode::ReadWrite) {
+            if let Some(file) = files.get_mut(&map.inode) {
+                map.collect(&mut file.content, |word, value| {
+                    stores.push(Store { inode: map.inode, word, value })
+                });
+            }
+        }
+        if origin.options.record && !stores.is_empty() {
+            events.push(Event::Stores(stores));
+        }
+    }
+
+    /// Gives a window back. Without a history, its memory is left for the next simulation.
+    pub(crate) fn let_go(&mut self, mut window: Window) {
+        let inside = |map: &Mapping| window.holds(map.addr, map.len);
+        let writable = self.maps.iter().filter(|map| inside(map)).all(|map| map.mode == MapMode::ReadWrite);
+        let maps: Vec<Mapping> = self.maps.extract_if(.., |map| inside(map)).collect();
+        if !self.origin.options.record && writable {
+            maps.iter().for_each(|map| window.leave_idle(map.addr, map.len));
+            window.keep();
+        }
+    }
+
+    /// Notes an event, and the stores before it.
+    pub(crate) fn record(&mut self, event: Event) {
+        if self.origin.options.record {
+            self.observe();
+            self.events.push(event);
+        }
+    }
+
+    /// The lines of a range were flushed (`whole_lines`), or its words streamed.
+    pub(crate) fn flushed(&mut self, addr: u64, len: u64, whole_lines: bool) {
+        if self.origin.options.durability == Durability::Process {
+            return self.record(Event::Moment);
+        }
+        self.observe();
+        let (mut start, mut end) = (addr, addr.saturating_add(len));
+        if whole_lines {
+            start -= start % LINE_SIZE;
+            end = end.checked_next_multiple_of(LINE_SIZE).unwrap_or(end);
+        }
+        let thread = thread_number();
+        let writable =
+            self.maps.iter().filter(|map| map.mode == MapMode::ReadWrite && map.overlaps(start, end - start));
+        let flushes = writable.map(|map| {
+            let first = (start.max(map.addr) - map.addr) / WORD as u64;
+            let past = (end.min(map.addr + map.len) - map.addr).div_ceil(WORD as u64);
+            Event::Flush { thread, inode: map.inode, first, words: past - first }
+        });
+        self.events.extend(flushes);
+    }
+
+    /// A fence of this thread.
+    pub(crate) fn fenced(&mut self) {
+        match self.origin.options.durability {
+            Durability::Process => self.record(Event::Moment),
+            Durability::Power => self.record(Event::Fence { thread: thread_number() }),
+        }
+    }
+
+    /// The writable mapping of a file.
+    pub(crate) fn mapping_of(&self, inode: Inode) -> Option<&Mapping> {
+        self.maps.iter().find(|map| map.inode == inode && map.mode == MapMode::ReadWrite)
+    }
+
+    /// What happens to a call, if anything other than what was asked for.
+    pub(crate) fn fault(&mut self, point: FaultPoint, name: &str) -> Option<FaultEffect> {
+        self.faults.hit(point, name)
+    }
+
+    pub(crate) fn trace_len(&mut self) -> usize {
+        self.observe();
+        self.events.len()
+    }
+
+    /// Forgets the history so far but not what it left undecided.
+    pub(crate) fn forget(&mut self) {
+        self.observe();
+        for event in self.events.drain(..) {
+            self.base.apply(&event);
+        }
+    }
+
+    /// Base and events of the history, to be walked without holding the simulation.
+    pub(crate) fn history(&mut self) -> History {
+        self.observe();
+        History { model: self.base.clone(), events: self.events.clone(), done: 0, origin: self.origin }
+    }
+
+    /// Files as they are now.
+    pub(crate) fn image(&mut self, kind: CrashKind) -> Image {
+        self.observe();
+        let entries = self.names.iter().filter_map(|(name, binding)| {
+            let entry = match binding {
+                Binding::Directory => Entry::Directory,
+                Binding::File(inode) => {
+                    let file = self.files.get(inode)?;
+                    Entry::File { content: Arc::clone(&file.content), len: file.len }
+                }
+            };
+            Some((Arc::clone(name), entry))
+        });
+        Image::plain(entries.collect(), kind, self.events.len(), self.origin)
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        for window in std::mem::take(&mut self.windows) {
+            self.let_go(window);
+        }
+    }
+}
+
+/// A history that is walked from its beginning.
+pub(crate) struct History {
+    model: Model,
+    events: Vec<Event>,
+    done: usize,
+    origin: Origin,
+}
+
+impl History {
+    /// Goes on until `events` events have happened, or all.
+    pub(crate) fn advance_to(&mut self, events: usize) {
+        while self.done < events.min(self.events.len()) {
+            self.model.apply(&self.events[self.done]);
+            self.done += 1;
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    /// Whether the next event leaves every image possible that is possible now.
+    pub(crate) fn next_only_adds(&self) -> bool {
+        self.events.get(self.done).is_some_and(Event::only_adds_images)
+    }
+
+    pub(crate) fn state(&self) -> CrashState {
+        CrashState::new(&self.model, self.done, self.origin)
+    }
+}

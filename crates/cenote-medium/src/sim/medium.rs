@@ -1,0 +1,257 @@
+//! [`SimMedium`]: making simulations, taking crash states from them, planting faults.
+//!
+//! Invariant: whatever a test asks here leaves the simulation as it is, except for the faults that it plants and the
+//! history that it tells to be forgotten.
+
+use super::content::WORD;
+use super::crash::{CrashKind, CrashState, Image};
+use super::explore::{Explorer, Limits, Visited};
+use super::fault::{Fault, FaultPoint};
+use super::live::Live;
+use super::model::{Binding, Event};
+use super::options::{Origin, SimOptions};
+use super::random::{Random, mix};
+use crate::{Durability, SimHook, SimSlot};
+use cenote_layout::id::Uuid;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::{Bound, RangeBounds};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A medium in memory that records what is done to it; see the [module](super).
+pub struct SimMedium {
+    pub(super) slot: SimSlot,
+    pub(super) core: Arc<Core>,
+}
+
+/// What the hook table and the lock guards share with the medium.
+pub(super) struct Core {
+    pub(super) options: SimOptions,
+    live: Mutex<Live>,
+}
+
+impl Core {
+    pub(super) fn live(&self) -> MutexGuard<'_, Live> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether flushes and fences are worth looking at.
+    pub(super) fn hooked(&self) -> bool {
+        self.options.record
+            && (self.options.durability == Durability::Power || self.options.process_with_hooks)
+    }
+}
+
+impl SimHook for Core {
+    fn flush(&self, ptr: *const u8, len: usize) {
+        if self.hooked() {
+            let mut live = self.live();
+            if live.fault(FaultPoint::Flush, "").is_none() {
+                live.flushed(ptr.addr() as u64, len as u64, true);
+            }
+        }
+    }
+
+    fn fence(&self) {
+        if self.hooked() {
+            let mut live = self.live();
+            if live.fault(FaultPoint::Fence, "").is_none() {
+                live.fenced();
+            }
+        }
+    }
+
+    unsafe fn stream(&self, dst: *mut u8, src: *const u8, len: usize) {
+        for at in (0..len).step_by(WORD) {
+            // SAFETY: the caller promises both ranges, and that `dst` is aligned; the last word may not reach beyond
+            // the end because `len` is a multiple of 8.
+            unsafe {
+                let word = src.add(at).cast::<u64>().read_unaligned();
+                dst.add(at).cast::<u64>().write_volatile(word);
+            }
+        }
+        if self.hooked() && len > 0 {
+            let mut live = self.live();
+            if live.fault(FaultPoint::Stream, "").is_none() {
+                live.flushed(dst.addr() as u64, len as u64, false);
+            }
+        }
+    }
+}
+
+impl SimMedium {
+    /// An empty medium: a directory with nothing in it.
+    ///
+    /// # Panics
+    /// If [`SIM_SLOTS`](crate::SIM_SLOTS) simulations are alive already.
+    #[must_use]
+    pub fn new(options: SimOptions) -> Arc<Self> {
+        let boot = Uuid::from_random_bytes(Random::new(mix(options.seed)).bytes16());
+        Self::start(Live::new(&BTreeMap::new(), Origin { options, boot }))
+    }
+
+    /// What the next opener finds after a crash: the image's files, no mappings, no locks; the boot id of before if
+    /// only the process died. It records a history of its own, so that crashes of the recovery can be made.
+    ///
+    /// # Panics
+    /// If [`SIM_SLOTS`](crate::SIM_SLOTS) simulations are alive already.
+    #[must_use]
+    pub fn from_image(image: &Image) -> Arc<Self> {
+        Self::start(Live::new(&image.entries, image.next_origin()))
+    }
+
+    /// The same without a history: for the many images whose recovery is looked at and not crashed again.
+    ///
+    /// # Panics
+    /// If [`SIM_SLOTS`](crate::SIM_SLOTS) simulations are alive already.
+    #[must_use]
+    pub fn from_image_unrecorded(image: &Image) -> Arc<Self> {
+        let mut origin = image.next_origin();
+        origin.options.record = false;
+        Self::start(Live::new(&image.entries, origin))
+    }
+
+    fn start(live: Live) -> Arc<Self> {
+        let core = Arc::new(Core { options: live.origin.options, live: Mutex::new(live) });
+        let hook: Arc<dyn SimHook> = Arc::<Core>::clone(&core);
+        let slot =
+            SimSlot::take(hook).expect("too many simulated media are alive in this process: drop some");
+        Arc::new(Self { slot, core })
+    }
+
+    /// How it was set up. After a crash the seed is another one.
+    #[must_use]
+    pub fn options(&self) -> SimOptions {
+        self.core.options
+    }
+
+    /// Number of events so far. Events are numbered from 0; stores since the last event count as one.
+    #[must_use]
+    pub fn trace_len(&self) -> usize {
+        self.core.live().trace_len()
+    }
+
+    /// Number of moments at which a crash can be made: before the first event and after each.
+    #[must_use]
+    pub fn crash_points(&self) -> usize {
+        self.trace_len() + 1
+    }
+
+    /// What a crash may leave after the first `events` events (or all, if there are fewer). Costs as much as the
+    /// history before it is long: [`SimMedium::explore`] walks many states at the cost of one.
+    #[must_use]
+    pub fn state_after(&self, events: usize) -> CrashState {
+        let mut history = self.core.live().history();
+        history.advance_to(events);
+        history.state()
+    }
+
+    /// What a crash now may leave.
+    #[must_use]
+    pub fn state_now(&self) -> CrashState {
+        self.state_after(usize::MAX)
+    }
+
+    /// The files as they are, after a crash of this kind that lost nothing. Works without a history too.
+    #[must_use]
+    pub fn image_now(&self, kind: CrashKind) -> Image {
+        self.core.live().image(kind)
+    }
+
+    /// Calls `f` with images of the crash states in `range` (numbers of events that have happened, as for
+    /// [`SimMedium::state_after`]), as `limits` say. The simulation is not locked meanwhile; what `f` or others do to
+    /// it is not seen.
+    ///
+    /// A state is not enumerated if the next one has all its images and is enumerated exhaustively.
+    pub fn explore(
+        &self,
+        range: impl RangeBounds<usize>,
+        limits: Limits,
+        mut f: impl FnMut(&CrashState, Image),
+    ) -> Visited {
+        let mut history = self.core.live().history();
+        let first = match range.start_bound() {
+            Bound::Included(first) => *first,
+            Bound::Excluded(before) => before.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let last = match range.end_bound() {
+            Bound::Included(last) => Some(*last),
+            Bound::Excluded(end) => end.checked_sub(1),
+            Bound::Unbounded => Some(usize::MAX),
+        };
+        let Some(last) = last.map(|last| last.min(history.len())).filter(|last| first <= *last) else {
+            return Visited::default();
+        };
+        let mut explorer = Explorer::new(limits);
+        let mut held: Option<CrashState> = None;
+        for events in first..=last {
+            history.advance_to(events);
+            let state = history.state();
+            let contained = |held: &CrashState| {
+                state.images() <= limits.exhaustive_images() && held.note() == state.note()
+            };
+            if let Some(before) = held.take() {
+                explorer.visit_part(&before, contained(&before), &mut |image| f(&before, image));
+            }
+            if history.next_only_adds() && events < last {
+                held = Some(state);
+            } else {
+                explorer.visit(&state, &mut |image| f(&state, image));
+            }
+        }
+        explorer.visited()
+    }
+
+    /// Adds a moment at which a crash can be made, with a name for messages.
+    pub fn crash_point(&self, label: &str) {
+        self.core.live().record(Event::Point(label.into()));
+    }
+
+    /// Tells the history what a test's oracle knows at this moment, say the number of operations that have been
+    /// acknowledged: see [`CrashState::note`] and [`Image::note`].
+    pub fn note(&self, note: u64) {
+        self.core.live().record(Event::Note(note));
+    }
+
+    /// Forgets the history so far; what it left undecided stays so. Events count from 0 again.
+    pub fn forget_trace(&self) {
+        self.core.live().forget();
+    }
+
+    /// Plants a fault. See [`SimMedium::fault_hits`].
+    pub fn inject(&self, fault: Fault) {
+        self.core.live().faults.plant(fault);
+    }
+
+    /// Takes out the faults that have not happened yet, and the repeating ones.
+    pub fn clear_faults(&self) {
+        self.core.live().faults.clear();
+    }
+
+    /// Number of calls that a fault has hit.
+    #[must_use]
+    pub fn fault_hits(&self) -> u64 {
+        self.core.live().faults.hits
+    }
+
+    /// Inverts a bit of a file, also in memory and on the medium. Returns whether there is such a byte.
+    pub fn flip_bit(&self, name: &str, offset: u64, bit: u8) -> bool {
+        let mut live = self.core.live();
+        live.observe();
+        let Some(&Binding::File(inode)) = live.names.get(name) else { return false };
+        let Some(file) = live.files.get_mut(&inode).filter(|file| offset < file.len) else { return false };
+        Arc::make_mut(&mut file.content).flip(offset, bit);
+        let mut byte = [0];
+        file.content.read(offset, &mut byte);
+        live.write_through(inode, offset, &byte);
+        live.record(Event::FlipBit { inode, offset, bit });
+        true
+    }
+}
+
+impl fmt::Debug for SimMedium {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SimMedium({:?}, {:?})", self.slot, self.core.options)
+    }
+}

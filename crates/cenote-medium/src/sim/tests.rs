@@ -1,0 +1,718 @@
+//! The fault model, proved on small histories: every test names what a crash may or may not leave.
+
+use super::*;
+use crate::{Durability, LockKind, MapMode, Medium, MediumError, Operation, Persistence};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const FILE: &str = "puddles/a";
+const LEN: u64 = 16384;
+const WINDOW: u64 = 64 << 20;
+
+/// A window of this test's own.
+fn window() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0x3f00_0000_0000);
+    NEXT.fetch_add(WINDOW, Ordering::Relaxed)
+}
+
+/// A simulation with one durable file, mapped.
+struct Rig {
+    sim: Arc<SimMedium>,
+    base: u64,
+    persistence: Persistence,
+}
+
+impl Rig {
+    fn new(options: SimOptions) -> Self {
+        let sim = SimMedium::new(options);
+        sim.make_dir("puddles").unwrap();
+        sim.sync_dir("").unwrap();
+        sim.create(FILE, LEN).unwrap();
+        sim.sync(FILE).unwrap();
+        sim.sync_dir("puddles").unwrap();
+        let base = window();
+        sim.reserve_window(base, WINDOW).unwrap();
+        sim.map(FILE, base, LEN, MapMode::ReadWrite).unwrap();
+        sim.forget_trace();
+        let persistence = sim.persistence(options.durability);
+        Self { sim, base, persistence }
+    }
+
+    fn power() -> Self {
+        Self::new(SimOptions::new(Durability::Power))
+    }
+
+    fn word(&self, index: u64) -> *mut u64 {
+        assert!(index < LEN / 8);
+        std::ptr::with_exposed_provenance_mut((self.base + 8 * index) as usize)
+    }
+
+    fn store(&self, index: u64, value: u64) {
+        // SAFETY: the word lies in the mapping of this rig.
+        unsafe { self.word(index).write_volatile(value) }
+    }
+
+    fn load(&self, index: u64) -> u64 {
+        // SAFETY: the word lies in the mapping of this rig.
+        unsafe { self.word(index).read_volatile() }
+    }
+
+    fn flush(&self, index: u64) {
+        // SAFETY: the word lies in the mapping of this rig.
+        unsafe { self.persistence.flush(self.word(index).cast(), 8) }
+    }
+
+    /// Every combination of these words that a loss of power now may leave.
+    fn possible(&self, words: &[u64]) -> BTreeSet<Vec<u64>> {
+        possible(&self.sim.state_now(), words)
+    }
+}
+
+fn words_of(image: &Image, words: &[u64]) -> Vec<u64> {
+    let bytes = image.file(FILE).expect("the file is durable");
+    words.iter().map(|&w| u64::from_le_bytes(bytes[w as usize * 8..][..8].try_into().unwrap())).collect()
+}
+
+fn possible(state: &CrashState, words: &[u64]) -> BTreeSet<Vec<u64>> {
+    let mut all = BTreeSet::new();
+    let visited = state.for_each_image(12, 0, 1, |image| {
+        all.insert(words_of(&image, words));
+    });
+    assert_eq!(visited.exhausted, 1, "the test wants all images");
+    all
+}
+
+fn set<const N: usize>(values: &[[u64; N]]) -> BTreeSet<Vec<u64>> {
+    values.iter().map(|v| v.to_vec()).collect()
+}
+
+#[test]
+fn a_store_without_a_flush_may_be_lost_or_kept_even_after_a_fence() {
+    let rig = Rig::power();
+    rig.store(3, 7);
+    assert_eq!(rig.possible(&[3]), set(&[[0], [7]]));
+    rig.persistence.fence();
+    assert_eq!(rig.possible(&[3]), set(&[[0], [7]]));
+}
+
+#[test]
+fn a_flush_without_a_fence_may_be_lost() {
+    let rig = Rig::power();
+    rig.store(3, 7);
+    rig.flush(3);
+    assert_eq!(rig.possible(&[3]), set(&[[0], [7]]));
+}
+
+#[test]
+fn a_flush_and_a_fence_are_never_lost() {
+    let rig = Rig::power();
+    rig.store(3, 7);
+    rig.flush(3);
+    rig.persistence.fence();
+    assert_eq!(rig.possible(&[3]), set(&[[7]]));
+    assert_eq!(rig.sim.state_now().units(), 0);
+}
+
+#[test]
+fn two_words_of_a_line_tear() {
+    let rig = Rig::power();
+    rig.store(8, 1);
+    rig.store(9, 2);
+    assert_eq!(rig.possible(&[8, 9]), set(&[[0, 0], [1, 0], [0, 2], [1, 2]]));
+}
+
+#[test]
+fn a_flush_covers_the_whole_line_and_no_other() {
+    let rig = Rig::power();
+    for word in [7, 8, 15, 16] {
+        rig.store(word, 1);
+    }
+    rig.flush(9);
+    rig.persistence.fence();
+    let images = rig.possible(&[7, 8, 15, 16]);
+    assert!(images.iter().all(|w| w[1] == 1 && w[2] == 1));
+    assert_eq!(images.len(), 4);
+}
+
+#[test]
+fn a_store_after_the_flush_is_not_covered_by_the_fence() {
+    let rig = Rig::power();
+    rig.store(3, 1);
+    rig.flush(3);
+    rig.store(3, 2);
+    rig.persistence.fence();
+    assert_eq!(rig.possible(&[3]), set(&[[1], [2]]));
+}
+
+#[test]
+fn a_word_may_hold_any_value_since_it_was_durable() {
+    let rig = Rig::power();
+    for value in [1, 2, 3] {
+        rig.store(3, value);
+        rig.persistence.fence();
+    }
+    assert_eq!(rig.possible(&[3]), set(&[[0], [1], [2], [3]]));
+    rig.store(3, 0);
+    assert_eq!(rig.possible(&[3]), set(&[[0], [1], [2], [3]]), "back to the durable value");
+    assert_eq!(words_of(&rig.sim.state_now().image_latest(), &[3]), [0]);
+}
+
+#[test]
+fn the_moment_before_a_fence_is_a_crash_point_of_its_own() {
+    let rig = Rig::power();
+    rig.store(0, 1);
+    rig.flush(0);
+    rig.store(100, 5);
+    rig.persistence.fence();
+    let (sim, len) = (&rig.sim, rig.sim.trace_len());
+    assert_eq!(len, 4, "stores, flush, stores, fence");
+    assert_eq!(possible(&sim.state_after(len - 1), &[0, 100]).len(), 4);
+    assert_eq!(possible(&sim.state_after(len), &[0, 100]), set(&[[1, 0], [1, 5]]));
+    assert_eq!(possible(&sim.state_after(0), &[0, 100]), set(&[[0, 0]]));
+}
+
+#[test]
+fn a_streamed_copy_is_durable_after_the_fence_and_torn_before() {
+    let rig = Rig::power();
+    let source = [1u64, 2, 3];
+    rig.store(11, 9);
+    // SAFETY: both ranges are 24 bytes long, and the destination is mapped.
+    unsafe { rig.persistence.stream(rig.word(8).cast(), source.as_ptr().cast(), 24) };
+    assert_eq!(rig.load(9), 2);
+    assert_eq!(rig.possible(&[8, 9, 10, 11]).len(), 16);
+    rig.persistence.fence();
+    assert_eq!(
+        rig.possible(&[8, 9, 10, 11]),
+        set(&[[1, 2, 3, 0], [1, 2, 3, 9]]),
+        "its neighbour is not flushed"
+    );
+}
+
+#[test]
+fn a_fence_of_another_thread_does_not_count() {
+    let rig = Rig::power();
+    rig.store(3, 7);
+    rig.flush(3);
+    std::thread::scope(|scope| scope.spawn(|| rig.persistence.fence()).join().unwrap());
+    assert_eq!(rig.possible(&[3]), set(&[[0], [7]]));
+    rig.persistence.fence();
+    assert_eq!(rig.possible(&[3]), set(&[[7]]));
+}
+
+#[test]
+fn a_flush_of_foreign_memory_is_nothing() {
+    let rig = Rig::power();
+    let local = 5u64;
+    // SAFETY: `local` is readable.
+    unsafe { rig.persistence.persist((&raw const local).cast(), 8) };
+    // SAFETY: the simulation does not touch what is not its own.
+    unsafe { rig.persistence.flush(std::ptr::without_provenance(usize::MAX - 200), 190) };
+    assert_eq!(rig.sim.state_now().units(), 0);
+}
+
+#[test]
+fn a_sync_makes_mapped_stores_durable() {
+    let rig = Rig::power();
+    rig.store(3, 7);
+    rig.sim.sync(FILE).unwrap();
+    assert_eq!(rig.possible(&[3]), set(&[[7]]));
+}
+
+#[test]
+fn the_process_sees_the_latest_of_everything_and_the_same_boot() {
+    let rig = Rig::power();
+    rig.store(3, 7);
+    let state = rig.sim.state_now();
+    assert_eq!(words_of(&state.image_process(), &[3]), [7]);
+    let after = SimMedium::from_image(&state.image_process());
+    assert_eq!(after.boot_id(), rig.sim.boot_id());
+    let after = SimMedium::from_image(&state.image_oldest());
+    assert_ne!(after.boot_id(), rig.sim.boot_id());
+    assert_ne!(
+        after.random_uuid().unwrap(),
+        SimMedium::from_image(&state.image_process()).random_uuid().unwrap()
+    );
+}
+
+#[test]
+fn an_unsynced_create_may_vanish_or_be_short() {
+    let sim = SimMedium::new(SimOptions::new(Durability::Power));
+    sim.create("x", 512).unwrap();
+    let lengths = |sim: &SimMedium| {
+        let mut all = BTreeSet::new();
+        sim.state_now().for_each_image(12, 0, 1, |image| {
+            all.insert(image.file("x").map(|bytes| bytes.len()));
+        });
+        all
+    };
+    assert_eq!(lengths(&sim), BTreeSet::from([None, Some(0), Some(512)]));
+    sim.sync("x").unwrap();
+    assert_eq!(lengths(&sim), BTreeSet::from([None, Some(512)]));
+    sim.sync_dir("").unwrap();
+    assert_eq!(lengths(&sim), BTreeSet::from([Some(512)]));
+    sim.remove("x").unwrap();
+    assert_eq!(lengths(&sim), BTreeSet::from([None, Some(512)]));
+    sim.sync_dir("").unwrap();
+    assert_eq!(lengths(&sim), BTreeSet::from([None]));
+}
+
+#[test]
+fn a_directory_that_is_not_durable_takes_its_files_with_it() {
+    let sim = SimMedium::new(SimOptions::new(Durability::Power));
+    sim.make_dir("puddles").unwrap();
+    sim.create("puddles/a", 0).unwrap();
+    sim.sync_dir("puddles").unwrap();
+    assert!(sim.state_now().image_oldest().names().is_empty());
+    sim.sync_dir("").unwrap();
+    assert_eq!(sim.state_now().image_oldest().names(), ["puddles", "puddles/a"]);
+}
+
+#[test]
+fn a_rename_is_old_or_new_and_never_neither() {
+    let sim = SimMedium::new(SimOptions::new(Durability::Process));
+    for (name, byte) in [("a", b'a'), ("b", b'b')] {
+        sim.create(name, 1).unwrap();
+        sim.write_at(name, 0, &[byte]).unwrap();
+        sim.sync(name).unwrap();
+    }
+    sim.sync_dir("").unwrap();
+    sim.rename("a", "b").unwrap();
+    let mut all = BTreeSet::new();
+    sim.state_now().for_each_image(12, 0, 1, |image| {
+        all.insert((image.file("a"), image.file("b")));
+    });
+    let a = || Some(b"a".to_vec());
+    assert_eq!(all, BTreeSet::from([(a(), Some(b"b".to_vec())), (None, a())]));
+    sim.sync_dir("").unwrap();
+    assert_eq!(sim.state_now().image_oldest().names(), ["b"]);
+}
+
+#[test]
+fn a_write_tears_between_sectors_and_not_inside() {
+    let sim = SimMedium::new(SimOptions::new(Durability::Power));
+    sim.create("x", 1024).unwrap();
+    sim.sync("x").unwrap();
+    sim.sync_dir("").unwrap();
+    sim.write_at("x", 500, &[1; 24]).unwrap();
+    let mut all = BTreeSet::new();
+    sim.state_now().for_each_image(12, 0, 1, |image| {
+        all.insert(image.file("x").unwrap()[500..524].to_vec());
+    });
+    let torn = |first: u8, second: u8| [[first; 12], [second; 12]].concat();
+    assert_eq!(all, BTreeSet::from([torn(0, 0), torn(1, 0), torn(0, 1), torn(1, 1)]));
+    sim.sync("x").unwrap();
+    assert_eq!(sim.state_now().units(), 0);
+}
+
+#[test]
+fn what_was_appended_may_be_longer_than_what_was_written() {
+    let sim = SimMedium::new(SimOptions::new(Durability::Power));
+    sim.create("x", 0).unwrap();
+    sim.sync_dir("").unwrap();
+    sim.write_at("x", 0, b"abc").unwrap();
+    let mut all = BTreeSet::new();
+    sim.state_now().for_each_image(12, 0, 1, |image| {
+        all.insert(image.file("x").unwrap());
+    });
+    assert_eq!(all, BTreeSet::from([vec![], vec![0; 3], b"abc".to_vec()]));
+}
+
+#[test]
+fn what_was_cut_off_may_come_back() {
+    let sim = SimMedium::new(SimOptions::new(Durability::Power));
+    sim.create("x", 2).unwrap();
+    sim.write_at("x", 0, b"ab").unwrap();
+    sim.sync("x").unwrap();
+    sim.sync_dir("").unwrap();
+    sim.truncate("x", 1).unwrap();
+    sim.truncate("x", 2).unwrap();
+    assert_eq!(sim.read("x").unwrap(), b"a\0");
+    let mut all = BTreeSet::new();
+    sim.state_now().for_each_image(12, 0, 1, |image| {
+        all.insert(image.file("x").unwrap());
+    });
+    assert_eq!(all, BTreeSet::from([b"a".to_vec(), b"a\0".to_vec(), b"ab".to_vec()]));
+    sim.sync("x").unwrap();
+    assert_eq!(sim.state_now().image_oldest().file("x").unwrap(), b"a\0");
+}
+
+#[test]
+fn after_a_failed_sync_a_good_one_does_not_help() {
+    let rig = Rig::power();
+    rig.sim.inject(Fault::once(FaultPoint::Operation(Operation::Sync), 0, FaultEffect::Io));
+    rig.store(3, 7);
+    assert!(matches!(rig.sim.sync(FILE), Err(MediumError::Io { .. })));
+    rig.store(4, 8);
+    rig.sim.sync(FILE).unwrap();
+    assert_eq!(rig.possible(&[3, 4]), set(&[[0, 8], [7, 8]]));
+    rig.store(3, 9);
+    rig.sim.sync(FILE).unwrap();
+    assert_eq!(rig.possible(&[3, 4]), set(&[[9, 8]]), "written again, it is dirty again");
+}
+
+#[test]
+fn file_writes_and_stores_meet_in_the_same_bytes() {
+    let rig = Rig::power();
+    rig.store(0, 1);
+    rig.sim.write_at(FILE, 8, &2u64.to_le_bytes()).unwrap();
+    assert_eq!(rig.load(1), 2);
+    rig.store(2, 3);
+    let mut bytes = [0; 24];
+    assert_eq!(rig.sim.read_at(FILE, 0, &mut bytes).unwrap(), 24);
+    assert_eq!(
+        bytes.as_chunks::<8>().0.iter().map(|w| u64::from_le_bytes(*w)).collect::<Vec<_>>(),
+        [1, 2, 3]
+    );
+    assert_eq!(rig.possible(&[0, 1, 2]).len(), 8, "such a sector tears by words");
+    rig.flush(1);
+    rig.persistence.fence();
+    assert_eq!(rig.possible(&[0, 1, 2]), set(&[[1, 2, 3]]));
+}
+
+#[test]
+fn an_unsynced_sector_that_is_stored_to_keeps_its_history() {
+    let rig = Rig::power();
+    rig.sim.write_at(FILE, 1024, &[[1u8; 8], [2; 8]].concat()).unwrap();
+    assert_eq!(rig.sim.state_now().units(), 1, "one sector");
+    rig.store(128, 5);
+    let (one, two) = (0x0101_0101_0101_0101, 0x0202_0202_0202_0202);
+    assert_eq!(rig.possible(&[128, 129]), set(&[[0, 0], [one, 0], [5, 0], [0, two], [one, two], [5, two]]));
+}
+
+#[test]
+fn the_page_cache_is_not_made_durable_by_flush_and_fence() {
+    let rig = Rig::new(SimOptions::new(Durability::Process));
+    assert!(!rig.persistence.is_power());
+    rig.store(3, 7);
+    rig.flush(3);
+    rig.persistence.fence();
+    rig.store(4, 8);
+    rig.persistence.fence();
+    assert_eq!(rig.possible(&[3, 4]).len(), 4);
+    let mut seen = Vec::new();
+    let limits = Limits { power: false, ..Limits::default() };
+    rig.sim.explore(.., limits, |_, image| seen.push(words_of(&image, &[3, 4])));
+    assert_eq!(seen, [[0, 0], [7, 0], [7, 8]], "every moment of the process, in order");
+    let without = SimOptions { process_with_hooks: false, ..SimOptions::new(Durability::Process) };
+    let rig = Rig::new(without);
+    rig.store(3, 7);
+    rig.persistence.fence();
+    rig.store(3, 8);
+    assert_eq!(rig.sim.trace_len(), 1, "seen at last, when somebody asks");
+    assert_eq!(rig.persistence, Persistence::PROCESS);
+}
+
+#[test]
+fn recovery_records_a_history_of_its_own() {
+    let rig = Rig::power();
+    rig.store(3, 7);
+    let image = rig.sim.state_now().image_oldest();
+    rig.sim.release_window(rig.base, WINDOW).unwrap();
+    let second = SimMedium::from_image(&image);
+    second.reserve_window(rig.base, WINDOW).unwrap();
+    second.map(FILE, rig.base, LEN, MapMode::ReadWrite).unwrap();
+    let rig = Rig { base: rig.base, persistence: second.persistence(Durability::Power), sim: second };
+    assert_eq!(rig.load(3), 0);
+    rig.store(3, 8);
+    assert_eq!(rig.possible(&[3]), set(&[[0], [8]]));
+    rig.flush(3);
+    rig.persistence.fence();
+    assert_eq!(rig.possible(&[3]), set(&[[8]]));
+    let quiet = SimMedium::from_image_unrecorded(&rig.sim.state_now().image_process());
+    rig.sim.release_window(rig.base, WINDOW).unwrap();
+    quiet.reserve_window(rig.base, WINDOW).unwrap();
+    quiet.map(FILE, rig.base, LEN, MapMode::ReadWrite).unwrap();
+    rig.store(5, 1);
+    quiet.unmap(rig.base, LEN).unwrap();
+    assert_eq!(words_of(&quiet.image_now(CrashKind::Process), &[3, 5]), [8, 1]);
+    assert_eq!(quiet.trace_len(), 0);
+}
+
+#[test]
+fn images_are_told_apart_by_what_the_test_demands_of_them() {
+    let rig = Rig::power();
+    rig.store(3, 7);
+    rig.persistence.fence(); // The flush was forgotten.
+    rig.sim.note(1); // Acknowledged.
+    let mut lost_after_acknowledgement = 0;
+    let visited = rig.sim.explore(.., Limits::default(), |state, image| {
+        assert_eq!(state.note(), image.note());
+        lost_after_acknowledgement += u32::from(image.note() == 1 && words_of(&image, &[3]) == [0]);
+        let again = state.image_of(image.picks());
+        assert!(image.kind() == CrashKind::Process || again.hash() == image.hash());
+    });
+    assert!(lost_after_acknowledgement > 0, "{visited:?}");
+    assert!(visited.duplicates > 0 && visited.states == visited.exhausted, "{visited:?}");
+}
+
+#[test]
+fn a_walk_leaves_out_no_image_of_any_state() {
+    for seed in 0..20 {
+        let rig = Rig::power();
+        let mut random = random::Random::new(seed);
+        for step in 1..30 {
+            let word = random.below(4) as u64 * 5;
+            match random.below(8) {
+                0 | 1 => rig.store(word, step),
+                2 => rig.flush(word),
+                3 => rig.persistence.fence(),
+                4 => rig.sim.write_at(FILE, 8 * word, &step.to_le_bytes()).unwrap(),
+                5 if step % 3 == 0 => rig.sim.sync(FILE).unwrap(),
+                6 => rig.sim.create(&format!("f{step}"), 0).unwrap(),
+                7 if step % 3 == 0 => rig.sim.sync_dir("").unwrap(),
+                _ => rig.sim.note(step / 10),
+            }
+        }
+        let mut all = BTreeSet::new();
+        for events in 0..rig.sim.crash_points() {
+            let state = rig.sim.state_after(events);
+            all.insert((state.note(), state.image_process().hash()));
+            state.for_each_image(14, 0, 1, |image| {
+                all.insert((state.note(), image.hash()));
+            });
+        }
+        let mut walked = BTreeSet::new();
+        let limits = Limits { exhaustive_units: 14, samples: 0, ..Limits::default() };
+        let visited = rig.sim.explore(.., limits, |state, image| {
+            assert!(walked.insert((state.note(), image.hash())), "twice");
+        });
+        if visited.exhausted == visited.states {
+            assert_eq!(walked, all, "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn larger_states_are_sampled_with_both_extremes_and_every_single_loss() {
+    let rig = Rig::power();
+    let words: Vec<u64> = (0..40).map(|i| i * 3).collect();
+    words.iter().for_each(|&w| rig.store(w, 1));
+    let state = rig.sim.state_now();
+    assert_eq!((state.units(), state.images()), (40, 1 << 40));
+    let collect = |seed| {
+        let mut all = BTreeSet::new();
+        let visited = state.for_each_image(12, 400, seed, |image| {
+            assert!(all.insert(words_of(&image, &words)), "no image comes twice");
+        });
+        assert_eq!((visited.images, visited.exhausted), (all.len() as u64, 0));
+        all
+    };
+    let all = collect(1);
+    assert_eq!(all, collect(1), "the seed decides");
+    assert_ne!(all, collect(2));
+    assert!(all.contains(&vec![0; 40]) && all.contains(&vec![1; 40]));
+    for odd_one in 0..40 {
+        for value in [0, 1] {
+            let mut image = vec![1 - value; 40];
+            image[odd_one] = value;
+            assert!(all.contains(&image), "only word {odd_one} is {value}");
+        }
+    }
+}
+
+#[test]
+fn one_seed_gives_one_history() {
+    let run = |seed| {
+        let sim = SimMedium::new(SimOptions { seed, ..SimOptions::new(Durability::Power) });
+        (sim.boot_id(), sim.random_uuid().unwrap(), sim.random_uuid().unwrap(), sim.now_s())
+    };
+    assert_eq!(run(1), run(1));
+    assert_ne!(run(1), run(2));
+    assert_ne!(run(1).1, run(1).2);
+}
+
+#[test]
+fn forgotten_history_stays_undecided() {
+    let rig = Rig::power();
+    rig.store(3, 7);
+    rig.flush(3);
+    rig.sim.forget_trace();
+    assert_eq!((rig.sim.trace_len(), rig.possible(&[3])), (0, set(&[[0], [7]])));
+    rig.persistence.fence();
+    assert_eq!(rig.possible(&[3]), set(&[[7]]), "the flush counts");
+}
+
+#[test]
+fn planted_faults_hit_the_call_that_they_name() {
+    let rig = Rig::power();
+    let sim = &rig.sim;
+    sim.inject(Fault::once(FaultPoint::Operation(Operation::Create), 1, FaultEffect::NoSpace));
+    sim.create("a", 1).unwrap();
+    assert!(matches!(sim.create("b", 77), Err(MediumError::NoSpace { needed_bytes: 77, .. })));
+    assert!(!sim.exists("b").unwrap());
+    sim.create("b", 77).unwrap();
+    sim.inject(Fault::once(FaultPoint::AnyOperation, 0, FaultEffect::Io).on("b").repeating());
+    sim.write_at("a", 0, b"x").unwrap();
+    assert!(sim.write_at("b", 0, b"x").is_err() && sim.read("b").is_err());
+    sim.clear_faults();
+    assert_eq!(sim.read("b").unwrap(), [0; 77]);
+    sim.inject(Fault::once(FaultPoint::Operation(Operation::Write), 0, FaultEffect::Drop));
+    sim.write_at("b", 0, b"x").unwrap();
+    assert_eq!(sim.read("b").unwrap()[0], 0, "dropped");
+    assert_eq!(sim.fault_hits(), 4);
+    for point in [FaultPoint::Flush, FaultPoint::Fence] {
+        sim.inject(Fault::once(point, 0, FaultEffect::Drop));
+        rig.store(3, rig.load(3) + 1);
+        rig.flush(3);
+        rig.persistence.fence();
+        assert!(rig.possible(&[3]).len() > 1, "{point:?} was forgotten");
+        rig.flush(3);
+        rig.persistence.fence();
+    }
+}
+
+#[test]
+fn a_flipped_bit_is_in_memory_and_in_every_image() {
+    let rig = Rig::power();
+    rig.store(3, 4);
+    assert!(rig.sim.flip_bit(FILE, 24, 0));
+    assert!(!rig.sim.flip_bit(FILE, LEN, 0));
+    assert_eq!(rig.load(3), 5);
+    assert_eq!(rig.possible(&[3]), set(&[[1], [5]]));
+    let mut image = rig.sim.state_now().image_latest();
+    let older = image.clone();
+    assert!(image.flip_bit(FILE, 24, 1) && image.truncate(FILE, 4096) && !image.flip_bit(FILE, 4096, 0));
+    assert_eq!(words_of(&image, &[3]), [7]);
+    image.roll_back(FILE, &older);
+    assert_eq!(image.hash(), older.hash());
+    assert!(image.overwrite(FILE, 24, &[9]) && !image.overwrite(FILE, LEN - 1, &[9, 9]));
+    assert_ne!(image.hash(), older.hash());
+    assert!(image.remove(FILE) && image.file(FILE).is_none());
+}
+
+#[test]
+fn mistakes_of_the_caller_are_errors() {
+    let rig = Rig::power();
+    let sim = &rig.sim;
+    let at = rig.base + (1 << 20);
+    assert!(matches!(sim.map(FILE, at, LEN + 4096, MapMode::ReadOnly), Err(MediumError::Truncated { .. })));
+    assert!(matches!(sim.map(FILE, at, LEN, MapMode::ReadWrite), Err(MediumError::BadRange { .. })));
+    assert!(matches!(sim.map(FILE, rig.base, LEN, MapMode::ReadOnly), Err(MediumError::BadRange { .. })));
+    assert!(matches!(sim.map(FILE, at + 8, LEN, MapMode::ReadOnly), Err(MediumError::BadRange { .. })));
+    assert!(matches!(sim.map(FILE, 4096, LEN, MapMode::ReadOnly), Err(MediumError::BadRange { .. })));
+    assert!(matches!(sim.truncate(FILE, 0), Err(MediumError::BadRange { .. })));
+    assert!(matches!(sim.unmap(rig.base, 4096), Err(MediumError::BadRange { .. })));
+    assert!(matches!(sim.create("../x", 0), Err(MediumError::BadName { .. })));
+    assert!(matches!(sim.create("nowhere/x", 0), Err(MediumError::NotFound { .. })));
+    assert!(matches!(sim.create(FILE, 0), Err(MediumError::Exists { .. })));
+    assert!(matches!(sim.read("puddles"), Err(MediumError::NotAFile { .. })));
+    assert!(matches!(sim.write_at(FILE, u64::MAX, b"x"), Err(MediumError::BadRange { .. })));
+    assert!(matches!(sim.reserve_window(rig.base, WINDOW), Err(MediumError::WindowTaken { .. })));
+    let reader = SimOptions { read_only: true, ..SimOptions::new(Durability::Power) };
+    assert!(matches!(SimMedium::new(reader).create("x", 0), Err(MediumError::ReadOnly { .. })));
+    assert_eq!(sim.list("").unwrap(), ["puddles"]);
+    assert_eq!(sim.list("puddles").unwrap(), ["a"]);
+}
+
+#[test]
+fn a_private_copy_never_reaches_the_file() {
+    let rig = Rig::power();
+    rig.store(0, 1);
+    let at = rig.base + (1 << 20);
+    rig.sim.map(FILE, at, LEN, MapMode::PrivateCopy).unwrap();
+    let copy: *mut u64 = std::ptr::with_exposed_provenance_mut(at as usize);
+    // SAFETY: mapped just now.
+    unsafe {
+        assert_eq!(copy.read_volatile(), 1);
+        copy.write_volatile(2);
+    }
+    assert_eq!(rig.possible(&[0]), set(&[[0], [1]]));
+    assert_eq!(rig.sim.read(FILE).unwrap()[0], 1);
+}
+
+#[test]
+fn memory_that_an_image_left_behind_does_not_show_in_the_next() {
+    let rig = Rig::power();
+    let image = rig.sim.state_now().image_latest();
+    let base = rig.base;
+    drop(rig);
+    for round in 1..4u64 {
+        let sim = SimMedium::from_image_unrecorded(&image);
+        sim.reserve_window(base, WINDOW).unwrap();
+        sim.map(FILE, base, LEN, MapMode::ReadWrite).unwrap();
+        let rig = Rig { persistence: sim.persistence(Durability::Power), sim, base };
+        assert!((0..LEN / 8).all(|word| rig.load(word) == 0), "round {round}");
+        (0..10).for_each(|i| rig.store(i * 200, round));
+        if round == 2 {
+            rig.sim.unmap(base, LEN).unwrap();
+            rig.sim.map(FILE, base, LEN, MapMode::ReadWrite).unwrap();
+            assert_eq!((rig.load(200), rig.load(201)), (2, 0));
+        }
+        assert_eq!(words_of(&rig.sim.image_now(CrashKind::Process), &[0, 200, 201]), [round, round, 0]);
+    }
+    // A part of what is left, in another way.
+    let sim = SimMedium::from_image(&image);
+    sim.reserve_window(base, WINDOW).unwrap();
+    sim.map(FILE, base + 4096, 4096, MapMode::ReadOnly).unwrap();
+    assert!(sim.map(FILE, base, LEN, MapMode::ReadWrite).is_err(), "overlaps");
+    sim.map(FILE, base + 65536, LEN, MapMode::ReadWrite).unwrap();
+    let first: *const u64 = std::ptr::with_exposed_provenance(base as usize + 4096);
+    // SAFETY: mapped just now.
+    assert_eq!(unsafe { first.read_volatile() }, 0);
+}
+
+#[test]
+fn a_lock_excludes_until_it_is_dropped() {
+    let sim = SimMedium::new(SimOptions::new(Durability::Process));
+    let shared = sim.lock("lock", LockKind::Shared).unwrap().unwrap();
+    let other = sim.lock("lock", LockKind::Shared).unwrap().unwrap();
+    assert!(sim.lock("lock", LockKind::Exclusive).unwrap().is_err());
+    drop((shared, other));
+    let exclusive = sim.lock("lock", LockKind::Exclusive).unwrap().unwrap();
+    assert!(sim.lock("lock", LockKind::Shared).unwrap().is_err());
+    assert!(sim.exists("lock").unwrap());
+    drop(sim);
+    drop(exclusive);
+}
+
+/// Not a promise but a measurement: run with `--release -- --ignored --nocapture`.
+#[test]
+#[ignore = "a measurement"]
+fn how_long_an_image_takes() {
+    let sim = SimMedium::new(SimOptions::new(Durability::Power));
+    let base = window();
+    let names = ["a", "b", "c"];
+    let size = 128 << 10;
+    sim.reserve_window(base, WINDOW).unwrap();
+    for (i, name) in names.iter().enumerate() {
+        sim.create(name, size).unwrap();
+        sim.write_at(name, 0, &[1; 6000]).unwrap();
+        sim.sync(name).unwrap();
+        sim.map(name, base + i as u64 * (2 << 20), size, MapMode::ReadWrite).unwrap();
+    }
+    sim.sync_dir("").unwrap();
+    let persistence = sim.persistence(Durability::Power);
+    let word: *mut u64 = std::ptr::with_exposed_provenance_mut(base as usize);
+    let rounds = 20_000u64;
+    let start = std::time::Instant::now();
+    for i in 0..rounds {
+        // SAFETY: mapped.
+        unsafe { word.add(i as usize % 500).write_volatile(i) };
+        persistence.fence();
+    }
+    println!("a recorded event: {:?}", start.elapsed() / rounds as u32);
+    sim.sync("a").unwrap();
+    sim.forget_trace();
+    for i in 0..12 {
+        // SAFETY: mapped.
+        unsafe { word.add(i * 1000).write_volatile(1) };
+    }
+    let state = sim.state_now();
+    sim.release_window(base, WINDOW).unwrap();
+    let map_images = |map: bool| {
+        let start = std::time::Instant::now();
+        let visited = state.for_each_image(12, 0, 1, |image| {
+            if map {
+                let sim = SimMedium::from_image_unrecorded(&image);
+                sim.reserve_window(base, WINDOW).unwrap();
+                for (i, name) in names.iter().enumerate() {
+                    sim.map(name, base + i as u64 * (2 << 20), size, MapMode::ReadWrite).unwrap();
+                }
+            }
+        });
+        println!("{visited:?}, mapped: {map}: {:?} an image", start.elapsed() / visited.images as u32);
+    };
+    map_images(false);
+    map_images(true);
+}

@@ -1,0 +1,131 @@
+//! Locks on a store: within a process, between processes, and after a death.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use cenote_medium::{LockKind, Medium, MediumError, MediumOptions, RealMedium};
+
+const DIR_VARIABLE: &str = "CENOTE_TEST_LOCK_DIR";
+
+fn open(path: &Path) -> RealMedium {
+    RealMedium::open(path, &MediumOptions::default()).expect("open the medium")
+}
+
+/// Not a test by itself: the other process. Locks the directory it is told, says so, and waits to be killed.
+#[test]
+fn other_process() {
+    let Some(dir) = std::env::var_os(DIR_VARIABLE) else { return };
+    let medium = open(Path::new(&dir));
+    let answer = match medium.lock("lock", LockKind::Exclusive).expect("lock") {
+        Ok(guard) => {
+            std::mem::forget(guard);
+            "locked".to_owned()
+        }
+        Err(holder) => format!("refused {:?}", holder.pid),
+    };
+    println!("\nanswer: {answer}");
+    std::thread::sleep(std::time::Duration::from_secs(600));
+}
+
+/// Another process that tried to lock `dir`, and its answer.
+fn spawn(dir: &Path) -> (Child, String) {
+    let mut child = Command::new(std::env::current_exe().expect("own path"))
+        .args(["--exact", "other_process", "--nocapture"])
+        .env(DIR_VARIABLE, dir)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("start another process");
+    let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+    let answer = lines.find_map(|line| line.expect("a line").strip_prefix("answer: ").map(str::to_owned));
+    (child, answer.expect("an answer"))
+}
+
+fn kill(mut child: Child) {
+    child.kill().expect("kill");
+    child.wait().expect("wait");
+}
+
+#[test]
+fn a_second_exclusive_lock_in_this_process_is_refused() {
+    let dir = tempfile::tempdir().expect("directory");
+    let (first, second) = (open(dir.path()), open(dir.path()));
+    let guard = first.lock("lock", LockKind::Exclusive).expect("lock").expect("free");
+    for kind in [LockKind::Exclusive, LockKind::Shared] {
+        let holder = second.lock("lock", kind).expect("lock").expect_err("held");
+        assert_eq!(holder.pid, Some(std::process::id()));
+        assert!(holder.text.starts_with("this process"), "{holder}");
+    }
+    drop(guard);
+    second.lock("lock", LockKind::Exclusive).expect("lock").expect("free again");
+}
+
+#[test]
+fn readers_share_and_exclude_a_writer() {
+    let dir = tempfile::tempdir().expect("directory");
+    let (first, second) = (open(dir.path()), open(dir.path()));
+    let one = first.lock("lock", LockKind::Shared).expect("lock").expect("free");
+    let two = second.lock("lock", LockKind::Shared).expect("lock").expect("shared");
+    first.lock("lock", LockKind::Exclusive).expect("lock").expect_err("two readers");
+    drop(one);
+    first.lock("lock", LockKind::Exclusive).expect("lock").expect_err("one reader");
+    let (child, answer) = spawn(dir.path());
+    assert_eq!(answer, format!("refused Some({})", std::process::id()), "one reader still holds it");
+    kill(child);
+    drop(two);
+    first.lock("lock", LockKind::Exclusive).expect("lock").expect("nobody");
+}
+
+#[test]
+fn another_process_is_refused_and_named_and_its_death_frees_the_lock() {
+    let dir = tempfile::tempdir().expect("directory");
+    let medium = open(dir.path());
+    let (child, answer) = spawn(dir.path());
+    assert_eq!(answer, "locked");
+    let holder = medium.lock("lock", LockKind::Exclusive).expect("lock").expect_err("held by the child");
+    assert_eq!(holder.pid, Some(child.id()));
+    assert!(holder.text.contains(&format!("process {} (", child.id())), "{holder}");
+    kill(child);
+    medium.lock("lock", LockKind::Exclusive).expect("lock").expect("the dead hold no lock");
+}
+
+#[test]
+fn nothing_that_this_process_does_with_the_medium_drops_the_lock() {
+    let dir = tempfile::tempdir().expect("directory");
+    let (first, second) = (open(dir.path()), open(dir.path()));
+    // The descriptor of a file that was written would be kept, and closed later.
+    first.create("lock", 4096).expect("create");
+    let guard = first.lock("lock", LockKind::Exclusive).expect("lock").expect("free");
+    for medium in [&first, &second] {
+        for result in [
+            medium.read("lock").map(drop),
+            medium.read_at("lock", 0, &mut [0]).map(drop),
+            medium.write_at("lock", 0, b"x"),
+            medium.truncate("lock", 0),
+            medium.sync("lock"),
+        ] {
+            assert!(matches!(result, Err(MediumError::Locked { .. })), "{result:?}");
+        }
+        assert_eq!(medium.len("lock").expect("len"), 4096);
+        assert!(medium.exists("lock").expect("exists"));
+        medium.list("").expect("list");
+        medium.lock("lock", LockKind::Exclusive).expect("lock").expect_err("held");
+    }
+    drop(second);
+    let (child, answer) = spawn(dir.path());
+    assert_eq!(answer, format!("refused Some({})", std::process::id()));
+    kill(child);
+    drop(guard);
+    first.read("lock").expect("free to be read again");
+}
+
+#[test]
+fn a_read_only_medium_takes_shared_locks_only_and_creates_no_lock_file() {
+    let dir = tempfile::tempdir().expect("directory");
+    let read_only = MediumOptions { read_only: true, ..MediumOptions::default() };
+    let reader = RealMedium::open(dir.path(), &read_only).expect("open");
+    assert!(reader.lock("lock", LockKind::Shared).is_err_and(|error| error.is_not_found()));
+    drop(open(dir.path()).lock("lock", LockKind::Exclusive).expect("lock").expect("free"));
+    assert!(matches!(reader.lock("lock", LockKind::Exclusive), Err(MediumError::ReadOnly { .. })));
+    reader.lock("lock", LockKind::Shared).expect("lock").expect("free");
+}
