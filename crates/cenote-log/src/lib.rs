@@ -1,0 +1,17 @@
+//! Logs: what a transaction writes before it changes data, and what anyone can do with that after a crash (PUD-2, PUD-4).
+//!
+//! [`writer`] appends entries and moves the sequence range; [`scan`] reads a log, believing nothing; [`replay`] decides what a crash
+//! interrupted and rolls back or forward. Replay knows addresses, bytes and bits, and nothing of transactions' meaning, types or
+//! applications: that is what lets any program recover any other's data.
+//!
+//! The format is in [`cenote_layout::log`]; the protocol of commit, with its states, in `cenote-tx`.
+
+pub mod body;
+pub mod replay;
+pub mod scan;
+pub mod writer;
+
+pub use body::{Body, format_segment};
+pub use replay::{CrashKind, LogDamage, Outcome, Refusal, ReplayTarget, replay};
+pub use scan::{LogSummary, inspect};
+pub use writer::{LogError, LogWriter, SegmentSource};

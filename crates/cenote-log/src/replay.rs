@@ -1,0 +1,370 @@
+//! Application-independent recovery of one log (PUD-2, PUD-3; Puddles paper, 4.1 "Recovery").
+//!
+//! # What is decided
+//!
+//! | range | seal | then |
+//! | --- | --- | --- |
+//! | running | none, or not the contents of memory | roll back: undo-class entries, last first |
+//! | running | fits the contents of memory | committed: roll forward |
+//! | committed | fits the entries, or there is none: see below | roll forward: redo-class entries, in order |
+//!
+//! A committed log must be complete. After a crash of processes the tail word has its count. After a loss of power redo data must be
+//! sealed; without any, what may be missing at the end is marks of freed blocks, which tracing computes again.
+//!
+//! # States of a replay, and the store that commits it
+//!
+//! 1. Every entry is checked, and every range that will be written is shown to be the owner's; nothing has changed. A failure here
+//!    marks the log as set aside (one store) and ends.
+//! 2. The log's entries, and the contents that a seal covers, are flushed and fenced: after a crash of processes they were seen, but need not
+//!    be durable, and a loss of power during 3 must find the same evidence and decide the same.
+//! 3. Ranges are written, flushed, fenced. A crash in between starts again at 1: applying the same entries twice gives the same
+//!    bytes, and a half-done roll-back is never taken for a commit: the seal fits only if *every* range holds its new contents, and then
+//!    memory holds exactly the committed state.
+//! 4. The range moves on by one 8-byte store, flushed and fenced: **this store ends the replay**.
+//!
+//! The range moves on even when nothing was to do, and by two transactions: entries may exist behind a torn one; and where the store that finished a
+//! transaction was not fenced, the range on media is that one's while entries of the *next* are already in the other half. Neither
+//! must ever count for a later transaction.
+
+use crate::body::{Body, next_epoch};
+use crate::scan::{Entry, Scan, scan};
+use cenote_layout::id::Uuid;
+use cenote_layout::log::{ContentHash, Kind, LAST_BASE, LOG_QUARANTINED, SequenceRange, Stage};
+use cenote_medium::Persistence;
+use cenote_medium::planted::{Bug, planted};
+use core::fmt;
+use core::sync::atomic::Ordering;
+
+/// What ended the session that wrote a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CrashKind {
+    /// Processes died, the machine ran on: all their stores are there.
+    Process,
+    /// The machine lost power or crashed (the boot id is another): stores that were not flushed and fenced may be missing.
+    Power,
+}
+
+impl fmt::Display for CrashKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Process => "crash of processes",
+            Self::Power => "loss of power",
+        })
+    }
+}
+
+/// Why a range is not written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The range does not lie in one puddle of the store.
+    #[error("no puddle holds it")]
+    Outside,
+    /// The log's owner had no writable lease on the puddle's pool.
+    #[error("the log's owner had no right to write to pool {0}")]
+    NotLeased(cenote_layout::id::PoolId),
+    /// The puddle cannot be mapped.
+    #[error("its puddle cannot be used: {0}")]
+    Unusable(String),
+}
+
+/// What is wrong with a log that is not applied.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LogDamage {
+    /// The header.
+    #[error("log header: {0}")]
+    Header(String),
+    /// The log is of a newer release, or has features that this one does not know. It is not marked.
+    #[error("log header: {0}")]
+    Unsupported(String),
+    /// A word of the control or range line is none that is ever written.
+    #[error("log control: {field} {value:#018x} is none that is ever written")]
+    Control {
+        /// Which word.
+        field: &'static str,
+        /// What stands there.
+        value: u64,
+    },
+    /// The sequence range is none that is ever written.
+    #[error("sequence range {0:#018x} is none that is ever written")]
+    Range(u64),
+    /// An entry that must be there is not whole.
+    #[error("entry {index} is damaged or missing: {why}")]
+    Entry {
+        /// Its number.
+        index: u32,
+        /// How that is known.
+        why: &'static str,
+    },
+    /// The seal is whole but does not fit the entries before it.
+    #[error("the seal covers {entries} entries, {found} were found before it, or others")]
+    Seal {
+        /// Entries that the seal covers.
+        entries: u64,
+        /// Entries that are there.
+        found: u64,
+    },
+    /// A further segment is not there.
+    #[error("segment {number} at {addr:#x}: {why}")]
+    Segment {
+        /// Its number.
+        number: u32,
+        /// Address of its puddle.
+        addr: u64,
+        /// What is wrong.
+        why: String,
+    },
+    /// The log is committed but its entries cannot be counted.
+    #[error("the transaction is committed, but how many entries it has is not known")]
+    Uncounted,
+    /// An entry names a range that its owner could not write.
+    #[error("entry {index} writes {size} bytes at {addr:#x}: {refusal}")]
+    ForeignRange {
+        /// Its number.
+        index: u32,
+        /// Start of the range.
+        addr: u64,
+        /// Bytes.
+        size: u32,
+        /// Why not.
+        refusal: Refusal,
+    },
+}
+
+/// What a replay did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// No transaction was running.
+    Idle,
+    /// A running transaction was undone.
+    RolledBack {
+        /// Entries applied.
+        entries: u64,
+    },
+    /// A committed transaction was completed.
+    RolledForward {
+        /// Entries applied.
+        entries: u64,
+    },
+    /// The log failed its checks: it is marked and kept, nothing was applied.
+    Quarantined(LogDamage),
+    /// An earlier recovery had set the log aside.
+    AlreadyQuarantined,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Idle => f.write_str("idle"),
+            Self::RolledBack { entries } => write!(f, "rolled back {entries} entries"),
+            Self::RolledForward { entries } => write!(f, "rolled forward {entries} entries"),
+            Self::Quarantined(damage) => write!(f, "set aside: {damage}"),
+            Self::AlreadyQuarantined => f.write_str("set aside by an earlier recovery"),
+        }
+    }
+}
+
+/// The memory that a replay may touch: implemented by whoever knows the store.
+pub trait ReplayTarget {
+    /// A pointer to the mapped, writable range, if all of it lies in one puddle that `owner` held a writable lease on; never memory of a
+    /// log. Asked for every entry before any is applied.
+    ///
+    /// `owner` is what the log's header *says*, and whoever could write the log wrote the header: an implementation compares it with the client whose
+    /// log space names the log, and refuses others (PUD-3).
+    ///
+    /// # Errors
+    /// Why not.
+    fn writable(&mut self, owner: Uuid, addr: u64, len: u64) -> Result<*mut u8, Refusal>;
+
+    /// The body of the log puddle at this address, if it is one of `owner`'s; `owner` is to be doubted as in
+    /// [`ReplayTarget::writable`].
+    fn segment(&mut self, owner: Uuid, puddle_addr: u64) -> Option<Body>;
+
+    /// How writes to the ranges are made durable.
+    fn persistence(&self) -> Persistence;
+}
+
+/// An entry with the checked pointer to its range.
+struct Action {
+    entry: Entry,
+    target: *mut u8,
+}
+
+/// Recovers the log whose head segment is `head`: exclusively, idempotently, after any crash, including one of an earlier replay.
+///
+/// # Safety
+/// `head` is mapped for writing and nobody else uses it; the pointers and bodies that `target` gives are mapped for writing (bodies at
+/// least for reading) and used by nobody else until the replay returns.
+pub unsafe fn replay(head: Body, crash: CrashKind, target: &mut dyn ReplayTarget) -> Outcome {
+    // SAFETY: mapped by contract.
+    if unsafe { head.state().load(Ordering::Relaxed) } == LOG_QUARANTINED {
+        return Outcome::AlreadyQuarantined;
+    }
+    // SAFETY: the caller's promise.
+    match unsafe { attempt(head, crash, target) } {
+        Ok(outcome) => outcome,
+        // What a newer release wrote is not for us to mark.
+        Err(damage @ LogDamage::Unsupported(_)) => Outcome::Quarantined(damage),
+        Err(damage) => {
+            // SAFETY: mapped for writing by contract. One 8-byte store: the log is set aside, or not yet.
+            unsafe {
+                let state = head.state();
+                state.store(LOG_QUARANTINED, Ordering::Release);
+                target.persistence().flush(core::ptr::from_ref(state).cast(), 8);
+            }
+            target.persistence().fence();
+            Outcome::Quarantined(damage)
+        }
+    }
+}
+
+/// Scans, decides, checks all, applies all, moves the range on.
+unsafe fn attempt(head: Body, crash: CrashKind, target: &mut dyn ReplayTarget) -> Result<Outcome, LogDamage> {
+    // SAFETY: the caller's promise.
+    let scan = unsafe { scan(head, crash, true, &mut |owner, addr| target.segment(owner, addr))? };
+    let forward = match scan.range.stage() {
+        Stage::Committed => {
+            // The redo data was durable before the range said so; how much there is, the seal says (always there at `power`),
+            // or the tail word, which `scan` has compared if it is exact.
+            let redo = scan.entries.iter().any(|entry| entry.kind == Kind::Redo);
+            if scan.seal.is_none() && crash == CrashKind::Power && redo {
+                return Err(LogDamage::Uncounted);
+            }
+            true
+        }
+        Stage::Running => match scan.seal {
+            // SAFETY: the caller's promise.
+            Some(contents) => unsafe { contents_fit(&scan, contents, target)? },
+            None => false,
+        },
+    };
+    let actions = check(&scan, forward, target)?;
+    let persistence = target.persistence();
+    if persistence.is_power() && !scan.entries.is_empty() {
+        // SAFETY: the log and its ranges are mapped.
+        unsafe { persist_evidence(&scan, forward, persistence, target)? };
+    }
+    // SAFETY: every action's pointer was checked to be a writable mapping of its range; nobody else uses it.
+    unsafe {
+        if forward {
+            actions.iter().for_each(|action| apply(action, persistence));
+        } else if planted(Bug::UndoAppliedForward) {
+            actions.iter().for_each(|action| apply(action, persistence));
+        } else {
+            actions.iter().rev().for_each(|action| apply(action, persistence));
+        }
+    }
+    if !planted(Bug::ReplayNotFenced) {
+        persistence.fence();
+    }
+    // SAFETY: mapped for writing by contract.
+    unsafe { move_on(head, scan.range.base(), persistence) };
+    let entries = actions.len() as u64;
+    Ok(if scan.entries.is_empty() {
+        Outcome::Idle
+    } else if forward {
+        Outcome::RolledForward { entries }
+    } else {
+        Outcome::RolledBack { entries }
+    })
+}
+
+/// Whether memory holds what the seal's transaction wrote.
+unsafe fn contents_fit(scan: &Scan, contents: u64, target: &mut dyn ReplayTarget) -> Result<bool, LogDamage> {
+    if planted(Bug::SealContentsIgnored) {
+        return Ok(true);
+    }
+    let mut hash = ContentHash::EMPTY;
+    for (pointer, len) in covered(scan, target)? {
+        // SAFETY: a mapped range of `len` bytes, by the target's promise.
+        hash = hash.with(unsafe { core::slice::from_raw_parts(pointer, len) });
+    }
+    Ok(hash.0 == contents)
+}
+
+/// The ranges that a seal covers, in order, each shown to be the owner's.
+fn covered(scan: &Scan, target: &mut dyn ReplayTarget) -> Result<Vec<(*mut u8, usize)>, LogDamage> {
+    let entries = scan.entries.iter().enumerate();
+    entries
+        .filter(|(_, entry)| matches!(entry.kind, Kind::Undo | Kind::Fresh))
+        .map(|(index, entry)| Ok((locate(scan.owner, index, entry, target)?, entry.size as usize)))
+        .collect()
+}
+
+/// Makes durable what the decision rests on, before the first store that follows from it.
+unsafe fn persist_evidence(
+    scan: &Scan,
+    forward: bool,
+    persistence: Persistence,
+    target: &mut dyn ReplayTarget,
+) -> Result<(), LogDamage> {
+    let contents = if forward { covered(scan, target)? } else { Vec::new() };
+    // SAFETY: areas lie in the log's mapped segments, ranges are mapped by the target's promise.
+    unsafe {
+        scan.areas.iter().for_each(|&(start, len)| persistence.flush(start, len));
+        contents.iter().for_each(|&(start, len)| persistence.flush(start, len));
+    }
+    persistence.fence();
+    Ok(())
+}
+
+fn locate(owner: Uuid, index: usize, entry: &Entry, target: &mut dyn ReplayTarget) -> Result<*mut u8, LogDamage> {
+    let refused = |refusal| LogDamage::ForeignRange { index: index as u32, addr: entry.addr, size: entry.size, refusal };
+    if entry.addr.checked_add(u64::from(entry.size)).is_none() {
+        return Err(refused(Refusal::Outside));
+    }
+    target.writable(owner, entry.addr, u64::from(entry.size)).map_err(refused)
+}
+
+/// The entries to apply, in log order, each range shown to be the owner's, before any is applied.
+fn check(scan: &Scan, forward: bool, target: &mut dyn ReplayTarget) -> Result<Vec<Action>, LogDamage> {
+    let mut actions = Vec::new();
+    for (index, entry) in scan.entries.iter().enumerate() {
+        let applies = match entry.kind {
+            Kind::Redo | Kind::ClearBitsOnCommit => forward,
+            Kind::Undo | Kind::ClearBitsOnAbort => !forward,
+            // Volatile memory is gone; fresh ranges have no old contents; seals and jumps are about the log itself.
+            Kind::Volatile | Kind::Fresh | Kind::Seal | Kind::Jump => false,
+        };
+        if applies {
+            actions.push(Action { entry: *entry, target: locate(scan.owner, index, entry, target)? });
+        }
+    }
+    Ok(actions)
+}
+
+/// Copies an entry's data to its range, or clears its bits, and flushes. Which direction an entry belongs to was decided before: applying is
+/// the same for undo and redo.
+unsafe fn apply(action: &Action, persistence: Persistence) {
+    let entry = &action.entry;
+    // SAFETY: `target` is a writable mapping of `size` bytes (checked), the data lies in the log, and both are ours.
+    unsafe {
+        match entry.kind {
+            Kind::ClearBitsOnAbort | Kind::ClearBitsOnCommit => {
+                // Bitmaps are rebuilt by tracing after a loss of power: nothing to flush.
+                let word = action.target.cast::<u64>();
+                word.write_unaligned(word.read_unaligned() & !entry.word());
+            }
+            _ => {
+                let data = entry.data();
+                core::ptr::copy(data.as_ptr(), action.target, data.len());
+                persistence.flush(action.target, data.len());
+            }
+        }
+    }
+}
+
+/// Moves the range on by two transactions; starts a new epoch where numbers run out.
+unsafe fn move_on(head: Body, base: u32, persistence: Persistence) {
+    // SAFETY: mapped for writing by contract of the callers.
+    unsafe {
+        if base < LAST_BASE - 8 {
+            let range = head.range();
+            range.store(SequenceRange::running(base + 8).to_word(), Ordering::Release);
+            persistence.persist(core::ptr::from_ref(range).cast(), 8);
+        } else {
+            next_epoch(head, persistence);
+        }
+    }
+}
