@@ -1,0 +1,235 @@
+//! What the catalog says, in memory: the sum of its records.
+
+use crate::report::Damage;
+use cenote_layout::catalog::{LeaseRecord, PoolRecord, PuddleRecord, Record};
+use cenote_layout::id::{PoolId, TypeId, Uuid};
+use cenote_layout::puddle::Role;
+use cenote_layout::types::TypeRecord;
+use cenote_layout::{PAGE_SIZE, SLOT_SIZE};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// The catalog's contents. Every change goes through [`State::apply`], at open and later alike.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct State {
+    /// The number that the next pool gets.
+    pub(crate) next_pool: u64,
+    pub(crate) pools: BTreeMap<PoolId, PoolRecord>,
+    pub(crate) names: BTreeMap<String, PoolId>,
+    pub(crate) puddles: BTreeMap<Uuid, PuddleRecord>,
+    pub(crate) types: BTreeMap<TypeId, Arc<TypeRecord>>,
+    /// Client to its log space.
+    pub(crate) clients: BTreeMap<Uuid, Uuid>,
+    /// (client, pool) to whether for writing.
+    pub(crate) leases: BTreeMap<(Uuid, PoolId), bool>,
+    /// Pools whose contents a loss of power may have torn.
+    pub(crate) not_covered: BTreeSet<PoolId>,
+    /// Pools whose heap must be traced before it is used.
+    pub(crate) trace_due: BTreeSet<PoolId>,
+}
+
+impl State {
+    /// Adds one record.
+    pub(crate) fn apply(&mut self, record: &Record) {
+        match record {
+            Record::Pool(pool) => {
+                if let Some(old) = self.pools.insert(pool.id, pool.clone()) {
+                    self.names.remove(&old.name);
+                }
+                self.names.insert(pool.name.clone(), pool.id);
+                self.next_pool = self.next_pool.max(pool.id.0.saturating_add(1));
+            }
+            Record::PoolRemoved(id) => {
+                if let Some(old) = self.pools.remove(id) {
+                    self.names.remove(&old.name);
+                }
+                self.not_covered.remove(id);
+                self.trace_due.remove(id);
+                self.leases.retain(|(_, pool), _| pool != id);
+            }
+            Record::Puddle(puddle) => {
+                self.puddles.insert(puddle.uuid, *puddle);
+            }
+            Record::PuddleRemoved(uuid) => {
+                self.puddles.remove(uuid);
+            }
+            Record::Type(record) => {
+                self.types.insert(record.id, Arc::new(record.clone()));
+            }
+            Record::TypeRemoved(id) => {
+                self.types.remove(id);
+            }
+            Record::Client(client) => {
+                self.clients.insert(client.client, client.log_space);
+            }
+            Record::ClientRemoved(client) => {
+                self.clients.remove(client);
+            }
+            Record::Lease(lease) => {
+                self.leases.insert((lease.client, lease.pool), lease.writable);
+            }
+            Record::LeasesEnded(client) => self.leases.retain(|(holder, _), _| holder != client),
+            // A snapshot begins: it repeats all that is true, and what was said before no longer counts.
+            Record::NextPool(next) => *self = Self { next_pool: next.0.max(1), ..Self::default() },
+            Record::PoolNotCovered(id) => {
+                self.not_covered.insert(*id);
+            }
+            Record::PoolCovered(id) => {
+                self.not_covered.remove(id);
+            }
+            Record::TraceDue(id) => {
+                self.trace_due.insert(*id);
+            }
+            Record::Traced(id) => {
+                self.trace_due.remove(id);
+            }
+        }
+    }
+
+    /// The records that say all this from nothing: [`Record::NextPool`] first.
+    pub(crate) fn snapshot(&self) -> Vec<Record> {
+        let mut out = vec![Record::NextPool(PoolId(self.next_pool))];
+        out.extend(self.pools.values().cloned().map(Record::Pool));
+        out.extend(self.puddles.values().copied().map(Record::Puddle));
+        out.extend(self.types.values().map(|t| Record::Type((**t).clone())));
+        out.extend(self.clients.iter().map(|(client, log_space)| {
+            Record::Client(cenote_layout::catalog::ClientRecord { client: *client, log_space: *log_space })
+        }));
+        out.extend(self.leases.iter().map(|((client, pool), writable)| {
+            Record::Lease(LeaseRecord { client: *client, pool: *pool, writable: *writable })
+        }));
+        out.extend(self.not_covered.iter().copied().map(Record::PoolNotCovered));
+        out.extend(self.trace_due.iter().copied().map(Record::TraceDue));
+        out
+    }
+
+    /// Puddles of a pool in index order.
+    pub(crate) fn puddles_of(&self, pool: PoolId) -> Vec<PuddleRecord> {
+        let mut out: Vec<_> = self.puddles.values().filter(|p| p.pool == pool).copied().collect();
+        out.sort_by_key(|p| p.index);
+        out
+    }
+
+    /// Pools that `client` may write.
+    pub(crate) fn writable_pools(&self, client: Uuid) -> BTreeSet<PoolId> {
+        self.leases
+            .iter()
+            .filter(|((holder, _), writable)| *holder == client && **writable)
+            .map(|((_, pool), _)| *pool)
+            .collect()
+    }
+
+    /// Takes out puddle records that cannot be (outside the window, misaligned, one on top of the other) and names
+    /// them: a record that passes can be mapped at its address.
+    pub(crate) fn check(&mut self, window_base: u64, window_len: u64) -> Vec<Damage> {
+        let mut damage = Vec::new();
+        let mut by_addr: Vec<PuddleRecord> = self.puddles.values().copied().collect();
+        by_addr.sort_by_key(|p| (p.addr, p.uuid));
+        let window_end = window_base.saturating_add(window_len);
+        let mut free_from = window_base;
+        for puddle in by_addr {
+            let end = puddle.addr.checked_add(puddle.size);
+            let problem = if !puddle.addr.is_multiple_of(SLOT_SIZE) || puddle.size == 0 || !puddle.size.is_multiple_of(PAGE_SIZE) {
+                Some("its address or size is not aligned")
+            } else if end.is_none_or(|end| end > window_end) || puddle.addr < window_base {
+                Some("it lies outside the window")
+            } else if puddle.addr < free_from {
+                Some("it lies on top of another puddle")
+            } else if puddle.pool.0 != 0 && !self.pools.contains_key(&puddle.pool) {
+                Some("its pool is not known")
+            } else if (puddle.pool.0 == 0) != matches!(puddle.role, Role::Log | Role::LogSpace) {
+                Some("its role and its pool do not fit")
+            } else {
+                None
+            };
+            if let Some(problem) = problem {
+                damage.push(Damage::Puddle {
+                    uuid: puddle.uuid,
+                    pool: puddle.pool,
+                    index: puddle.index,
+                    detail: format!("catalog record at {:#x}, {} bytes: {problem}", puddle.addr, puddle.size),
+                });
+                self.puddles.remove(&puddle.uuid);
+            } else {
+                free_from = end.unwrap_or(free_from).next_multiple_of(SLOT_SIZE);
+            }
+        }
+        damage
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_layout::catalog::{HeapKind, PoolMode};
+
+    fn pool(id: u64, name: &str) -> Record {
+        Record::Pool(PoolRecord {
+            id: PoolId(id),
+            name: name.into(),
+            mode: PoolMode::Direct,
+            heap: HeapKind::Traced,
+            puddle_size: 1 << 21,
+            size_max: 1 << 30,
+            uid: 0,
+            gid: 0,
+            permissions: 0o600,
+            created_at_s: 0,
+        })
+    }
+
+    fn puddle(uuid: u8, pool: u64, addr: u64, size: u64) -> Record {
+        Record::Puddle(PuddleRecord {
+            uuid: Uuid([uuid; 16]),
+            pool: PoolId(pool),
+            role: Role::Heap,
+            index: 0,
+            addr,
+            size,
+        })
+    }
+
+    #[test]
+    fn a_snapshot_says_the_same_as_the_history() {
+        let mut state = State::default();
+        for record in [
+            Record::NextPool(PoolId(1)),
+            pool(1, "a"),
+            pool(2, "b"),
+            puddle(1, 1, 1 << 40, 4096),
+            Record::Lease(LeaseRecord { client: Uuid([9; 16]), pool: PoolId(1), writable: true }),
+            Record::PoolNotCovered(PoolId(1)),
+            Record::PoolRemoved(PoolId(2)),
+        ] {
+            state.apply(&record);
+        }
+        let mut again = State::default();
+        again.apply(&pool(7, "left over from before"));
+        for record in state.snapshot() {
+            again.apply(&record);
+        }
+        assert_eq!(format!("{state:?}"), format!("{again:?}"));
+        assert_eq!(again.next_pool, 3, "the number of a removed pool is not given again");
+    }
+
+    #[test]
+    fn impossible_puddles_are_named_and_left_out() {
+        let base = 1 << 40;
+        let mut state = State::default();
+        for record in [
+            Record::NextPool(PoolId(1)),
+            pool(1, "a"),
+            puddle(1, 1, base, 3 << 20),
+            puddle(2, 1, base + (2 << 20), 4096),
+            puddle(3, 1, base + 4096, 4096),
+            puddle(4, 9, base + (8 << 20), 4096),
+            puddle(5, 1, base + (64 << 20), 4096),
+            puddle(6, 1, base + (4 << 20), 4096),
+        ] {
+            state.apply(&record);
+        }
+        let damage = state.check(base, 64 << 20);
+        assert_eq!(damage.len(), 4, "{damage:?}");
+        assert_eq!(state.puddles.len(), 2);
+    }
+}

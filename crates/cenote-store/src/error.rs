@@ -1,0 +1,354 @@
+//! What can go wrong, and what to do then. Damage is told from misuse; nothing is changed by what is refused.
+
+use crate::report::Damage;
+use cenote_layout::header::HeaderError;
+use cenote_layout::id::PoolId;
+use cenote_layout::types::{TypeError, TypeRecord};
+use cenote_medium::{Durability, MediumError};
+use core::fmt;
+use std::time::Duration;
+
+/// Why a directory is not formatted. It is as it was before.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FormatError {
+    /// There is a store already.
+    #[error("{path} holds a store already: remove it first, or choose another directory")]
+    Exists {
+        /// The directory.
+        path: String,
+    },
+    /// There are files that belong to no store.
+    #[error("{path} is not empty ({found}): choose an empty directory")]
+    NotEmpty {
+        /// The directory.
+        path: String,
+        /// One of the names that are there.
+        found: String,
+    },
+    /// The options make no sense.
+    #[error("the store cannot be formatted so: {0}")]
+    Options(String),
+    /// Another process is formatting or using it.
+    #[error("{path} is in use by {holder}: wait until it is done")]
+    Locked {
+        /// The directory.
+        path: String,
+        /// Who.
+        holder: String,
+    },
+    /// No place for the window.
+    #[error("no {len} bytes of address space are free for the window: choose a smaller window_len")]
+    NoWindow {
+        /// Bytes that were wanted.
+        len: u64,
+    },
+    /// The medium.
+    #[error("{path}: {source}")]
+    Medium {
+        /// The directory.
+        path: String,
+        /// What it said.
+        source: Box<MediumError>,
+    },
+}
+
+/// Why a store is not opened. Nothing on the medium has changed, unless recovery was interrupted, which the next
+/// open repeats.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// No superblock.
+    #[error("{path} is not a store: it has no file \"superblock\"; check the path, or format it first")]
+    NotAStore {
+        /// The directory.
+        path: String,
+    },
+    /// Files of a store but no superblock.
+    #[error("{path} is not a store yet: its format was interrupted; format it again")]
+    FormatInterrupted {
+        /// The directory.
+        path: String,
+    },
+    /// Neither copy of the superblock can be used: another program's file, a newer version, an unknown feature.
+    #[error("{path}: {source}")]
+    Superblock {
+        /// The directory.
+        path: String,
+        /// Why.
+        source: HeaderError,
+    },
+    /// Both copies of the superblock are damaged.
+    #[error("{path}: both copies of the superblock are damaged ({first}; {second}): restore the file \"superblock\" from a copy of the store")]
+    SuperblockLost {
+        /// The directory.
+        path: String,
+        /// What is wrong with copy 0.
+        first: HeaderError,
+        /// What is wrong with copy 1.
+        second: HeaderError,
+    },
+    /// Somebody else has it open.
+    #[error("{path} is in use by {holder}; waited {waited:?}: close it there, or open with a longer lock_timeout")]
+    Locked {
+        /// The directory.
+        path: String,
+        /// The process that holds it, where the system tells.
+        pid: Option<u32>,
+        /// Who, in words.
+        holder: String,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// To be written, but nothing there can be.
+    #[error("{path} cannot be written: the medium is read-only; open the store read-only")]
+    ReadOnlyMedium {
+        /// The directory.
+        path: String,
+    },
+    /// The window's addresses are taken.
+    #[error("{path}: the window {base:#x}..{:#x} is taken in this process by {by}: close the store that uses it, or format one of them with another window_base", base.saturating_add(*len))]
+    WindowTaken {
+        /// The directory.
+        path: String,
+        /// First address.
+        base: u64,
+        /// Bytes.
+        len: u64,
+        /// What lies there.
+        by: String,
+    },
+    /// Records of the catalog are lost in both files.
+    #[error("{path}: the catalog is damaged in both files: {}; open with DamagePolicy::ReadOnly or SkipDamaged to use what is left", Listed(damage))]
+    Catalog {
+        /// The directory.
+        path: String,
+        /// What is damaged.
+        damage: Vec<Damage>,
+    },
+    /// Nothing of the catalog is left.
+    #[error("{path}: neither file of the catalog has a whole record: {}; restore one of them from a copy of the store", Listed(damage))]
+    CatalogLost {
+        /// The directory.
+        path: String,
+        /// What is damaged.
+        damage: Vec<Damage>,
+    },
+    /// More durability than there is.
+    #[error("{path}: durability level {wanted} is not reached here, only {given}: {note}")]
+    Durability {
+        /// The directory.
+        path: String,
+        /// What was asked for.
+        wanted: Durability,
+        /// What the medium gives.
+        given: Durability,
+        /// Why.
+        note: String,
+    },
+    /// The options make no sense.
+    #[error("the store cannot be opened so: {0}")]
+    Options(String),
+    /// The medium: a full disk, no permission, an I/O error.
+    #[error("{path}: {source}")]
+    Medium {
+        /// The directory.
+        path: String,
+        /// What it said.
+        source: Box<MediumError>,
+    },
+}
+
+/// Why an operation on an open store failed. It has not happened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The medium: a full disk, no permission, an I/O error.
+    #[error(transparent)]
+    Medium(#[from] MediumError),
+    /// The store was opened read-only.
+    #[error("the store is open read-only: open it with Access::ReadWrite to {what}")]
+    ReadOnly {
+        /// What was wanted.
+        what: &'static str,
+    },
+    /// The pool handle is read-only.
+    #[error("pool \"{name}\" is open read-only: open it with Access::ReadWrite to {what}")]
+    PoolReadOnly {
+        /// The pool.
+        name: String,
+        /// What was wanted.
+        what: &'static str,
+    },
+    /// A name that no pool can have.
+    #[error("{name:?} cannot name a pool: {reason}")]
+    PoolName {
+        /// The name.
+        name: String,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// The name is taken.
+    #[error("there is a pool \"{name}\" already: open it, or choose another name")]
+    PoolExists {
+        /// The name.
+        name: String,
+    },
+    /// The name is not known.
+    #[error("there is no pool \"{name}\" in this store: create it first, or check the name")]
+    PoolUnknown {
+        /// The name.
+        name: String,
+    },
+    /// The pool is open.
+    #[error("pool \"{name}\" is in use: drop its handles first")]
+    PoolInUse {
+        /// The name.
+        name: String,
+    },
+    /// Parts of the pool are damaged and the policy is to refuse.
+    #[error("pool \"{name}\" is damaged: {}; open the store with DamagePolicy::ReadOnly to read what is left", Listed(damage))]
+    PoolDamaged {
+        /// The name.
+        name: String,
+        /// What is damaged.
+        damage: Vec<Damage>,
+    },
+    /// A log that may concern the pool could not be applied.
+    #[error("pool \"{name}\" may hold half a transaction, because a log is set aside: {}; open it read-only", Listed(damage))]
+    PoolLogDamaged {
+        /// The name.
+        name: String,
+        /// What is damaged.
+        damage: Vec<Damage>,
+    },
+    /// Power failed while the pool was written at a level that does not cover it.
+    #[error("pool \"{name}\" was open for writing when power failed, at durability level process, which does not cover that: it may be torn; open the store with PowerLossPolicy::ReadOnly or AsIs to use it all the same")]
+    PoolNotCovered {
+        /// The name.
+        name: String,
+    },
+    /// The pool would grow beyond its limit.
+    #[error("pool \"{name}\" cannot take {wanted} bytes: it has {used} of at most {size_max}")]
+    PoolFull {
+        /// The name.
+        name: String,
+        /// Bytes wanted.
+        wanted: u64,
+        /// Bytes that it has.
+        used: u64,
+        /// Most bytes that it may have.
+        size_max: u64,
+    },
+    /// No room in the window.
+    #[error("{wanted} bytes do not fit into the window of {window_len} bytes, of which {free} are free: remove pools, or use a store with a larger window")]
+    WindowFull {
+        /// Bytes wanted.
+        wanted: u64,
+        /// Bytes of the window.
+        window_len: u64,
+        /// Bytes that are free, perhaps not in one piece.
+        free: u64,
+    },
+    /// A size that no puddle can have.
+    #[error("a puddle cannot have {size} bytes: {reason}")]
+    PuddleSize {
+        /// The size.
+        size: u64,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// A puddle that is damaged cannot be mapped.
+    #[error("{0}")]
+    PuddleDamaged(Damage),
+    /// A type is known with another layout.
+    #[error(transparent)]
+    TypeMismatch(#[from] Box<TypeMismatch>),
+    /// A type that makes no sense.
+    #[error(transparent)]
+    Type(#[from] TypeError),
+    /// The log space has no room for a further log.
+    #[error("this session has {logs} log segments, as many as its log space has room for: end some transactions first")]
+    TooManyLogs {
+        /// How many.
+        logs: u64,
+    },
+    /// Logs are in use.
+    #[error("{logs} logs are in use: end their transactions before closing the store")]
+    LogsInUse {
+        /// How many.
+        logs: u64,
+    },
+    /// Other handles of the store are alive.
+    #[error("the store has {handles} other handles: it is closed when the last of them is dropped")]
+    InUse {
+        /// How many.
+        handles: usize,
+    },
+    /// A sync failed before: what is on the medium is not known.
+    #[error("the store is poisoned and acknowledges nothing more: {reason}; close it, check the medium, open it again")]
+    Poisoned {
+        /// What failed.
+        reason: String,
+    },
+    /// This process is a fork of the one that opened the store.
+    #[error("this process was forked from the one that opened the store, and has no access to it: open the store again in this process")]
+    Forked,
+}
+
+/// A type id is known with another layout. Both are told, so that the difference is seen.
+#[derive(Debug)]
+pub struct TypeMismatch {
+    /// As the store knows it.
+    pub known: TypeRecord,
+    /// As it was offered.
+    pub offered: TypeRecord,
+}
+
+impl std::error::Error for TypeMismatch {}
+
+impl fmt::Display for TypeMismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (known, offered) = (&self.known, &self.offered);
+        writeln!(
+            f,
+            "type {} is known to the store with another layout: give the new type another name, or open the store with \
+             the program that wrote it",
+            offered.id
+        )?;
+        for difference in known.differences(offered) {
+            writeln!(f, "  {difference}")?;
+        }
+        write!(f, "known:   {known}\noffered: {offered}")
+    }
+}
+
+struct Listed<'a>(&'a [Damage]);
+
+impl fmt::Display for Listed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, damage) in self.0.iter().take(4).enumerate() {
+            if i > 0 {
+                f.write_str("; ")?;
+            }
+            write!(f, "{damage}")?;
+        }
+        if self.0.len() > 4 {
+            write!(f, "; and {} more", self.0.len() - 4)?;
+        }
+        Ok(())
+    }
+}
+
+impl StoreError {
+    /// Whether space on the medium was lacking.
+    #[must_use]
+    pub fn is_no_space(&self) -> bool {
+        matches!(self, Self::Medium(error) if error.is_no_space())
+    }
+}
+
+/// A pool that damage concerns.
+pub(crate) fn concerns(damage: &[Damage], pool: PoolId) -> Vec<Damage> {
+    damage.iter().filter(|d| d.pools().contains(&pool)).cloned().collect()
+}

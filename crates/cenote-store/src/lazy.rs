@@ -1,0 +1,22 @@
+//! Mapping on first touch (PUD-10; Puddles paper, 4.4).
+//!
+//! A pool's puddles are found in the slot table as soon as the pool is open, but mapped only when somebody touches
+//! them. The touch faults, because the window is reserved without access; the resolver looks the address up and maps
+//! the puddle. It runs in a signal handler: it reads the slot table, maps, and allocates nothing.
+//!
+//! A puddle that is mapped already was mapped by another thread while this one faulted: the access is tried again. A
+//! stray write to a read-only puddle looks the same; `cenote_sys::fault` tries that a bounded number of times, and then
+//! it goes to the next handler.
+
+use crate::store::Inner;
+
+/// Resolver for [`cenote_sys::fault::register`].
+///
+/// # Safety
+/// `context` is the `Inner` of an open store.
+pub(crate) unsafe fn resolve(context: *const (), address: usize) -> bool {
+    // SAFETY: registered with the store's `Inner`, which unregisters before it is freed.
+    let inner = unsafe { &*context.cast::<Inner>() };
+    let Some(puddle) = inner.window.find(address as u64) else { return false };
+    matches!(puddle.map(&*inner.medium), Ok(true))
+}

@@ -1,0 +1,44 @@
+//! A store: a directory of puddles that one process writes, or many read.
+//!
+//! ```text
+//! superblock            what the store is; whether it was closed, and under which boot it was opened   superblock.rs
+//! catalog.0, catalog.1  pools, puddles, types, clients, leases                                         catalog/
+//! lock                  one writer or many readers                                                     store.rs
+//! puddles/<uuid>        memory, mapped into the window at the address that the catalog says            puddle.rs
+//! ```
+//!
+//! What holds at any time, whoever crashes when:
+//!
+//! * every puddle that the catalog names has a whole file: files come before their records and go after them;
+//! * a client writes only to pools that a lease record names, and its logs are in a log space that a client record
+//!   names, both durable before the first store: replay needs nothing else (PUD-2, PUD-3);
+//! * the superblock says "clean" only if no log holds anything and every puddle file is synced;
+//! * a read-only open writes to no file, not even to replay a log: replay goes into private pages;
+//! * nothing is mapped before recovery is done.
+//!
+//! Every update in several steps names in its doc comment the one store or sync that commits it.
+
+mod catalog;
+mod error;
+mod lazy;
+mod lease;
+mod logs;
+mod options;
+mod pool;
+mod puddle;
+mod recovery;
+mod report;
+mod store;
+mod superblock;
+mod window;
+
+pub use error::{FormatError, OpenError, StoreError, TypeMismatch};
+pub use logs::LogLease;
+pub use options::{Access, DamagePolicy, FormatOptions, OpenOptions, PoolOptions, PowerLossPolicy};
+pub use pool::{PoolHandle, PoolInfo};
+pub use puddle::Puddle;
+pub use report::{Damage, DamageEffect, LogReport, OpenReport, StoreInfo};
+pub use store::{Store, format};
+
+pub use cenote_layout::catalog::{HeapKind, PoolMode};
+pub use cenote_log::CrashKind;

@@ -1,0 +1,287 @@
+//! This session's log space and logs (PUD-4; Puddles paper, Figure 5), and the spare puddles for them.
+//!
+//! # Updates in several steps
+//!
+//! **The log space** is made with the session's first log. (1) a puddle is taken, new or spare, and its body written: header,
+//! no entries; durable, but nobody knows it; (2) one batch names the client and its log space: **the catalog's batch commits**.
+//!
+//! **A log, or a further segment of one.** (1) a puddle is taken, new or spare, and formatted; (2) an entry of the log space is
+//! written but for its `state`, and made durable; (3) `state` is written and made durable: **this 8-byte store
+//! commits**; only then is the segment used. An entry whose state is 0 names nothing, whatever else stands in it.
+//!
+//! Logs that are given back stay in the log space, empty, and are handed out again. Puddles of earlier sessions,
+//! once recovery is done with them, are spare: they keep their records, and are formatted anew under another log id, so that
+//! no old entry counts.
+
+use crate::error::StoreError;
+use crate::puddle::{Puddle, file_name, verify_file};
+use crate::store::{Control, Inner, Store};
+use cenote_layout::catalog::{ClientRecord, PuddleRecord, Record};
+use cenote_layout::header::{HeaderPrefix, seal};
+use cenote_layout::id::PoolId;
+use cenote_layout::log_space::{
+    ENTRY_CONTINUATION, ENTRY_HEAD, LOG_SPACE_ENTRIES_OFFSET, LogSpaceEntry, LogSpaceHeader,
+};
+use cenote_layout::puddle::Role;
+use cenote_log::{Body, format_segment};
+use cenote_medium::MapMode;
+use core::mem::offset_of;
+use core::ptr::NonNull;
+use std::collections::BTreeMap;
+use zerocopy::IntoBytes;
+
+/// Bytes of a log space puddle: room for about a thousand segments.
+const LOG_SPACE_SIZE: u64 = 64 << 10;
+/// Further segments double in size up to this.
+const SEGMENT_SIZE_MAX: u64 = 64 << 20;
+/// Spare puddles that are kept over a close.
+const SPARE_MAX: usize = 32;
+
+/// A log that one thread writes: its head segment, formatted and listed.
+#[derive(Debug)]
+#[must_use = "a log that is not given back keeps the store from closing"]
+pub struct LogLease {
+    /// The head segment's body, mapped until the store is dropped.
+    pub body: Body,
+    /// The log's identity.
+    pub log_id: u64,
+    /// Address of the head's puddle.
+    pub addr: u64,
+}
+
+/// What the session has of logs.
+#[derive(Debug, Default)]
+pub(crate) struct Logs {
+    /// The log space and how many entries it has.
+    space: Option<(NonNull<Puddle>, u64)>,
+    /// Given back.
+    idle: Vec<LogLease>,
+    /// Handed out.
+    in_use: u64,
+    /// Further segments by log and number.
+    segments: BTreeMap<(u64, u32), (u64, Body)>,
+    /// Log and log space puddles that nobody uses.
+    pub(crate) spare: Vec<PuddleRecord>,
+}
+
+impl Logs {
+    pub(crate) fn in_use(&self) -> u64 {
+        self.in_use
+    }
+}
+
+impl Store {
+    /// A log for one thread: one that was given back, else a new one. Give it back with [`Store::release_log`] when its last
+    /// transaction is finished.
+    ///
+    /// # Errors
+    /// The store is read-only or poisoned; no space for a puddle; more logs than a log space holds.
+    pub fn acquire_log(&self) -> Result<LogLease, StoreError> {
+        let inner = self.inner();
+        let mut control = inner.begin_write("run transactions")?;
+        if let Some(lease) = control.logs.idle.pop() {
+            control.logs.in_use += 1;
+            return Ok(lease);
+        }
+        let log_id = inner.random_u64()?;
+        let (addr, body) = inner.add_segment(&mut control, log_id, 0, inner.options.log_puddle_size)?;
+        control.logs.in_use += 1;
+        Ok(LogLease { body, log_id, addr })
+    }
+
+    /// Takes a log back. Its last transaction must be finished, or its thread gone for good: whatever it holds then is
+    /// replayed when the store is opened next.
+    pub fn release_log(&self, lease: LogLease) {
+        let mut control = self.inner().control();
+        control.logs.in_use = control.logs.in_use.saturating_sub(1);
+        control.logs.idle.push(lease);
+    }
+
+    /// Segment `segment` (from 1) of a log: address of its puddle, and its body; formatted and listed, durably. The
+    /// same one if it exists already.
+    ///
+    /// # Errors
+    /// As [`Store::acquire_log`].
+    pub fn grow_log(&self, log_id: u64, segment: u32) -> Result<(u64, Body), StoreError> {
+        let inner = self.inner();
+        let mut control = inner.begin_write("let a log grow")?;
+        if let Some(known) = control.logs.segments.get(&(log_id, segment)) {
+            return Ok(*known);
+        }
+        let size = inner
+            .options
+            .log_puddle_size
+            .checked_shl(segment.min(20))
+            .unwrap_or(SEGMENT_SIZE_MAX)
+            .min(SEGMENT_SIZE_MAX)
+            .max(inner.options.log_puddle_size);
+        let made = inner.add_segment(&mut control, log_id, segment, size)?;
+        control.logs.segments.insert((log_id, segment), made);
+        Ok(made)
+    }
+}
+
+impl Inner {
+    /// Takes a puddle, formats it as a segment and lists it.
+    fn add_segment(
+        &self,
+        control: &mut Control,
+        log_id: u64,
+        segment: u32,
+        size: u64,
+    ) -> Result<(u64, Body), StoreError> {
+        self.ensure_log_space(control)?;
+        let Some((space, used)) = control.logs.space else {
+            return Err(StoreError::ReadOnly { what: "run transactions" });
+        };
+        // SAFETY: puddles live until the store is dropped.
+        let space = unsafe { space.as_ref() };
+        if used >= capacity(space) {
+            return Err(StoreError::TooManyLogs { logs: used });
+        }
+        let (record, new) = self.log_puddle(control, Role::Log, size)?;
+        if new {
+            self.commit_new_puddle(control, &record, &[])?;
+        }
+        let puddle = self.map_log_puddle(control, record)?;
+        let body = body_of(puddle);
+        // SAFETY: mapped for writing just now, and nobody else knows the puddle.
+        unsafe { format_segment(body, control.client, log_id, segment, self.persistence) };
+        let state = if segment == 0 { ENTRY_HEAD } else { ENTRY_CONTINUATION };
+        let entry = LogSpaceEntry::new(state, record.uuid, record.addr, log_id, u64::from(segment));
+        // SAFETY: the log space is mapped for writing, the entry lies inside it (`used < capacity`), and is written
+        // under the control lock only.
+        unsafe { self.write_entry(space, used, &entry) };
+        if let Some((_, used)) = &mut control.logs.space {
+            *used += 1;
+        }
+        Ok((record.addr, body))
+    }
+
+    /// Writes one entry: all but `state`, durable; then `state`, durable.
+    ///
+    /// # Safety
+    /// The log space is mapped for writing and has room for the entry; nobody else writes to it.
+    unsafe fn write_entry(&self, space: &Puddle, index: u64, entry: &LogSpaceEntry) {
+        let at = LOG_SPACE_ENTRIES_OFFSET + index * size_of::<LogSpaceEntry>() as u64;
+        let unnamed = LogSpaceEntry { state: 0, ..*entry };
+        // SAFETY: the caller's promise; bodies begin at a page, so that the entry is one aligned cache line.
+        unsafe {
+            let target = (space.body_addr() + at) as *mut u8;
+            target.copy_from_nonoverlapping(unnamed.as_bytes().as_ptr(), size_of::<LogSpaceEntry>());
+            self.persistence.persist(target, size_of::<LogSpaceEntry>());
+            let word = target.add(offset_of!(LogSpaceEntry, state)).cast::<core::sync::atomic::AtomicU64>();
+            (*word).store(entry.state, core::sync::atomic::Ordering::Release);
+            self.persistence.persist(word.cast(), 8);
+        }
+    }
+
+    /// Makes this session's log space if there is none.
+    fn ensure_log_space(&self, control: &mut Control) -> Result<(), StoreError> {
+        if control.logs.space.is_some() {
+            return Ok(());
+        }
+        let (record, new) = self.log_puddle(control, Role::LogSpace, LOG_SPACE_SIZE)?;
+        let puddle = match self.map_log_puddle(control, record) {
+            Ok(puddle) => puddle,
+            Err(error) => {
+                if new {
+                    self.forget_unnamed(control, &record);
+                }
+                return Err(error);
+            }
+        };
+        let mut header = LogSpaceHeader {
+            prefix: HeaderPrefix::new(*b"CENLGSPC", size_of::<LogSpaceHeader>() as u32),
+            client: control.client,
+            capacity: capacity(puddle),
+            reserved: [0; 56],
+        };
+        seal(&mut header);
+        let len = puddle.body_len() as usize;
+        // SAFETY: mapped for writing just now, `len` bytes from the body's start are in the puddle, nobody else knows it.
+        unsafe {
+            let body = puddle.body_addr() as *mut u8;
+            body.write_bytes(0, len);
+            body.copy_from_nonoverlapping(header.as_bytes().as_ptr(), size_of::<LogSpaceHeader>());
+            self.persistence.persist(body, len);
+        }
+        let client = Record::Client(ClientRecord { client: control.client, log_space: record.uuid });
+        if new {
+            if let Err(error) = self.commit_new_puddle(control, &record, &[client]) {
+                // The file is gone, and so is the mapping's use; the address was given back with it.
+                control.graveyard.extend(control.puddles.remove(&record.uuid));
+                let _ = puddle.refuse(&*self.medium);
+                return Err(error);
+            }
+        } else {
+            self.commit(control, &[client])?;
+        }
+        control.logs.space = Some((NonNull::from(puddle), 0));
+        Ok(())
+    }
+
+    /// A puddle for logs: the smallest spare one that is large enough and sound, else a new one that no record names
+    /// yet (`true`).
+    fn log_puddle(&self, control: &mut Control, role: Role, size: u64) -> Result<(PuddleRecord, bool), StoreError> {
+        loop {
+            let best = control
+                .logs
+                .spare
+                .iter()
+                .enumerate()
+                .filter(|(_, p)| p.role == role && p.size >= size)
+                .min_by_key(|(_, p)| p.size)
+                .map(|(i, _)| i);
+            let Some(best) = best else { break };
+            let record = control.logs.spare.swap_remove(best);
+            // A damaged spare puddle is passed over: there is nothing in it.
+            if verify_file(&*self.medium, &record, self.uuid, true).map_err(|e| self.failed(e))?.is_none() {
+                return Ok((record, false));
+            }
+        }
+        Ok((self.new_puddle(control, PoolId(0), role, 0, size)?, true))
+    }
+
+    fn map_log_puddle<'a>(&self, control: &mut Control, record: PuddleRecord) -> Result<&'a Puddle, StoreError> {
+        let puddle = self.own(control, record, MapMode::ReadWrite);
+        // SAFETY: puddles live until the store is dropped; callers use the reference within.
+        let puddle = unsafe { puddle.as_ref() };
+        puddle.set_mode(&*self.medium, MapMode::ReadWrite).map_err(|e| self.failed(e))?;
+        puddle.map(&*self.medium).map_err(|e| self.failed(e))?;
+        Ok(puddle)
+    }
+
+    /// Gives up a new puddle that no record names.
+    fn forget_unnamed(&self, control: &mut Control, record: &PuddleRecord) {
+        self.forget(control, record);
+        let file = file_name(record.uuid);
+        let _ = self.medium.remove(core::str::from_utf8(&file).unwrap_or_default());
+    }
+
+    /// Records that end this session's use of the catalog, and the spare puddles that go with it.
+    pub(crate) fn closing_records(&self, control: &Control) -> (Vec<Record>, Vec<PuddleRecord>) {
+        let mut records = Vec::new();
+        let state = &control.catalog.state;
+        let client = control.client;
+        if state.leases.keys().any(|(holder, _)| *holder == client) {
+            records.push(Record::LeasesEnded(client));
+        }
+        if state.clients.contains_key(&client) {
+            records.push(Record::ClientRemoved(client));
+        }
+        let surplus: Vec<PuddleRecord> = control.logs.spare.iter().skip(SPARE_MAX).copied().collect();
+        records.extend(surplus.iter().map(|p| Record::PuddleRemoved(p.uuid)));
+        (records, surplus)
+    }
+}
+
+/// Entries that a log space has room for.
+pub(crate) fn capacity(space: &Puddle) -> u64 {
+    space.body_len().saturating_sub(LOG_SPACE_ENTRIES_OFFSET) / size_of::<LogSpaceEntry>() as u64
+}
+
+/// A log puddle's body as `cenote_log` wants it.
+pub(crate) fn body_of(puddle: &Puddle) -> Body {
+    Body { ptr: puddle.body_addr() as *mut u8, len: puddle.body_len() }
+}

@@ -1,0 +1,129 @@
+//! What the caller decides: nothing here is guessed for them.
+
+use cenote_layout::catalog::{HeapKind, PoolMode};
+use cenote_layout::id::Uuid;
+use cenote_medium::Durability;
+use std::time::Duration;
+
+/// What somebody wants to do with a store or a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// Read and write: one process at a time.
+    ReadWrite,
+    /// Read: any number of processes, none of which changes a byte of any file.
+    ReadOnly,
+}
+
+/// What to do when something is damaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum DamagePolicy {
+    /// Refuse what is damaged, with its name: the store if its catalog is, a pool if one of its puddles is.
+    #[default]
+    Refuse,
+    /// Open what is damaged read-only, without the damaged part.
+    ReadOnly,
+    /// Leave out what is damaged. A pool with a damaged puddle opens read-only without it; a store whose catalog has
+    /// lost records opens for writing, and its files are kept as they are, so that nothing more is lost.
+    SkipDamaged,
+}
+
+/// What to do with pools that were held writable, at a durability level that does not cover it, when power failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum PowerLossPolicy {
+    /// Refuse to open them.
+    #[default]
+    Refuse,
+    /// Open them read-only, as they are, their logs not replayed.
+    ReadOnly,
+    /// Replay what logs there are and open them as they are then.
+    AsIs,
+}
+
+/// How a store is formatted.
+#[derive(Clone, Debug)]
+pub struct FormatOptions {
+    /// First address of the window, a multiple of 2 MiB. `None`: chosen from the UUID, so that two stores rarely
+    /// conflict, and free in this process.
+    pub window_base: Option<u64>,
+    /// Bytes of the window: how much all puddles together can take. A multiple of 2 MiB. Address space only.
+    pub window_len: u64,
+    /// Identity of the store. `None`: a random one. A fixed one makes tests repeatable.
+    pub uuid: Option<Uuid>,
+}
+
+impl Default for FormatOptions {
+    fn default() -> Self {
+        Self { window_base: None, window_len: 1 << 40, uuid: None }
+    }
+}
+
+/// How a store is opened.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// For writing or for reading.
+    pub access: Access,
+    /// How long to wait for a store that somebody else has open. Zero: not at all.
+    pub lock_timeout: Duration,
+    /// What to do when something is damaged.
+    pub damage: DamagePolicy,
+    /// What to do with pools that a loss of power may have torn.
+    pub power_loss: PowerLossPolicy,
+    /// Durability level of commits. `None`: what the medium gives. Asking for `power` where the medium gives only
+    /// `process` is refused.
+    pub durability: Option<Durability>,
+    /// Bytes of a log's first puddle; further ones are larger. A multiple of 4 KiB, at least 8 KiB.
+    pub log_puddle_size: u64,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            access: Access::ReadWrite,
+            lock_timeout: Duration::ZERO,
+            damage: DamagePolicy::default(),
+            power_loss: PowerLossPolicy::default(),
+            durability: None,
+            log_puddle_size: 256 << 10,
+        }
+    }
+}
+
+impl OpenOptions {
+    /// Options of a read-only open.
+    #[must_use]
+    pub fn read_only() -> Self {
+        Self { access: Access::ReadOnly, ..Self::default() }
+    }
+}
+
+/// How a pool is created.
+#[derive(Clone, Debug)]
+pub struct PoolOptions {
+    /// Its allocator.
+    pub heap: HeapKind,
+    /// Its mode.
+    pub mode: PoolMode,
+    /// Bytes of its first puddle: a multiple of 4 KiB, at least [`PoolOptions::PUDDLE_SIZE_MIN`].
+    pub puddle_size: u64,
+    /// Most bytes that the pool may take.
+    pub size_max: u64,
+    /// Permission bits, as of a file.
+    pub permissions: u32,
+}
+
+impl PoolOptions {
+    /// Least bytes of a heap puddle: metadata and one superblock of 64 KiB.
+    pub const PUDDLE_SIZE_MIN: u64 = cenote_layout::heap::HEAP_PUDDLE_SIZE_MIN;
+}
+
+impl Default for PoolOptions {
+    fn default() -> Self {
+        Self {
+            heap: HeapKind::Traced,
+            mode: PoolMode::Direct,
+            puddle_size: 2 << 20,
+            size_max: u64::MAX,
+            permissions: 0o600,
+        }
+    }
+}

@@ -1,0 +1,470 @@
+//! Pools: named collections of puddles (PUD-10; Puddles paper, 3.1 and 4.4).
+//!
+//! # Updates in several steps
+//!
+//! **Create a pool.** (1) the root puddle's file is made and synced: an orphan; (2) one batch names pool and puddle:
+//! **the catalog's batch commits**; (3) nothing else.
+//!
+//! **Take a puddle.** The same with an existing pool; after the batch it becomes findable and is mapped.
+//!
+//! **Remove a pool.** (1) one batch takes pool and puddles out: **the catalog's batch commits**; (2) files are
+//! removed, the directory synced. What a crash leaves of the files is orphans, and goes at the next writable open.
+
+use crate::error::{StoreError, concerns};
+use crate::options::{Access, DamagePolicy, PoolOptions, PowerLossPolicy};
+use crate::puddle::{DIR, Puddle, create_file, file_name, verify_file};
+use crate::report::Damage;
+use crate::store::{Control, Inner, Store};
+use cenote_layout::PAGE_SIZE;
+use cenote_layout::catalog::{POOL_NAME_LEN_MAX, PoolRecord, PuddleRecord, Record};
+use cenote_layout::heap::HeapGeometry;
+use cenote_layout::id::PoolId;
+use cenote_layout::puddle::Role;
+use cenote_medium::MapMode;
+use core::ptr::NonNull;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// A pool as the store's list has it.
+#[derive(Clone, Debug)]
+pub struct PoolInfo {
+    /// What the catalog says.
+    pub record: PoolRecord,
+    /// Bytes of its puddles.
+    pub bytes: u64,
+    /// Number of its puddles.
+    pub puddles: u64,
+    /// Whether this process has it open.
+    pub opened: bool,
+}
+
+/// What the handles of one pool share.
+#[derive(Debug)]
+pub(crate) struct PoolCore {
+    record: PoolRecord,
+    /// In index order. They live until the store is dropped, and every handle holds the store.
+    puddles: RwLock<Vec<NonNull<Puddle>>>,
+    damage: Vec<Damage>,
+}
+
+// SAFETY: the pointers are to `Puddle`s, which are `Sync` and outlive every handle.
+unsafe impl Send for PoolCore {}
+// SAFETY: as above.
+unsafe impl Sync for PoolCore {}
+
+/// An open pool. Cloning is cheap; while a handle lives, the store is open.
+#[derive(Clone, Debug)]
+pub struct PoolHandle {
+    core: Arc<PoolCore>,
+    store: Store,
+    writable: bool,
+}
+
+impl PoolHandle {
+    /// Its number.
+    #[must_use]
+    pub fn id(&self) -> PoolId {
+        self.core.record.id
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.core.record.name
+    }
+
+    /// The store that it belongs to.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// What the catalog says about it.
+    #[must_use]
+    pub fn record(&self) -> &PoolRecord {
+        &self.core.record
+    }
+
+    /// Whether this handle may write. False too where a policy opened the pool read-only.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// What is damaged in it: those puddles cannot be touched.
+    #[must_use]
+    pub fn damage(&self) -> &[Damage] {
+        &self.core.damage
+    }
+
+    /// Whether the heap must compute again which blocks are allocated, because power failed while the pool was held writable. Stays so, over any number
+    /// of opens, until [`PoolHandle::trace_done`].
+    #[must_use]
+    pub fn trace_due(&self) -> bool {
+        self.store.inner().control().catalog.state.trace_due.contains(&self.id())
+    }
+
+    /// Records that the heap has done so; its marks are on the medium or will be lost together with this session, whose loss of power makes tracing due again. One catalog batch, if tracing was due.
+    ///
+    /// # Errors
+    /// A read-only handle; an error of the medium: then tracing stays due.
+    pub fn trace_done(&self) -> Result<(), StoreError> {
+        if !self.trace_due() {
+            return Ok(());
+        }
+        if !self.writable {
+            return Err(StoreError::PoolReadOnly { name: self.name().into(), what: "recover it" });
+        }
+        let inner = self.store.inner();
+        let mut control = inner.begin_write("recover a pool")?;
+        inner.commit(&mut control, &[Record::Traced(self.id())])
+    }
+
+    /// Its puddles as they are now, in index order. Others may take more.
+    #[must_use]
+    pub fn puddles(&self) -> Vec<&Puddle> {
+        let puddles = self.core.puddles.read().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: puddles live until the store is dropped, which this handle keeps open.
+        puddles.iter().map(|p| unsafe { p.as_ref() }).collect()
+    }
+
+    /// The root puddle, unless it is damaged.
+    #[must_use]
+    pub fn root_puddle(&self) -> Option<&Puddle> {
+        let puddles = self.core.puddles.read().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: as in `puddles`.
+        puddles.first().map(|p| unsafe { p.as_ref() }).filter(|p| p.index() == 0)
+    }
+
+    /// Grows the pool by a puddle of `size` bytes, zero but for its header, mapped for writing.
+    ///
+    /// # Errors
+    /// A size that no puddle can have, a full pool, window or disk, a read-only handle. The pool is as before.
+    pub fn take_puddle(&self, size: u64) -> Result<&Puddle, StoreError> {
+        if !self.writable {
+            return Err(StoreError::PoolReadOnly { name: self.name().into(), what: "let it grow" });
+        }
+        let inner = self.store.inner();
+        let mut control = inner.begin_write("let a pool grow")?;
+        let state = &control.catalog.state;
+        let existing = state.puddles_of(self.id());
+        let used: u64 = existing.iter().map(|p| p.size).sum();
+        let index = existing.last().map_or(0, |p| p.index + 1);
+        check_size(size, index == 0)?;
+        if used.checked_add(size).is_none_or(|total| total > self.core.record.size_max) {
+            return Err(StoreError::PoolFull {
+                name: self.name().into(),
+                wanted: size,
+                used,
+                size_max: self.core.record.size_max,
+            });
+        }
+        let record = inner.new_puddle(&mut control, self.id(), Role::Heap, index, size)?;
+        inner.commit_new_puddle(&mut control, &record, &[])?;
+        let puddle = inner.own(&mut control, record, MapMode::ReadWrite);
+        // SAFETY: it lives until the store is dropped, and its range was checked to lie in the window.
+        let puddle = unsafe {
+            inner.window.insert(puddle.as_ref());
+            self.core.puddles.write().unwrap_or_else(PoisonError::into_inner).push(puddle);
+            puddle.as_ref()
+        };
+        puddle.map(&*inner.medium).map_err(|error| inner.failed(error))?;
+        Ok(puddle)
+    }
+}
+
+/// Refuses sizes that no heap puddle can have.
+fn check_size(size: u64, root: bool) -> Result<(), StoreError> {
+    let bad = |reason| Err(StoreError::PuddleSize { size, reason });
+    if size == 0 || !size.is_multiple_of(PAGE_SIZE) {
+        return bad("it is not a multiple of 4096");
+    }
+    if size > 1 << 46 {
+        return bad("that is more than any window has");
+    }
+    if HeapGeometry::new(size, root).is_none() {
+        return bad("there is no room for a heap: take at least 128 KiB, for large puddles more");
+    }
+    Ok(())
+}
+
+/// Refuses names that would be trouble in messages and on command lines.
+fn check_name(name: &str) -> Result<(), StoreError> {
+    let bad = |reason| Err(StoreError::PoolName { name: name.chars().take(80).collect(), reason });
+    if name.is_empty() {
+        return bad("it is empty");
+    }
+    if name.len() > POOL_NAME_LEN_MAX {
+        return bad("it has more than 255 bytes");
+    }
+    if name.chars().any(char::is_control) {
+        return bad("it has control characters");
+    }
+    if name.trim() != name {
+        return bad("it begins or ends with a space");
+    }
+    Ok(())
+}
+
+impl Store {
+    /// All pools, by number.
+    #[must_use]
+    pub fn pools(&self) -> Vec<PoolInfo> {
+        let control = self.inner().control();
+        let state = &control.catalog.state;
+        let mut sums: std::collections::BTreeMap<PoolId, (u64, u64)> = Default::default();
+        for puddle in state.puddles.values() {
+            let sum = sums.entry(puddle.pool).or_default();
+            *sum = (sum.0 + puddle.size, sum.1 + 1);
+        }
+        let info = |record: &PoolRecord| {
+            let (bytes, puddles) = sums.get(&record.id).copied().unwrap_or_default();
+            let opened = control.pools.get(&record.id).is_some_and(|core| Arc::strong_count(core) > 1);
+            PoolInfo { record: record.clone(), bytes, puddles, opened }
+        };
+        state.pools.values().map(info).collect()
+    }
+
+    /// Creates a pool with its root puddle. It is durable on return; open it with [`Store::open_pool`].
+    ///
+    /// # Errors
+    /// A bad or taken name, a size that no puddle can have or that does not fit, a full disk. Nothing has changed then.
+    pub fn create_pool(&self, name: &str, options: &PoolOptions) -> Result<PoolId, StoreError> {
+        check_name(name)?;
+        check_size(options.puddle_size, true)?;
+        if options.size_max < options.puddle_size {
+            return Err(StoreError::PoolFull {
+                name: name.into(),
+                wanted: options.puddle_size,
+                used: 0,
+                size_max: options.size_max,
+            });
+        }
+        let inner = self.inner();
+        let mut control = inner.begin_write("create a pool")?;
+        if control.catalog.state.names.contains_key(name) {
+            return Err(StoreError::PoolExists { name: name.into() });
+        }
+        let id = PoolId(control.catalog.state.next_pool);
+        let pool = PoolRecord {
+            id,
+            name: name.into(),
+            mode: options.mode,
+            heap: options.heap,
+            puddle_size: options.puddle_size,
+            size_max: options.size_max,
+            uid: cenote_sys::process::uid(),
+            gid: cenote_sys::process::gid(),
+            permissions: options.permissions,
+            created_at_s: inner.medium.now_s(),
+        };
+        let record = inner.new_puddle(&mut control, id, Role::Heap, 0, options.puddle_size)?;
+        inner.commit_new_puddle(&mut control, &record, &[Record::Pool(pool)])?;
+        Ok(id)
+    }
+
+    /// Removes a pool and everything in it, durably. Pointers into it from other pools dangle.
+    ///
+    /// # Errors
+    /// The name is not known, or the pool is open.
+    pub fn remove_pool(&self, name: &str) -> Result<(), StoreError> {
+        let inner = self.inner();
+        let mut control = inner.begin_write("remove a pool")?;
+        let id = find(&control, name)?;
+        if control.pools.get(&id).is_some_and(|core| Arc::strong_count(core) > 1) {
+            return Err(StoreError::PoolInUse { name: name.into() });
+        }
+        let puddles = control.catalog.state.puddles_of(id);
+        let mut records: Vec<Record> = puddles.iter().map(|p| Record::PuddleRemoved(p.uuid)).collect();
+        records.push(Record::PoolRemoved(id));
+        inner.commit(&mut control, &records)?;
+        control.pools.remove(&id);
+        control.damage.retain(|damage| !matches!(damage, Damage::Puddle { pool, .. } if *pool == id));
+        for record in &puddles {
+            inner.forget(&mut control, record);
+            let file = file_name(record.uuid);
+            // Left over files are orphans; the next writable open removes them.
+            let _ = inner.medium.remove(core::str::from_utf8(&file).unwrap_or_default());
+        }
+        inner.medium.sync_dir(DIR).map_err(|error| inner.failed(error))
+    }
+
+    /// Opens a pool. For writing, a lease is recorded before anything is mapped. Only the root puddle is mapped; the
+    /// others follow when they are touched.
+    ///
+    /// The handle may be read-only although writing was asked for, if a policy says so: see [`PoolHandle::is_writable`].
+    ///
+    /// # Errors
+    /// The name is not known; the store is open read-only; the pool is damaged, or not covered, and the policy is to
+    /// refuse; a log that concerns it is set aside and writing is wanted.
+    pub fn open_pool(&self, name: &str, access: Access) -> Result<PoolHandle, StoreError> {
+        let inner = self.inner();
+        inner.check_usable()?;
+        if access == Access::ReadWrite && !inner.writable {
+            return Err(StoreError::ReadOnly { what: "open a pool for writing" });
+        }
+        let mut control = inner.control();
+        let id = find(&control, name)?;
+        let mut writable = access == Access::ReadWrite;
+        if control.catalog.state.not_covered.contains(&id) {
+            match inner.options.power_loss {
+                PowerLossPolicy::Refuse => return Err(StoreError::PoolNotCovered { name: name.into() }),
+                PowerLossPolicy::ReadOnly => writable = false,
+                // Recovery has taken the pool out of the set if it could write; else it is read-only anyway.
+                PowerLossPolicy::AsIs => {}
+            }
+        }
+        let core = match control.pools.get(&id) {
+            Some(core) => Arc::clone(core),
+            None => self.make_core(&mut control, id)?,
+        };
+        if !core.damage.is_empty() {
+            if inner.options.damage == DamagePolicy::Refuse {
+                return Err(StoreError::PoolDamaged { name: name.into(), damage: core.damage.clone() });
+            }
+            writable = false;
+        }
+        if writable {
+            let damage: Vec<Damage> = concerns(&control.damage, id)
+                .into_iter()
+                .filter(|d| matches!(d, Damage::Log { .. } | Damage::LogSpace { .. }))
+                .collect();
+            if !damage.is_empty() {
+                return Err(StoreError::PoolLogDamaged { name: name.into(), damage });
+            }
+            inner.check_poisoned()?;
+            inner.lease_writable(&mut control, id)?;
+        }
+        let handle = PoolHandle { core, store: self.clone(), writable };
+        for puddle in handle.puddles() {
+            if writable {
+                puddle.set_mode(&*inner.medium, MapMode::ReadWrite).map_err(|e| inner.failed(e))?;
+            }
+            if puddle.index() == 0 || inner.eager {
+                puddle.map(&*inner.medium).map_err(|e| inner.failed(e))?;
+            }
+        }
+        control.pools.insert(id, Arc::clone(&handle.core));
+        Ok(handle)
+    }
+
+    /// Looks at every puddle of a pool and makes the sound ones findable, read-only for now.
+    fn make_core(&self, control: &mut Control, id: PoolId) -> Result<Arc<PoolCore>, StoreError> {
+        let inner = self.inner();
+        let Some(record) = control.catalog.state.pools.get(&id).cloned() else {
+            return Err(StoreError::PoolUnknown { name: id.to_string() });
+        };
+        let records = control.catalog.state.puddles_of(id);
+        let mut damage: Vec<Damage> = control
+            .damage
+            .iter()
+            .filter(|d| matches!(d, Damage::Puddle { uuid, pool, .. }
+                if *pool == id && !control.catalog.state.puddles.contains_key(uuid)))
+            .cloned()
+            .collect();
+        let mut sound = Vec::new();
+        let mut expected = 0;
+        for puddle in records {
+            while expected < puddle.index {
+                damage.push(lost_record(id, expected));
+                expected += 1;
+            }
+            expected = puddle.index + 1;
+            match verify_file(&*inner.medium, &puddle, inner.uuid, inner.writable)? {
+                None => sound.push(puddle),
+                Some(detail) => {
+                    damage.push(Damage::Puddle { uuid: puddle.uuid, pool: id, index: puddle.index, detail });
+                }
+            }
+        }
+        if expected == 0 {
+            damage.push(lost_record(id, 0));
+        }
+        let puddles = sound
+            .into_iter()
+            .map(|record| {
+                let puddle = inner.own(control, record, MapMode::ReadOnly);
+                // SAFETY: it lives until the store is dropped; `State::check` saw to its range.
+                unsafe { inner.window.insert(puddle.as_ref()) };
+                puddle
+            })
+            .collect();
+        Ok(Arc::new(PoolCore { record, puddles: RwLock::new(puddles), damage }))
+    }
+}
+
+fn lost_record(pool: PoolId, index: u32) -> Damage {
+    let detail = "the catalog has no record of it".into();
+    Damage::Puddle { uuid: cenote_layout::id::Uuid::NIL, pool, index, detail }
+}
+
+fn find(control: &Control, name: &str) -> Result<PoolId, StoreError> {
+    control.catalog.state.names.get(name).copied().ok_or_else(|| StoreError::PoolUnknown { name: name.into() })
+}
+
+impl Inner {
+    /// Creates the file of a new puddle; nobody knows it yet.
+    pub(crate) fn new_puddle(
+        &self,
+        control: &mut Control,
+        pool: PoolId,
+        role: Role,
+        index: u32,
+        size: u64,
+    ) -> Result<PuddleRecord, StoreError> {
+        let Some(addr) = control.space.take(size) else {
+            return Err(StoreError::WindowFull {
+                wanted: size,
+                window_len: self.window.len(),
+                free: control.space.free_bytes(),
+            });
+        };
+        let made = self.random_uuid().and_then(|uuid| {
+            let record = PuddleRecord { uuid, pool, role, index, addr, size };
+            create_file(&*self.medium, &record, self.uuid).map_err(|error| self.failed(error))?;
+            Ok(record)
+        });
+        if made.is_err() {
+            control.space.give_back(addr, size);
+        }
+        made
+    }
+
+    /// Names a new puddle, and whatever belongs to it, in one batch. On failure the file is removed again.
+    pub(crate) fn commit_new_puddle(
+        &self,
+        control: &mut Control,
+        record: &PuddleRecord,
+        with: &[Record],
+    ) -> Result<(), StoreError> {
+        let mut records = vec![Record::Puddle(*record)];
+        records.splice(0..0, with.iter().cloned());
+        self.commit(control, &records).inspect_err(|_| {
+            // Where the batch may have been made after all the store is poisoned, and the file has to stay.
+            if self.check_poisoned().is_ok() {
+                let file = file_name(record.uuid);
+                let _ = self.medium.remove(core::str::from_utf8(&file).unwrap_or_default());
+                control.space.give_back(record.addr, record.size);
+            }
+        })
+    }
+
+    /// The [`Puddle`] of a record, made if need be; it lives until the store is dropped.
+    pub(crate) fn own(&self, control: &mut Control, record: PuddleRecord, mode: MapMode) -> NonNull<Puddle> {
+        *control.puddles.entry(record.uuid).or_insert_with(|| NonNull::from(Box::leak(Box::new(Puddle::new(record, mode)))))
+    }
+
+    /// Takes a removed puddle out of the window. Its memory stays until the store is dropped.
+    pub(crate) fn forget(&self, control: &mut Control, record: &PuddleRecord) {
+        let mut unmapped = true;
+        if let Some(puddle) = control.puddles.remove(&record.uuid) {
+            // SAFETY: owned by `control` until the store is dropped.
+            let puddle_ref = unsafe { puddle.as_ref() };
+            self.window.remove(puddle_ref);
+            unmapped = puddle_ref.refuse(&*self.medium).is_ok();
+            control.graveyard.push(puddle);
+        }
+        if unmapped {
+            control.space.give_back(record.addr, record.size);
+        }
+    }
+}

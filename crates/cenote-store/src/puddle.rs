@@ -1,0 +1,290 @@
+//! A puddle of an open store: what is known of it, and whether it is mapped.
+//!
+//! A [`Puddle`] stays at its address in memory until the store is dropped, so that references to it can be taken
+//! without locks. Its mapping state is one word:
+//!
+//! ```text
+//! ABSENT -> MAPPING -> MAPPED      mapped by the first who needs it: a fault, or `ensure_mapped`; others wait
+//!              |-----> ABSENT      mapping failed; the next one tries again and gets the error
+//! REFUSED                          damaged, or removed: never mapped
+//! ```
+
+use cenote_layout::catalog::PuddleRecord;
+use cenote_layout::header::{self, HeaderPrefix, read};
+use cenote_layout::id::{PoolId, Uuid};
+use cenote_layout::puddle::{PuddleHeader, Role, header_space};
+use cenote_layout::PAGE_SIZE;
+use cenote_medium::{MapMode, Medium, MediumError};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
+use zerocopy::IntoBytes;
+
+/// The directory of puddle files.
+pub(crate) const DIR: &str = "puddles";
+
+const ABSENT: u32 = 0;
+const MAPPING: u32 = 1;
+const MAPPED: u32 = 2;
+const REFUSED: u32 = 3;
+
+/// A fixed-size region of a store: one file, one range of addresses.
+#[derive(Debug)]
+pub struct Puddle {
+    record: PuddleRecord,
+    /// `puddles/<32 hex digits>`.
+    name: [u8; 40],
+    state: AtomicU32,
+    mode: AtomicU8,
+    /// For the heap to hang its volatile data about this puddle on. Null at first; whoever sets it frees it.
+    pub heap_slot: AtomicPtr<()>,
+}
+
+impl Puddle {
+    pub(crate) fn new(record: PuddleRecord, mode: MapMode) -> Self {
+        Self {
+            record,
+            name: file_name(record.uuid),
+            state: AtomicU32::new(ABSENT),
+            mode: AtomicU8::new(encode_mode(mode)),
+            heap_slot: AtomicPtr::new(core::ptr::null_mut()),
+        }
+    }
+
+    /// Its identity, and the name of its file.
+    #[must_use]
+    pub fn uuid(&self) -> Uuid {
+        self.record.uuid
+    }
+
+    /// First address, a multiple of 2 MiB.
+    #[inline]
+    #[must_use]
+    pub fn addr(&self) -> u64 {
+        self.record.addr
+    }
+
+    /// Bytes, header included.
+    #[inline]
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.record.size
+    }
+
+    /// Its pool; 0 for logs and log spaces.
+    #[inline]
+    #[must_use]
+    pub fn pool(&self) -> PoolId {
+        self.record.pool
+    }
+
+    /// What it is for.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        self.record.role
+    }
+
+    /// Its number in its pool; 0 is the root puddle.
+    #[inline]
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.record.index
+    }
+
+    /// Address of the body: what follows the header space.
+    #[must_use]
+    pub fn body_addr(&self) -> u64 {
+        self.record.addr + header_space(self.record.size)
+    }
+
+    /// Bytes of the body.
+    #[must_use]
+    pub fn body_len(&self) -> u64 {
+        self.record.size - header_space(self.record.size)
+    }
+
+    /// Whether it is mapped now.
+    #[inline]
+    #[must_use]
+    pub fn is_mapped(&self) -> bool {
+        self.state.load(Ordering::Acquire) == MAPPED
+    }
+
+    /// Whether it is damaged or gone and can never be mapped.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        self.state.load(Ordering::Acquire) == REFUSED
+    }
+
+    /// Whether stores into it are allowed once it is mapped.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        decode_mode(self.mode.load(Ordering::Acquire)) == MapMode::ReadWrite
+    }
+
+    pub(crate) fn file_name(&self) -> &str {
+        core::str::from_utf8(&self.name).unwrap_or_default()
+    }
+
+    pub(crate) fn mode(&self) -> MapMode {
+        decode_mode(self.mode.load(Ordering::Acquire))
+    }
+
+    /// Maps it if it is not mapped. Allocates nothing and takes no lock but waits while another thread maps it: may be
+    /// called by the fault handler. `Ok(false)`: it is refused.
+    pub(crate) fn map(&self, medium: &dyn Medium) -> Result<bool, MediumError> {
+        loop {
+            match self.state.compare_exchange(ABSENT, MAPPING, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => {
+                    let result = medium.map(self.file_name(), self.addr(), self.size(), self.mode());
+                    self.state.store(if result.is_ok() { MAPPED } else { ABSENT }, Ordering::Release);
+                    return result.map(|()| true);
+                }
+                Err(MAPPED) => return Ok(true),
+                Err(REFUSED) => return Ok(false),
+                Err(_) => std::thread::yield_now(),
+            }
+        }
+    }
+
+    /// Takes the mapping away; threads that touch the puddle meanwhile wait in the fault handler and map it again.
+    pub(crate) fn unmap(&self, medium: &dyn Medium) -> Result<(), MediumError> {
+        self.unmap_to(medium, ABSENT)
+    }
+
+    /// Takes the mapping away for good.
+    pub(crate) fn refuse(&self, medium: &dyn Medium) -> Result<(), MediumError> {
+        self.unmap_to(medium, REFUSED)
+    }
+
+    fn unmap_to(&self, medium: &dyn Medium, next: u32) -> Result<(), MediumError> {
+        loop {
+            match self.state.compare_exchange(MAPPED, MAPPING, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => {
+                    let result = medium.unmap(self.addr(), self.size());
+                    self.state.store(if result.is_ok() { next } else { MAPPED }, Ordering::Release);
+                    return result;
+                }
+                Err(ABSENT) => {
+                    if self.state.compare_exchange(ABSENT, next, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                        return Ok(());
+                    }
+                }
+                Err(REFUSED) => return Ok(()),
+                Err(_) => std::thread::yield_now(),
+            }
+        }
+    }
+
+    /// Changes how it is mapped, now and later.
+    pub(crate) fn set_mode(&self, medium: &dyn Medium, mode: MapMode) -> Result<(), MediumError> {
+        if self.mode() == mode {
+            return Ok(());
+        }
+        let was_mapped = self.is_mapped();
+        self.unmap(medium)?;
+        self.mode.store(encode_mode(mode), Ordering::Release);
+        if was_mapped {
+            self.map(medium)?;
+        }
+        Ok(())
+    }
+}
+
+const fn encode_mode(mode: MapMode) -> u8 {
+    match mode {
+        MapMode::ReadWrite => 0,
+        MapMode::ReadOnly => 1,
+        MapMode::PrivateCopy => 2,
+    }
+}
+
+const fn decode_mode(byte: u8) -> MapMode {
+    match byte {
+        0 => MapMode::ReadWrite,
+        1 => MapMode::ReadOnly,
+        _ => MapMode::PrivateCopy,
+    }
+}
+
+/// The name of a puddle's file.
+pub(crate) fn file_name(uuid: Uuid) -> [u8; 40] {
+    let mut name = *b"puddles/00000000000000000000000000000000";
+    name[8..].copy_from_slice(&uuid.to_hex());
+    name
+}
+
+/// The header of a new puddle.
+pub(crate) fn make_header(record: &PuddleRecord, store: Uuid) -> PuddleHeader {
+    let mut header = PuddleHeader {
+        prefix: HeaderPrefix::new(*b"CENPUDDL", size_of::<PuddleHeader>() as u32),
+        uuid: record.uuid,
+        store,
+        addr: record.addr,
+        size: record.size,
+        pool: record.pool,
+        role: record.role as u32,
+        index: record.index,
+        generation: 1,
+        reserved: [0; 3976],
+    };
+    header::seal(&mut header);
+    header
+}
+
+/// Creates a puddle's file: space taken, header written, durable. Nobody knows the file until a record names it; on
+/// failure it is removed again.
+pub(crate) fn create_file(medium: &dyn Medium, record: &PuddleRecord, store: Uuid) -> Result<(), MediumError> {
+    let name = file_name(record.uuid);
+    let name = core::str::from_utf8(&name).unwrap_or_default();
+    medium.create(name, record.size)?;
+    let header = make_header(record, store);
+    let done = medium
+        .write_at(name, 0, header.as_bytes())
+        .and_then(|()| medium.sync(name))
+        .and_then(|()| medium.sync_dir(DIR));
+    if done.is_err() {
+        let _ = medium.remove(name);
+    }
+    done
+}
+
+/// Compares a puddle's file with its record: there, as long as it should be, with its own header. `Ok(Some(why))` if
+/// it is damaged; `Err` if that cannot be found out.
+pub(crate) fn verify_file(
+    medium: &dyn Medium,
+    record: &PuddleRecord,
+    store: Uuid,
+    writing: bool,
+) -> Result<Option<String>, MediumError> {
+    let name = file_name(record.uuid);
+    let name = core::str::from_utf8(&name).unwrap_or_default();
+    let len = match medium.len(name) {
+        Ok(len) => len,
+        Err(error) if error.is_not_found() => {
+            return Ok(Some(format!("its file {name} is missing; restore it from a copy of the store")));
+        }
+        Err(error) => return Err(error),
+    };
+    if len != record.size {
+        let what = if len < record.size { "truncated" } else { "made longer" };
+        return Ok(Some(format!("its file {name} was {what}: it has {len} bytes, not {}", record.size)));
+    }
+    let mut bytes = [0; PAGE_SIZE as usize];
+    let len = match medium.read_at(name, 0, &mut bytes) {
+        Ok(len) => len,
+        Err(error) => return Ok(Some(format!("its header cannot be read: {error}"))),
+    };
+    let header = match read::<PuddleHeader>(&bytes[..len], writing) {
+        Ok(header) => header,
+        Err(error) => return Ok(Some(error.to_string())),
+    };
+    let expected = make_header(record, store);
+    let same = (header.uuid, header.store, header.addr, header.size, header.pool, header.role, header.index)
+        == (expected.uuid, expected.store, expected.addr, expected.size, expected.pool, expected.role, expected.index);
+    if same {
+        return Ok(None);
+    }
+    Ok(Some(format!(
+        "its header is of another puddle: {} of store {}, {} bytes at {:#x}",
+        header.uuid, header.store, header.size, header.addr
+    )))
+}

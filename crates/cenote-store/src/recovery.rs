@@ -1,0 +1,449 @@
+//! Recovery at open: application-independent, before any mapping is handed out (PUD-2, PUD-3; Puddles paper, 4.1).
+//!
+//! For every client that the catalog still names, that is every session that did not end well, its logs are found
+//! through its log space and replayed by `cenote_log::replay`. What a log may write is what its owner had writable
+//! leases on; everything else is refused and the log set aside.
+//!
+//! # States, and what commits
+//!
+//! 1. Nothing has happened: the catalog names the dead clients, the superblock the boot under which they lived.
+//! 2. Some logs are replayed. Replay is idempotent, and a further crash starts again at 1, with the old boot id still
+//!    in the superblock: what was a loss of power stays one until the end.
+//! 3. One batch ends the dead clients' leases, removes them, and gives this session the leases that it inherits: **the
+//!    catalog's batch commits the recovery**.
+//! 4. The superblock says "open" under this boot and this client.
+//!
+//! A read-only open stops after 2, and does that in private pages.
+//!
+//! # What stays
+//!
+//! * A client with a log that failed its checks, or a log space that cannot be read: it keeps client record, leases and
+//!   logs. Its pools are reported and open read-only, at this open and later ones, until they are removed.
+//! * A client with a log that needs a damaged puddle: the log is not touched, so that it can be replayed when the puddle has been
+//!   brought back.
+//! * A client that wrote to pools which a loss of power may have torn, unless the caller takes them as they are: a
+//!   record says so, and the logs wait for a later decision.
+
+use crate::options::PowerLossPolicy;
+use crate::puddle::{Puddle, verify_file};
+use crate::report::{Damage, LogReport, OpenReport};
+use crate::store::{Control, Inner};
+use cenote_layout::catalog::{LeaseRecord, PuddleRecord, Record};
+use cenote_layout::header::read;
+use cenote_layout::id::{PoolId, Uuid};
+use cenote_layout::log::LogHeader;
+use cenote_layout::log_space::{ENTRY_FREE, ENTRY_HEAD, LOG_SPACE_ENTRIES_OFFSET, LogSpaceEntry, LogSpaceHeader};
+use cenote_layout::puddle::{Role, header_space};
+use cenote_layout::superblock::DURABILITY_POWER;
+use cenote_log::{Body, CrashKind, Outcome, Refusal, ReplayTarget, inspect, replay};
+use cenote_medium::{Durability, MapMode, MediumError, Persistence};
+use core::ptr::NonNull;
+use std::collections::{BTreeMap, BTreeSet};
+use zerocopy::FromBytes;
+
+/// What recovery decides about one client.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    /// Its logs are empty now: it can go.
+    Done,
+    /// It stays in the catalog.
+    Stays,
+}
+
+/// Recovers what earlier sessions left. `control.damage` and `report` get what was found.
+pub(crate) fn recover(
+    inner: &Inner,
+    control: &mut Control,
+    crash: Option<CrashKind>,
+    report: &mut OpenReport,
+) -> Result<(), MediumError> {
+    let state = &control.catalog.state;
+    let mut clients: BTreeSet<Uuid> = state.clients.keys().copied().collect();
+    clients.extend(state.leases.keys().map(|(client, _)| *client));
+
+    let mut records = Vec::new();
+    if crash == Some(CrashKind::Power) && !covered(inner, control) {
+        for pool in clients.iter().flat_map(|client| state.writable_pools(*client)) {
+            if !state.not_covered.contains(&pool) {
+                records.push(Record::PoolNotCovered(pool));
+            }
+        }
+    }
+    let mut not_covered = state.not_covered.clone();
+    for record in &records {
+        if let Record::PoolNotCovered(pool) = record {
+            not_covered.insert(*pool);
+        }
+    }
+    report.not_covered = not_covered
+        .iter()
+        .map(|id| (*id, state.pools.get(id).map_or_else(String::new, |pool| pool.name.clone())))
+        .collect();
+
+    let as_is = inner.options.power_loss == PowerLossPolicy::AsIs;
+    let (mut inherited, mut retired) = (BTreeSet::new(), BTreeSet::new());
+    let mut session = Session::new(inner, control);
+    for client in clients {
+        let pools = session.control.catalog.state.writable_pools(client);
+        let torn = pools.iter().any(|pool| not_covered.contains(pool));
+        if torn && !as_is {
+            continue;
+        }
+        let kind = if torn { CrashKind::Power } else { crash.unwrap_or(CrashKind::Process) };
+        let verdict = session.client(client, kind, report)?;
+        // Whoever takes torn pools as they are takes them without the logs that do not fit them. And a log that
+        // concerns no pool any more is of no use.
+        if verdict == Verdict::Done || torn || pools.is_empty() {
+            records.push(Record::LeasesEnded(client));
+            if session.control.catalog.state.clients.contains_key(&client) {
+                records.push(Record::ClientRemoved(client));
+            }
+            retired.insert(client);
+            if kind == CrashKind::Power {
+                // Marks of allocation are never flushed: the heap computes them again.
+                records.extend(pools.iter().copied().map(Record::TraceDue));
+            }
+            inherited.extend(pools);
+        }
+    }
+    let used = session.used_by_others(&retired);
+    session.finish()?;
+    if as_is {
+        records.extend(not_covered.iter().map(|pool| Record::PoolCovered(*pool)));
+        report.damage.retain(|d| !matches!(d, Damage::Log { pools, .. } | Damage::LogSpace { pools, .. }
+            if pools.iter().any(|p| not_covered.contains(p))));
+    }
+    if !inner.writable {
+        for record in records {
+            if let Record::PoolNotCovered(_) | Record::TraceDue(_) = record {
+                control.catalog.state.apply(&record);
+            }
+        }
+        return Ok(());
+    }
+    // What the dead left in the page cache is not on the medium yet: their leases go on as ours until it is synced.
+    let client = control.client;
+    records.extend(
+        inherited.into_iter().map(|pool| Record::Lease(LeaseRecord { client, pool, writable: true })),
+    );
+    if !records.is_empty() {
+        control.catalog.append(&records).map_err(|error| match error {
+            crate::catalog::AppendError::Undone(e) | crate::catalog::AppendError::Unknown(e) => e,
+        })?;
+    }
+    control.logs.spare = match used {
+        Some(used) => control
+            .catalog
+            .state
+            .puddles
+            .values()
+            .filter(|p| matches!(p.role, Role::Log | Role::LogSpace) && !used.contains(&p.uuid))
+            .copied()
+            .collect(),
+        // Which logs belong to a log space that cannot be read is not known: none is touched.
+        None => Vec::new(),
+    };
+    Ok(())
+}
+
+/// Whether the last session's acknowledgements cover a loss of power.
+fn covered(inner: &Inner, control: &Control) -> bool {
+    control.superblock.durability == DURABILITY_POWER && inner.info.durability == Durability::Power
+}
+
+/// One recovery.
+struct Session<'a> {
+    inner: &'a Inner,
+    control: &'a mut Control,
+    by_addr: BTreeMap<u64, PuddleRecord>,
+    verified: BTreeMap<Uuid, Option<String>>,
+    /// Mapped by recovery.
+    mapped: BTreeSet<Uuid>,
+    /// Of the client in hand.
+    client: Uuid,
+    pools: BTreeSet<PoolId>,
+    segments: BTreeMap<u64, PuddleRecord>,
+}
+
+impl<'a> Session<'a> {
+    fn new(inner: &'a Inner, control: &'a mut Control) -> Self {
+        let by_addr = control.catalog.state.puddles.values().map(|p| (p.addr, *p)).collect();
+        Self {
+            inner,
+            control,
+            by_addr,
+            verified: BTreeMap::new(),
+            mapped: BTreeSet::new(),
+            client: Uuid::NIL,
+            pools: BTreeSet::new(),
+            segments: BTreeMap::new(),
+        }
+    }
+
+    /// Why a puddle cannot be used, if so.
+    fn problem(&mut self, record: &PuddleRecord) -> Option<String> {
+        let inner = self.inner;
+        self.verified
+            .entry(record.uuid)
+            .or_insert_with(|| match verify_file(&*inner.medium, record, inner.uuid, inner.writable) {
+                Ok(problem) => problem,
+                Err(error) => Some(error.to_string()),
+            })
+            .clone()
+    }
+
+    fn map(&mut self, record: &PuddleRecord) -> Result<NonNull<Puddle>, MediumError> {
+        let mode = if self.inner.writable { MapMode::ReadWrite } else { MapMode::PrivateCopy };
+        let puddle = self.inner.own(self.control, *record, mode);
+        // SAFETY: puddles live until the store is dropped.
+        unsafe { puddle.as_ref() }.map(&*self.inner.medium)?;
+        self.mapped.insert(record.uuid);
+        Ok(puddle)
+    }
+
+    /// The body of a log puddle of this store, if it is sound.
+    fn log_body(&mut self, record: &PuddleRecord) -> Result<Body, String> {
+        if let Some(problem) = self.problem(record) {
+            return Err(problem);
+        }
+        let puddle = self.map(record).map_err(|error| error.to_string())?;
+        // SAFETY: puddles live until the store is dropped.
+        let body = crate::logs::body_of(unsafe { puddle.as_ref() });
+        if body.len < Body::LEN_MIN { Err("it is too small for a log".into()) } else { Ok(body) }
+    }
+
+    /// Replays the logs of one client.
+    fn client(&mut self, client: Uuid, crash: CrashKind, report: &mut OpenReport) -> Result<Verdict, MediumError> {
+        self.client = client;
+        self.pools = self.control.catalog.state.writable_pools(client);
+        self.segments.clear();
+        let pools: Vec<PoolId> = self.pools.iter().copied().collect();
+        let Some(space) = self.control.catalog.state.clients.get(&client).copied() else {
+            return Ok(Verdict::Done); // leases only: it never ran a transaction
+        };
+        let listed = match self.read_space(client, space) {
+            Ok(listed) => listed,
+            Err(detail) => {
+                report.damage.push(Damage::LogSpace { client, puddle: space, detail, pools });
+                return Ok(Verdict::Stays);
+            }
+        };
+        let mut verdict = Verdict::Done;
+        if let Some(index) = listed.damaged {
+            // The other logs are replayed all the same.
+            let detail = format!("entry {index} is damaged: the log that it named is not known");
+            report.damage.push(Damage::LogSpace { client, puddle: space, detail, pools: pools.clone() });
+            verdict = Verdict::Stays;
+        }
+        let mut heads = Vec::new();
+        for entry in listed.entries {
+            let known = self.control.catalog.state.puddles.get(&entry.puddle).copied();
+            let known = known.filter(|p| p.role == Role::Log && p.addr == entry.addr);
+            if entry.state == ENTRY_HEAD {
+                heads.push((entry, known));
+            } else if let Some(known) = known {
+                self.segments.insert(entry.addr, known);
+            }
+        }
+        for (entry, record) in heads {
+            let damage = |detail| Damage::Log {
+                client,
+                log_id: entry.log_id,
+                puddle: entry.puddle,
+                detail,
+                pools: pools.clone(),
+            };
+            let body = match self.head(&entry, record) {
+                Ok(body) => body,
+                Err(detail) => {
+                    report.damage.push(damage(detail));
+                    verdict = Verdict::Stays;
+                    continue;
+                }
+            };
+            if let Some(detail) = self.needs_damaged_puddle(body, crash) {
+                report.damage.push(damage(detail));
+                verdict = Verdict::Stays;
+                continue;
+            }
+            // SAFETY: the head is mapped for writing (privately in a read-only open) and the store is locked, so that
+            // nobody else uses it; `Target` gives out only such mappings.
+            let outcome = unsafe { replay(body, crash, &mut Target(self)) };
+            match &outcome {
+                Outcome::Quarantined(why) => {
+                    report.damage.push(damage(why.to_string()));
+                    verdict = Verdict::Stays;
+                }
+                Outcome::AlreadyQuarantined => {
+                    report.damage.push(damage("set aside by an earlier recovery".into()));
+                    verdict = Verdict::Stays;
+                }
+                _ => {}
+            }
+            report.logs.push(LogReport {
+                client,
+                log_id: entry.log_id,
+                puddle: entry.puddle,
+                outcome,
+                pools: pools.clone(),
+            });
+        }
+        Ok(verdict)
+    }
+
+    /// What a client's log space lists. `Err`: why nothing of it can be believed.
+    fn read_space(&mut self, client: Uuid, space: Uuid) -> Result<Listed, String> {
+        let record = self.control.catalog.state.puddles.get(&space).copied();
+        let record = record.filter(|p| p.role == Role::LogSpace).ok_or("the catalog has no record of it")?;
+        if let Some(problem) = self.problem(&record) {
+            return Err(problem);
+        }
+        let puddle = self.map(&record).map_err(|error| error.to_string())?;
+        // SAFETY: puddles live until the store is dropped; this one is mapped, and nobody writes to it meanwhile.
+        let (puddle, bytes) = unsafe {
+            let puddle = puddle.as_ref();
+            (puddle, core::slice::from_raw_parts(puddle.body_addr() as *const u8, puddle.body_len() as usize))
+        };
+        let header = read::<LogSpaceHeader>(bytes, false).map_err(|error| error.to_string())?;
+        if header.client != client {
+            return Err(format!("it is the log space of client {}", header.client));
+        }
+        if header.capacity != crate::logs::capacity(puddle) {
+            return Err(format!("it says it has room for {} entries", header.capacity));
+        }
+        let mut listed = Listed { entries: Vec::new(), damaged: None };
+        let entries = bytes.get(LOG_SPACE_ENTRIES_OFFSET as usize..).unwrap_or_default();
+        for (index, bytes) in entries.chunks_exact(size_of::<LogSpaceEntry>()).enumerate() {
+            let Ok(entry) = LogSpaceEntry::read_from_bytes(bytes) else { continue };
+            if entry.state == ENTRY_FREE {
+                continue; // never used, or not completed: then its log was not used either
+            }
+            if entry.is_valid() {
+                listed.entries.push(entry);
+            } else {
+                listed.damaged = Some(index);
+            }
+        }
+        Ok(listed)
+    }
+
+    /// The head body of a log, if its puddle is sound and its header says that it is this client's.
+    fn head(&mut self, entry: &LogSpaceEntry, record: Option<PuddleRecord>) -> Result<Body, String> {
+        let record = record.ok_or("the catalog has no record of its puddle")?;
+        let body = self.log_body(&record)?;
+        // SAFETY: mapped just now, and nobody writes to it meanwhile.
+        let header = read::<LogHeader>(unsafe { body.bytes() }, false).map_err(|error| error.to_string())?;
+        if header.owner != self.client || header.log_id != entry.log_id || header.segment != 0 {
+            return Err(format!("its puddle holds log {:016x} of client {}", header.log_id, header.owner));
+        }
+        Ok(body)
+    }
+
+    /// Whether an entry of the log lies in a puddle that is damaged: then replay would set the log aside for good,
+    /// although the puddle may come back.
+    fn needs_damaged_puddle(&mut self, head: Body, crash: CrashKind) -> Option<String> {
+        // SAFETY: mapped, and nobody writes to it meanwhile; so are the segments.
+        let summary = unsafe { inspect(head, crash, &mut |owner, addr| self.segment_body(owner, addr)) }.ok()?;
+        for entry in &summary.entries {
+            let Some(record) = self.record_at(entry.addr) else { continue };
+            if let Some(problem) = self.problem(&record) {
+                return Some(format!("not replayed, because puddle {} is damaged: {problem}", record.uuid));
+            }
+        }
+        None
+    }
+
+    fn record_at(&self, addr: u64) -> Option<PuddleRecord> {
+        let (_, record) = self.by_addr.range(..=addr).next_back()?;
+        (addr - record.addr < record.size).then_some(*record)
+    }
+
+    fn segment_body(&mut self, owner: Uuid, addr: u64) -> Option<Body> {
+        if owner != self.client {
+            return None;
+        }
+        let record = self.segments.get(&addr).copied()?;
+        self.log_body(&record).ok()
+    }
+
+    /// Log puddles and log spaces of the clients that stay; `None` if one of them cannot be read, so that any log puddle
+    /// may be theirs.
+    fn used_by_others(&mut self, retired: &BTreeSet<Uuid>) -> Option<BTreeSet<Uuid>> {
+        let stay: Vec<(Uuid, Uuid)> = self
+            .control
+            .catalog
+            .state
+            .clients
+            .iter()
+            .filter(|(client, _)| !retired.contains(client))
+            .map(|(client, space)| (*client, *space))
+            .collect();
+        let mut used = BTreeSet::new();
+        for (client, space) in stay {
+            let listed = self.read_space(client, space).ok()?;
+            if listed.damaged.is_some() {
+                return None;
+            }
+            used.insert(space);
+            used.extend(listed.entries.iter().map(|entry| entry.puddle));
+        }
+        Some(used)
+    }
+
+    /// Takes recovery's mappings away; a read-only open keeps the private pages it has replayed into, protected.
+    fn finish(mut self) -> Result<(), MediumError> {
+        for uuid in core::mem::take(&mut self.mapped) {
+            let Some(puddle) = self.control.puddles.get(&uuid) else { continue };
+            // SAFETY: puddles live until the store is dropped.
+            let puddle = unsafe { puddle.as_ref() };
+            if self.inner.writable || puddle.pool().0 == 0 {
+                puddle.unmap(&*self.inner.medium)?;
+                continue;
+            }
+            let (addr, len) = (puddle.addr() as usize, puddle.size() as usize);
+            // SAFETY: the puddle's own range, mapped by this store; nothing writes to it any more.
+            unsafe { cenote_sys::memory::protect(addr, len, Some(cenote_sys::memory::Access::ReadOnly)) }
+                .map_err(|e| MediumError::from_io(cenote_medium::Operation::Map, puddle.file_name(), e))?;
+        }
+        Ok(())
+    }
+}
+
+/// What a log space lists.
+struct Listed {
+    /// Sound entries.
+    entries: Vec<LogSpaceEntry>,
+    /// Number of a damaged entry, if there is one.
+    damaged: Option<usize>,
+}
+
+/// What `cenote_log` may touch on behalf of the client in hand.
+struct Target<'s, 'a>(&'s mut Session<'a>);
+
+impl ReplayTarget for Target<'_, '_> {
+    fn writable(&mut self, owner: Uuid, addr: u64, len: u64) -> Result<*mut u8, Refusal> {
+        let session = &mut *self.0;
+        let record = session.record_at(addr).ok_or(Refusal::Outside)?;
+        let body = record.addr + header_space(record.size);
+        let end = addr.checked_add(len).ok_or(Refusal::Outside)?;
+        if addr < body || end > record.addr + record.size || !matches!(record.role, Role::Heap | Role::Object) {
+            return Err(Refusal::Outside);
+        }
+        if owner != session.client || !session.pools.contains(&record.pool) {
+            return Err(Refusal::NotLeased(record.pool));
+        }
+        if let Some(problem) = session.problem(&record) {
+            return Err(Refusal::Unusable(problem));
+        }
+        session.map(&record).map_err(|error| Refusal::Unusable(error.to_string()))?;
+        Ok(addr as *mut u8)
+    }
+
+    fn segment(&mut self, owner: Uuid, puddle_addr: u64) -> Option<Body> {
+        self.0.segment_body(owner, puddle_addr)
+    }
+
+    fn persistence(&self) -> Persistence {
+        self.0.inner.persistence
+    }
+}

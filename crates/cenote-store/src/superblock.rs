@@ -1,0 +1,178 @@
+//! The superblock on the medium: two copies, written in turn.
+//!
+//! # When its state is believed
+//!
+//! A change writes the copy that is not the newest, with the next generation, and syncs it. So after every completed
+//! change both copies are whole and their generations differ by one. Only then is the newest copy's *state* believed.
+//! If one copy is damaged, or the generations do not follow each other, the lost copy may have been the newer: the
+//! store then counts as open, which costs a recovery that finds nothing to do, and loses nothing.
+//! What never changes (UUID, window) is the same in both copies and is believed from any whole one.
+
+use crate::error::OpenError;
+use crate::report::Damage;
+use cenote_layout::header::{self, Header, HeaderError, HeaderPrefix, read};
+use cenote_layout::superblock::{COPY_SIZE, STATE_CLEAN, Superblock};
+use cenote_medium::{Medium, MediumError};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// The file.
+pub(crate) const FILE: &str = "superblock";
+/// Where [`crate::format`] prepares it.
+pub(crate) const NEW_FILE: &str = "superblock.new";
+
+/// What was read.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// The newest whole copy.
+    pub(crate) newest: Superblock,
+    /// Whether the store was closed: the state is "clean" and is believed.
+    pub(crate) clean: bool,
+    /// The copy that is damaged, if one is.
+    pub(crate) damage: Vec<Damage>,
+}
+
+/// Both copies of a new store, in one piece: generations 2 and 1.
+pub(crate) fn initial(mut block: Superblock) -> Vec<u8> {
+    let mut out = Vec::with_capacity(2 * COPY_SIZE as usize);
+    for generation in [2, 1] {
+        block.generation = generation;
+        header::seal(&mut block);
+        out.extend_from_slice(block.as_bytes());
+    }
+    out
+}
+
+/// Reads both copies.
+pub(crate) fn load(medium: &dyn Medium, writing: bool) -> Result<Found, OpenError> {
+    let path = || medium.describe().path;
+    let mut bytes = vec![0; 2 * COPY_SIZE as usize];
+    let len =
+        medium.read_at(FILE, 0, &mut bytes).map_err(|source| OpenError::Medium { path: path(), source: Box::new(source) })?;
+    bytes.truncate(len);
+    let (first, second) = bytes.split_at(len.min(COPY_SIZE as usize));
+    let copies = [read::<Superblock>(first, writing), read::<Superblock>(second, writing)];
+
+    // A feature or a version that a whole copy names is a decision of a newer release, not damage.
+    for (copy, bytes) in copies.iter().zip([first, second]) {
+        if let Err(error) = copy
+            && matches!(
+                error,
+                HeaderError::Version { .. } | HeaderError::Incompatible { .. } | HeaderError::ReadOnly { .. }
+            )
+            && (checksum_fits(bytes) || copies.iter().all(Result::is_err))
+        {
+            return Err(OpenError::Superblock { path: path(), source: error.clone() });
+        }
+    }
+    match copies {
+        // Neither was ever a superblock: another program's file, or an empty one.
+        [
+            Err(first @ (HeaderError::Magic { .. } | HeaderError::Truncated { .. })),
+            Err(HeaderError::Magic { .. } | HeaderError::Truncated { .. }),
+        ] => Err(OpenError::Superblock { path: path(), source: first }),
+        [Err(first), Err(second)] => Err(OpenError::SuperblockLost { path: path(), first, second }),
+        [Ok(block), Err(error)] => Ok(single(block, 1, &error)),
+        [Err(error), Ok(block)] => Ok(single(block, 0, &error)),
+        [Ok(a), Ok(b)] => Ok(both(a, b)),
+    }
+}
+
+fn single(newest: Superblock, damaged: u8, error: &HeaderError) -> Found {
+    Found { newest, clean: false, damage: vec![Damage::Superblock { copy: damaged, detail: error.to_string() }] }
+}
+
+fn both(a: Superblock, b: Superblock) -> Found {
+    let mut damage = Vec::new();
+    for (copy, block) in [(0u8, &a), (1, &b)] {
+        if block.generation % 2 != u64::from(copy) {
+            damage.push(Damage::Superblock {
+                copy,
+                detail: format!("generation {} belongs into the other copy", block.generation),
+            });
+        }
+    }
+    let (newest, other) = if a.generation > b.generation { (a, b) } else { (b, a) };
+    if newest.generation != other.generation.wrapping_add(1) {
+        damage.push(Damage::Superblock {
+            copy: (other.generation % 2) as u8,
+            detail: format!(
+                "generations {} and {} do not follow each other",
+                other.generation, newest.generation
+            ),
+        });
+    }
+    if (newest.store, newest.window_base, newest.window_len) != (other.store, other.window_base, other.window_len) {
+        damage.push(Damage::Superblock {
+            copy: (other.generation % 2) as u8,
+            detail: "it is of another store".into(),
+        });
+    }
+    Found { clean: damage.is_empty() && newest.state == STATE_CLEAN, newest, damage }
+}
+
+/// Whether a copy is as it was written, whatever it says.
+fn checksum_fits(bytes: &[u8]) -> bool {
+    let Ok((mut block, _)) = Superblock::read_from_prefix(bytes) else { return false };
+    let found = block.prefix.checksum;
+    header::seal(&mut block);
+    found == block.prefix.checksum
+}
+
+/// Writes `block` as the next generation over the older copy.
+///
+/// States: the newest copy whole and unchanged, the other one torn; then both whole, the new one believed. The `sync`
+/// commits.
+pub(crate) fn store_next(medium: &dyn Medium, block: &mut Superblock) -> Result<(), MediumError> {
+    let mut next = *block;
+    next.prefix = HeaderPrefix::new(Superblock::MAGIC, size_of::<Superblock>() as u32);
+    next.generation = block.generation + 1;
+    header::seal(&mut next);
+    medium.write_at(FILE, next.generation % 2 * COPY_SIZE, next.as_bytes())?;
+    medium.sync(FILE)?;
+    *block = next;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_layout::id::Uuid;
+    use cenote_layout::superblock::STATE_OPEN;
+
+    fn block(generation: u64, state: u32) -> Superblock {
+        let mut block = Superblock {
+            prefix: HeaderPrefix::new(Superblock::MAGIC, size_of::<Superblock>() as u32),
+            store: Uuid([1; 16]),
+            window_base: 1 << 40,
+            window_len: 1 << 30,
+            generation,
+            state,
+            durability: 0,
+            boot_id: Uuid::NIL,
+            opener_pid: 0,
+            opener_start_ticks: 0,
+            formatted_at_s: 0,
+            client: Uuid::NIL,
+            reserved1: [0; 3944],
+        };
+        header::seal(&mut block);
+        block
+    }
+
+    #[test]
+    fn clean_is_believed_only_of_two_whole_copies_that_follow_each_other() {
+        assert!(both(block(2, STATE_CLEAN), block(1, STATE_CLEAN)).clean);
+        assert!(both(block(2, STATE_OPEN), block(3, STATE_CLEAN)).clean);
+        assert!(!both(block(4, STATE_OPEN), block(3, STATE_CLEAN)).clean);
+        assert!(!both(block(2, STATE_CLEAN), block(5, STATE_CLEAN)).clean);
+        assert!(!both(block(4, STATE_CLEAN), block(1, STATE_CLEAN)).clean);
+        let error = HeaderError::Truncated { what: "x", found: 0, expected: 1 };
+        assert!(!single(block(2, STATE_CLEAN), 1, &error).clean);
+    }
+
+    #[test]
+    fn newest_is_the_higher_generation() {
+        assert_eq!(both(block(8, STATE_OPEN), block(7, STATE_OPEN)).newest.generation, 8);
+        assert_eq!(both(block(8, STATE_OPEN), block(9, STATE_OPEN)).newest.generation, 9);
+    }
+}

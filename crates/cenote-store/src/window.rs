@@ -1,0 +1,216 @@
+//! The window: which puddle an address lies in, and where there is room for another.
+//!
+//! **Slot table.** One word for every 2 MiB of the window points to the puddle that begins or goes on there. Looking up
+//! an address is a subtraction, a shift, a load and a comparison; no lock. The table is zeroed memory that the kernel
+//! provides page by page, so 4 MiB for a window of 1 TiB cost what is used of them. A puddle is entered after it is
+//! complete (release) and its memory lives until the store is dropped, so a reader never sees half of one.
+//!
+//! **Space.** Free ranges of slots by position; first fit, so that the window stays dense at its start.
+
+use crate::puddle::Puddle;
+use cenote_layout::SLOT_SIZE;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::BTreeMap;
+
+/// The slot table.
+#[derive(Debug)]
+pub(crate) struct Window {
+    base: u64,
+    len: u64,
+    slots: Box<[AtomicUsize]>,
+}
+
+impl Window {
+    /// A table for the window at `base`; both are multiples of [`SLOT_SIZE`].
+    pub(crate) fn new(base: u64, len: u64) -> Self {
+        let count = usize::try_from(len / SLOT_SIZE).unwrap_or(0);
+        // Zeroed by the kernel, page by page, on first use.
+        let zeroes = vec![0usize; count].into_boxed_slice();
+        // SAFETY: `AtomicUsize` has the size and alignment of `usize`, and any value is valid; the box is ours.
+        let slots = unsafe { Box::from_raw(Box::into_raw(zeroes) as *mut [AtomicUsize]) };
+        Self { base, len, slots }
+    }
+
+    pub(crate) fn base(&self) -> u64 {
+        self.base
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// The puddle that holds the byte at `addr`.
+    #[inline]
+    pub(crate) fn find(&self, addr: u64) -> Option<&Puddle> {
+        let slot = (addr.wrapping_sub(self.base) / SLOT_SIZE) as usize;
+        let entry = self.slots.get(slot)?.load(Ordering::Acquire) as *const Puddle;
+        // SAFETY: an entry is null or a puddle entered by `insert`, which lives as long as the window is used.
+        let puddle = unsafe { entry.as_ref()? };
+        (addr - puddle.addr() < puddle.size()).then_some(puddle)
+    }
+
+    /// Makes `puddle` findable.
+    ///
+    /// # Safety
+    /// It must live as long as `self` is used, and its range must lie in the window.
+    pub(crate) unsafe fn insert(&self, puddle: &Puddle) {
+        self.fill(puddle, core::ptr::from_ref(puddle) as usize);
+    }
+
+    /// Makes `puddle` unfindable; references that were found before stay valid.
+    pub(crate) fn remove(&self, puddle: &Puddle) {
+        self.fill(puddle, 0);
+    }
+
+    fn fill(&self, puddle: &Puddle, value: usize) {
+        let first = ((puddle.addr() - self.base) / SLOT_SIZE) as usize;
+        let count = puddle.size().div_ceil(SLOT_SIZE) as usize;
+        for slot in self.slots.iter().skip(first).take(count) {
+            slot.store(value, Ordering::Release);
+        }
+    }
+}
+
+/// The window's free slots.
+#[derive(Debug)]
+pub(crate) struct Space {
+    base: u64,
+    /// First slot to number of slots.
+    free: BTreeMap<u64, u64>,
+}
+
+impl Space {
+    pub(crate) fn new(base: u64, len: u64) -> Self {
+        Self { base, free: BTreeMap::from([(0, len / SLOT_SIZE)]) }
+    }
+
+    /// Bytes that are free.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        self.free.values().sum::<u64>() * SLOT_SIZE
+    }
+
+    /// The lowest address with room for `size` bytes.
+    pub(crate) fn take(&mut self, size: u64) -> Option<u64> {
+        let count = size.div_ceil(SLOT_SIZE);
+        let (&first, &room) = self.free.iter().find(|(_, room)| **room >= count)?;
+        self.free.remove(&first);
+        if room > count {
+            self.free.insert(first + count, room - count);
+        }
+        Some(self.base + first * SLOT_SIZE)
+    }
+
+    /// Marks what a puddle of the catalog takes; parts that are taken already stay so.
+    pub(crate) fn occupy(&mut self, addr: u64, size: u64) {
+        let (Some(offset), Some(_)) = (addr.checked_sub(self.base), addr.checked_add(size)) else { return };
+        let (from, to) = (offset / SLOT_SIZE, (offset + size).div_ceil(SLOT_SIZE));
+        let touched: Vec<(u64, u64)> = self
+            .free
+            .range(..to)
+            .rev()
+            .take_while(|(first, room)| **first + **room > from)
+            .map(|(first, room)| (*first, *room))
+            .collect();
+        for (first, room) in touched {
+            self.free.remove(&first);
+            if first < from {
+                self.free.insert(first, from - first);
+            }
+            if first + room > to {
+                self.free.insert(to, first + room - to);
+            }
+        }
+    }
+
+    /// Gives back what [`Space::take`] gave.
+    pub(crate) fn give_back(&mut self, addr: u64, size: u64) {
+        let (mut first, mut count) = ((addr - self.base) / SLOT_SIZE, size.div_ceil(SLOT_SIZE));
+        if let Some((&before, &room)) = self.free.range(..first).next_back()
+            && before + room == first
+        {
+            self.free.remove(&before);
+            first = before;
+            count += room;
+        }
+        if let Some(room) = self.free.remove(&(first + count)) {
+            count += room;
+        }
+        self.free.insert(first, count);
+    }
+}
+
+/// What lies in a range of this process's address space, in words.
+pub(crate) fn who_is_at(base: u64, len: u64) -> String {
+    let end = base.saturating_add(len);
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    for line in maps.lines() {
+        let mut fields = line.split_whitespace();
+        let Some((from, to)) = fields.next().and_then(|range| range.split_once('-')) else { continue };
+        let (Ok(from), Ok(to)) = (u64::from_str_radix(from, 16), u64::from_str_radix(to, 16)) else { continue };
+        if from < end && base < to {
+            let what = fields.nth(4).unwrap_or("memory without a name, perhaps another store's window");
+            return format!("{from:#x}..{to:#x} ({what})");
+        }
+    }
+    "something that is not listed".into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_layout::catalog::PuddleRecord;
+    use cenote_layout::id::{PoolId, Uuid};
+    use cenote_layout::puddle::Role;
+    use cenote_medium::MapMode;
+
+    const BASE: u64 = 1 << 40;
+
+    fn puddle(addr: u64, size: u64) -> Puddle {
+        let record =
+            PuddleRecord { uuid: Uuid([1; 16]), pool: PoolId(1), role: Role::Heap, index: 0, addr, size };
+        Puddle::new(record, MapMode::ReadOnly)
+    }
+
+    #[test]
+    fn every_address_of_a_puddle_finds_it_and_no_other_does() {
+        let window = Window::new(BASE, 64 << 20);
+        let (small, large) = (puddle(BASE, 8192), puddle(BASE + (4 << 20), 5 << 20));
+        // SAFETY: both outlive the window's last use here.
+        unsafe {
+            window.insert(&small);
+            window.insert(&large);
+        }
+        assert_eq!(window.find(BASE + 8191).map(Puddle::addr), Some(BASE));
+        assert!(window.find(BASE + 8192).is_none(), "behind the end of a puddle that does not fill its slot");
+        assert!(window.find(BASE - 1).is_none() && window.find(0).is_none() && window.find(u64::MAX).is_none());
+        assert!(window.find(BASE + (64 << 20)).is_none());
+        for at in [0, 1, 2 << 20, (5 << 20) - 1] {
+            assert_eq!(window.find(large.addr() + at).map(Puddle::addr), Some(large.addr()), "{at}");
+        }
+        assert!(window.find(large.addr() + (5 << 20)).is_none());
+        window.remove(&large);
+        assert!(window.find(large.addr()).is_none());
+    }
+
+    #[test]
+    fn space_is_first_fit_and_given_back_space_is_used_again() {
+        let mut space = Space::new(BASE, 20 << 20);
+        let a = space.take(1).unwrap();
+        let b = space.take(3 << 20).unwrap();
+        let c = space.take(2 << 20).unwrap();
+        assert_eq!((a, b, c), (BASE, BASE + (2 << 20), BASE + (6 << 20)));
+        space.give_back(b, 3 << 20);
+        assert_eq!(space.take(2 << 20), Some(b));
+        space.give_back(b, 2 << 20);
+        space.give_back(a, 1);
+        space.give_back(c, 2 << 20);
+        assert_eq!(space.free.len(), 1, "neighbours join: {:?}", space.free);
+        assert_eq!(space.free_bytes(), 20 << 20);
+        assert_eq!(space.take(22 << 20), None);
+        space.occupy(BASE + (4 << 20), 3 << 20);
+        space.occupy(BASE + (4 << 20), 1);
+        assert_eq!(space.free_bytes(), 16 << 20);
+        assert_eq!(space.take(6 << 20), Some(BASE + (8 << 20)));
+        assert_eq!(space.take(4 << 20), Some(BASE));
+    }
+}
