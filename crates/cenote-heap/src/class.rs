@@ -1,0 +1,156 @@
+//! Size classes: which block size serves a request.
+//!
+//! Invariants, all checked by tests over every size: a class is a multiple of 16 bytes; a request is served by the smallest
+//! class that holds it (and, above 16 bytes of alignment, whose size is a multiple of the alignment: superblocks begin at multiples of
+//! 64 KiB, so every block of such a class is aligned); of a block, less than 12.5 % is waste, or less than 16 bytes.
+//!
+//! Class numbers are stored in descriptors: they are part of the format. Never change the table; a new one needs a
+//! feature bit. Number 0 stands for large blocks.
+
+use cenote_layout::heap::{SMALL_SIZE_MAX, SUPERBLOCK_SIZE};
+
+/// Bytes of a block, by class number. Most sizes divide a superblock almost exactly.
+pub const CLASS_SIZES: [u32; 51] = [
+    0, // large
+    16, 32, 48, 64, 80, 96, 112, 128, //
+    144, 160, 176, 192, 208, 224, 256, //
+    288, 320, 352, 400, 448, 512, //
+    576, 656, 736, 832, 944, 1024, //
+    1168, 1328, 1488, 1680, 1920, 2048, //
+    2336, 2608, 2976, 3264, 3632, 4096, //
+    4672, 5328, 5952, 6544, 7280, 8192, //
+    9360, 10688, 12208, 13104, 14336,
+];
+
+/// Number of classes, class 0 (large) included.
+pub const CLASS_COUNT: usize = CLASS_SIZES.len();
+
+const GRANULES: usize = (SMALL_SIZE_MAX / 16) as usize + 1;
+
+/// Class by size in granules of 16 bytes.
+static BY_GRANULE: [u8; GRANULES] = by_granule();
+
+/// Classes by alignment: `ALIGNED[a][c]` is the first class from `c` on whose size is a multiple of `32 << a`, or 0.
+static ALIGNED: [[u8; CLASS_COUNT]; ALIGNMENTS] = aligned();
+const ALIGNMENTS: usize = 9;
+
+const fn by_granule() -> [u8; GRANULES] {
+    let mut table = [0u8; GRANULES];
+    let mut class = 1;
+    let mut granule = 0;
+    while granule < GRANULES {
+        while (CLASS_SIZES[class] as usize) < granule * 16 {
+            class += 1;
+        }
+        table[granule] = class as u8;
+        granule += 1;
+    }
+    table
+}
+
+const fn aligned() -> [[u8; CLASS_COUNT]; ALIGNMENTS] {
+    let mut table = [[0u8; CLASS_COUNT]; ALIGNMENTS];
+    let mut a = 0;
+    while a < ALIGNMENTS {
+        let mut next = 0;
+        let mut class = CLASS_COUNT - 1;
+        while class > 0 {
+            if CLASS_SIZES[class] % (32 << a) == 0 {
+                next = class as u8;
+            }
+            table[a][class] = next;
+            class -= 1;
+        }
+        a += 1;
+    }
+    table
+}
+
+/// The class for a block of `size` bytes (0 counts as 1) at a multiple of `align`, a power of two; `None` if that takes a large block.
+#[inline]
+#[must_use]
+pub fn class_of(size: u64, align: u64) -> Option<u8> {
+    if size > SMALL_SIZE_MAX {
+        return None;
+    }
+    let class = BY_GRANULE[((size + 15) >> 4) as usize];
+    if align <= 16 {
+        return Some(class);
+    }
+    aligned_class(class, align)
+}
+
+fn aligned_class(class: u8, align: u64) -> Option<u8> {
+    let row = ALIGNED.get((align.trailing_zeros() as usize).checked_sub(5)?)?;
+    match row[usize::from(class)] {
+        0 => None,
+        class => Some(class),
+    }
+}
+
+/// Bytes of a block of a class; 0 for class 0 and numbers that are none.
+#[inline]
+#[must_use]
+pub fn class_size(class: u32) -> u64 {
+    CLASS_SIZES.get(class as usize).map_or(0, |&size| u64::from(size))
+}
+
+/// Blocks of a class in one superblock.
+#[inline]
+#[must_use]
+pub fn blocks_per_superblock(class: u32) -> u32 {
+    match class_size(class) {
+        0 => 0,
+        size => (SUPERBLOCK_SIZE / size) as u32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_rise_in_granules_and_fit_a_superblock() {
+        assert_eq!(class_size(1), 16);
+        assert_eq!(class_size(CLASS_COUNT as u32 - 1), SMALL_SIZE_MAX);
+        assert_eq!(class_size(CLASS_COUNT as u32), 0);
+        for pair in CLASS_SIZES.windows(2) {
+            assert!(pair[0] < pair[1]);
+        }
+        for class in 1..CLASS_COUNT as u32 {
+            assert_eq!(class_size(class) % 16, 0);
+            let used = u64::from(blocks_per_superblock(class)) * class_size(class);
+            assert!(used <= SUPERBLOCK_SIZE && SUPERBLOCK_SIZE - used <= SUPERBLOCK_SIZE / 8);
+        }
+    }
+
+    #[test]
+    fn every_size_gets_the_smallest_class_and_wastes_less_than_an_eighth() {
+        for size in 0..=SMALL_SIZE_MAX {
+            let class = class_of(size, 1).unwrap();
+            let block = class_size(u32::from(class));
+            assert!(block >= size.max(1));
+            assert!(class == 1 || class_size(u32::from(class) - 1) < size, "size {size}");
+            let waste = block - size.max(1);
+            assert!(waste < 16 || waste * 8 < block, "size {size} in {block} wastes {waste}");
+        }
+        assert_eq!(class_of(SMALL_SIZE_MAX + 1, 1), None);
+        assert_eq!(class_of(u64::MAX, 1), None);
+    }
+
+    #[test]
+    fn aligned_requests_get_aligned_classes_or_large_blocks() {
+        for shift in 0..=21 {
+            let align = 1u64 << shift;
+            for size in (0..=SMALL_SIZE_MAX).step_by(7) {
+                let expected = (1..CLASS_COUNT as u32)
+                    .find(|&c| class_size(c) >= size.max(1) && class_size(c) % align.min(1 << 16) == 0 || {
+                        align <= 16 && class_size(c) >= size.max(1)
+                    })
+                    .filter(|_| align <= SUPERBLOCK_SIZE)
+                    .map(|c| c as u8);
+                assert_eq!(class_of(size, align), expected, "size {size} align {align}");
+            }
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Errors, one type per family of operations. Each message says what, where, and what to do.
+
+use cenote_layout::id::TypeId;
+
+/// Why there is no more memory under the heap.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GroundError {
+    /// The pool would grow beyond its limit.
+    #[error("the pool has {bytes} bytes and may have {size_max}: a puddle of {requested} more does not fit; free something or raise the limit")]
+    Limit {
+        /// Bytes of the puddle that was asked for.
+        requested: u64,
+        /// Bytes of all puddles.
+        bytes: u64,
+        /// Most bytes of the pool.
+        size_max: u64,
+    },
+    /// The store says no: no space, an error of the medium, a poisoned store.
+    #[error("{doing} failed: {source}")]
+    Store {
+        /// What was tried.
+        doing: &'static str,
+        /// The store's own words.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+/// Why a heap cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The pool has no puddle: it was never completely created.
+    #[error("the pool has no root puddle")]
+    NoPuddle,
+    /// A puddle is too small to hold a heap's metadata and one superblock.
+    #[error("heap puddle {index} at {addr:#x} has {size} bytes, too few for a heap (128 KiB at least)")]
+    TooSmall {
+        /// Its number in the pool.
+        index: u32,
+        /// Its address.
+        addr: u64,
+        /// Its size in bytes.
+        size: u64,
+    },
+    /// Another `TracedHeap` of this process has the pool.
+    #[error("the heap of this pool is open in this process already: share that one")]
+    AlreadyOpen,
+    /// A puddle cannot be used.
+    #[error("heap puddle {index} at {addr:#x} cannot be used: {source}")]
+    Ground {
+        /// Its number in the pool.
+        index: u32,
+        /// Its address.
+        addr: u64,
+        /// Why.
+        source: GroundError,
+    },
+}
+
+/// Why there is no block.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AllocError {
+    /// Alignment is no power of two, or above 2 MiB.
+    #[error("alignment {align} is not a power of two up to 2 MiB")]
+    Align {
+        /// What was asked for.
+        align: u64,
+    },
+    /// More than the pool can ever hold.
+    #[error("a block of {size} bytes is larger than the pool may ever be ({size_max} bytes)")]
+    Size {
+        /// What was asked for.
+        size: u64,
+        /// Most bytes of the pool.
+        size_max: u64,
+    },
+    /// The pool is full and may not, or cannot, grow.
+    #[error("no block of {size} bytes for type {type_id}: {source}")]
+    Full {
+        /// What was asked for.
+        size: u64,
+        /// For which type.
+        type_id: TypeId,
+        /// Why the pool does not grow.
+        source: GroundError,
+    },
+    /// A puddle of the pool cannot be used.
+    #[error(transparent)]
+    Puddle(#[from] OpenError),
+    /// The pool is open for reading only.
+    #[error("the pool is open read-only: nothing can be allocated")]
+    ReadOnly,
+    /// The caller's `before` said no.
+    #[error("the allocation was cancelled by its transaction")]
+    Cancelled,
+}
+
+/// Why an address is no allocated block. Nothing has changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FreeError {
+    /// In no puddle of this pool, but in one of another pool.
+    #[error("address {addr:#x} belongs to another pool: free it there")]
+    OtherPool {
+        /// The address.
+        addr: u64,
+    },
+    /// In no puddle at all.
+    #[error("address {addr:#x} is not in this heap")]
+    NotInHeap {
+        /// The address.
+        addr: u64,
+    },
+    /// In the heap, where no block is: metadata, free space, the unused end of a superblock.
+    #[error("address {addr:#x} is in this heap, but no block is there")]
+    NotABlock {
+        /// The address.
+        addr: u64,
+    },
+    /// Not the start of its block.
+    #[error("address {addr:#x} lies inside the block at {block:#x}: use that address")]
+    InsideBlock {
+        /// The address.
+        addr: u64,
+        /// Where the block begins.
+        block: u64,
+    },
+    /// A block begins there, and it is free: freed twice, or never allocated.
+    #[error("the block at {addr:#x} is not allocated (was it freed twice?)")]
+    NotAllocated {
+        /// The address.
+        addr: u64,
+    },
+    /// In a superblock whose descriptor is damaged.
+    #[error("address {addr:#x} is in a superblock whose descriptor is damaged: run check")]
+    Damaged {
+        /// The address.
+        addr: u64,
+    },
+    /// The pool is open for reading only.
+    #[error("the pool is open read-only: nothing can be freed")]
+    ReadOnly,
+}
+
+/// Why there is no such root.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RootError {
+    /// The number is too high.
+    #[error("root {index} does not exist: a pool has roots 0 to 1023")]
+    Index {
+        /// What was asked for.
+        index: u16,
+    },
+    /// The pool is open for reading only.
+    #[error("the pool is open read-only: no root can be set")]
+    ReadOnly,
+}
+
+/// Why the heap cannot be looked at or recovered as a whole.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecoverError {
+    /// A puddle cannot be used.
+    #[error(transparent)]
+    Puddle(#[from] OpenError),
+    /// The pool is open for reading only.
+    #[error("the pool is open read-only: it cannot be recovered; check works")]
+    ReadOnly,
+}

@@ -1,0 +1,63 @@
+//! What a heap stands on: puddles that are mapped, more of them on request, and a way to make stores durable.
+//!
+//! The seam between heap and store. It keeps the heap testable without files, and lets a checker drive it.
+
+use crate::error::GroundError;
+use core::sync::atomic::AtomicPtr;
+
+/// One heap puddle of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plot {
+    /// Its number in the pool; 0 is the root puddle.
+    pub index: u32,
+    /// Its address, a multiple of 2 MiB.
+    pub addr: u64,
+    /// Its size in bytes.
+    pub size: u64,
+}
+
+/// The memory under one heap.
+///
+/// # Safety
+/// Once `map` succeeded, the bytes of a plot are mapped (writable if `is_writable`) at `addr` for as long as the `Ground` lives, are used by
+/// nobody but this heap and those it gave blocks to, and `slot` answers for every address in them. A slot is null when the heap is opened.
+pub unsafe trait Ground: Send + Sync + 'static {
+    /// All heap puddles of the pool, in order of their numbers.
+    fn plots(&self) -> Vec<Plot>;
+
+    /// Makes a puddle accessible, if it is not.
+    ///
+    /// # Errors
+    /// It cannot be mapped.
+    fn map(&self, plot: &Plot) -> Result<(), GroundError>;
+
+    /// Adds a puddle of `size` bytes (a multiple of 64 KiB), zero filled after its header space, mapped and durable.
+    ///
+    /// # Errors
+    /// The pool's limit, no space, or an error of the medium. The pool is as before.
+    fn take(&self, size: u64) -> Result<Plot, GroundError>;
+
+    /// Where the heap's own data for the puddle that contains `addr` hang; `None` if no heap puddle of *this* pool does. Constant time, without locks.
+    fn slot(&self, addr: u64) -> Option<&AtomicPtr<()>>;
+
+    /// Whether `addr` is in a puddle of another pool.
+    fn is_foreign(&self, addr: u64) -> bool;
+
+    /// Whether the pool is open for writing.
+    fn is_writable(&self) -> bool;
+
+    /// Bytes of the pool's first puddle.
+    fn puddle_size(&self) -> u64;
+
+    /// Most bytes of all puddles of the pool.
+    fn size_max(&self) -> u64;
+
+    /// Begins to write the lines of a range back, if the durability level asks for that.
+    ///
+    /// # Safety
+    /// The range is mapped memory of this pool.
+    unsafe fn flush(&self, start: *const u8, len: usize);
+
+    /// Waits until what was flushed is durable, if the durability level asks for that.
+    fn fence(&self);
+}

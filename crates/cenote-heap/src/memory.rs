@@ -1,0 +1,227 @@
+//! A ground of plain memory: for tests of whatever uses a heap, and for measurements without files.
+//!
+//! One contiguous window of zeroed memory, puddles in 2 MiB slots of it, a table from slot to puddle: the lookups cost what a store's cost.
+
+use crate::error::GroundError;
+use crate::ground::{Ground, Plot};
+use cenote_layout::SLOT_SIZE;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What a [`MemoryGround`] is like.
+#[derive(Clone, Copy, Debug)]
+pub struct MemoryOptions {
+    /// Bytes of the first puddle.
+    pub puddle_size: u64,
+    /// Most bytes of all puddles.
+    pub size_max: u64,
+    /// Whether stores may be made.
+    pub writable: bool,
+}
+
+impl Default for MemoryOptions {
+    fn default() -> Self {
+        Self { puddle_size: 2 << 20, size_max: 256 << 20, writable: true }
+    }
+}
+
+/// How often durability was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Lines flushed.
+    pub flushed_lines: u64,
+    /// Calls of flush.
+    pub flushes: u64,
+    /// Fences.
+    pub fences: u64,
+    /// Puddles taken.
+    pub puddles: u64,
+}
+
+#[derive(Debug)]
+struct Window {
+    raw: *mut u8,
+    layout: Layout,
+    base: u64,
+    slots: Box<[Slot]>,
+    plots: Mutex<Vec<Plot>>,
+    options: MemoryOptions,
+    refuse: AtomicBool,
+    counts: [AtomicU64; 4],
+}
+
+#[derive(Debug)]
+struct Slot {
+    /// Start of the puddle that covers this slot, or 0.
+    puddle: AtomicU64,
+    /// Whether that puddle is another pool's.
+    foreign: AtomicBool,
+    heap: AtomicPtr<()>,
+}
+
+// SAFETY: the raw memory is owned; it is freed when the last clone goes, and used through `Ground`'s contract otherwise.
+unsafe impl Send for Window {}
+// SAFETY: everything else in it is atomic or behind a lock.
+unsafe impl Sync for Window {}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout by `new`.
+        unsafe { dealloc(self.raw, self.layout) }
+    }
+}
+
+/// Plain memory as the ground of a heap. A clone is the same memory: opening a heap on a clone, after the first heap was dropped, is
+/// what a next process finds after a crash of the first.
+#[derive(Clone, Debug)]
+pub struct MemoryGround {
+    window: Arc<Window>,
+    writable: bool,
+}
+
+impl MemoryGround {
+    /// An empty pool with its first puddle. Memory is taken from the system as it is touched.
+    #[must_use]
+    pub fn new(options: MemoryOptions) -> Self {
+        // Room for gaps: every puddle begins at a slot, and one slot is kept for a foreign puddle.
+        let len = 2 * options.size_max.next_multiple_of(SLOT_SIZE) + 64 * SLOT_SIZE;
+        let Ok(layout) = Layout::from_size_align((len + SLOT_SIZE) as usize, 16) else {
+            panic!("a window of {len} bytes is too large to test with")
+        };
+        // SAFETY: the layout is not empty.
+        let raw = unsafe { alloc_zeroed(layout) };
+        if raw.is_null() {
+            handle_alloc_error(layout);
+        }
+        let base = (raw.expose_provenance() as u64).next_multiple_of(SLOT_SIZE);
+        let slot = |_| Slot {
+            puddle: AtomicU64::new(0),
+            foreign: AtomicBool::new(false),
+            heap: AtomicPtr::new(null_mut()),
+        };
+        let window = Window {
+            raw,
+            layout,
+            base,
+            slots: (0..len / SLOT_SIZE).map(slot).collect(),
+            plots: Mutex::new(Vec::new()),
+            options,
+            refuse: AtomicBool::new(false),
+            counts: [const { AtomicU64::new(0) }; 4],
+        };
+        let ground = Self { window: Arc::new(window), writable: options.writable };
+        // A first puddle beyond the limit is a ground without puddles: the heap says so at open.
+        let _ = ground.take(options.puddle_size);
+        ground
+    }
+
+    /// What was asked for so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let count = |i: usize| self.window.counts[i].load(Ordering::Relaxed);
+        Counts { flushed_lines: count(0), flushes: count(1), fences: count(2), puddles: count(3) }
+    }
+
+    /// The same memory, as a pool that is open for reading only.
+    #[must_use]
+    pub fn read_only(&self) -> Self {
+        Self { window: Arc::clone(&self.window), writable: false }
+    }
+
+    /// From now on, `take` fails as a full disk does, or does not.
+    pub fn refuse_growth(&self, refuse: bool) {
+        self.window.refuse.store(refuse, Ordering::Relaxed);
+    }
+
+    /// Address of a 2 MiB puddle of another pool.
+    #[must_use]
+    pub fn foreign_puddle(&self) -> u64 {
+        let last = self.window.slots.len() - 1;
+        let addr = self.window.base + last as u64 * SLOT_SIZE;
+        self.window.slots[last].puddle.store(addr, Ordering::Relaxed);
+        self.window.slots[last].foreign.store(true, Ordering::Relaxed);
+        addr
+    }
+
+    #[inline]
+    fn lookup(&self, addr: u64) -> Option<&Slot> {
+        let slot = self.window.slots.get((addr.wrapping_sub(self.window.base) / SLOT_SIZE) as usize)?;
+        let puddle = slot.puddle.load(Ordering::Acquire);
+        if puddle == 0 {
+            return None;
+        }
+        // The puddle's own data hang on its first slot, as they hang on one `Puddle` in a store.
+        self.window.slots.get(((puddle - self.window.base) / SLOT_SIZE) as usize)
+    }
+}
+
+// SAFETY: the window is one allocation that lives as long as any clone; puddles are disjoint parts of it; `slot` answers from the table.
+unsafe impl Ground for MemoryGround {
+    fn plots(&self) -> Vec<Plot> {
+        self.window.plots.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn map(&self, _plot: &Plot) -> Result<(), GroundError> {
+        Ok(())
+    }
+
+    fn take(&self, size: u64) -> Result<Plot, GroundError> {
+        let mut plots = self.window.plots.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes: u64 = plots.iter().map(|p| p.size).sum();
+        let size_max = self.window.options.size_max;
+        if bytes.checked_add(size).is_none_or(|sum| sum > size_max) {
+            return Err(GroundError::Limit { requested: size, bytes, size_max });
+        }
+        if self.window.refuse.load(Ordering::Relaxed) {
+            return Err(GroundError::Store { doing: "taking a puddle", source: "no space left on device".into() });
+        }
+        let addr = plots.last().map_or(self.window.base, |p| (p.addr + p.size).next_multiple_of(SLOT_SIZE));
+        let first = (addr - self.window.base) / SLOT_SIZE;
+        let last = first + size.div_ceil(SLOT_SIZE);
+        let Some(slots) = self.window.slots.get(first as usize..last as usize) else {
+            return Err(GroundError::Limit { requested: size, bytes, size_max });
+        };
+        let plot = Plot { index: plots.len() as u32, addr, size };
+        plots.push(plot);
+        for slot in slots {
+            slot.puddle.store(addr, Ordering::Release);
+        }
+        self.window.counts[3].fetch_add(1, Ordering::Relaxed);
+        Ok(plot)
+    }
+
+    #[inline]
+    fn slot(&self, addr: u64) -> Option<&AtomicPtr<()>> {
+        let slot = self.lookup(addr)?;
+        (!slot.foreign.load(Ordering::Relaxed)).then_some(&slot.heap)
+    }
+
+    fn is_foreign(&self, addr: u64) -> bool {
+        self.lookup(addr).is_some_and(|slot| slot.foreign.load(Ordering::Relaxed))
+    }
+
+    fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    fn puddle_size(&self) -> u64 {
+        self.window.options.puddle_size
+    }
+
+    fn size_max(&self) -> u64 {
+        self.window.options.size_max
+    }
+
+    unsafe fn flush(&self, start: *const u8, len: usize) {
+        let first = start.addr() / 64;
+        let lines = (start.addr() + len).div_ceil(64) - first;
+        self.window.counts[0].fetch_add(lines as u64, Ordering::Relaxed);
+        self.window.counts[1].fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn fence(&self) {
+        self.window.counts[2].fetch_add(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,203 @@
+//! What recovery, check and statistics tell. Plain data; `Display` of the parts is what a person reads.
+
+use crate::heap::BlockInfo;
+use cenote_layout::id::TypeId;
+use core::fmt;
+use core::time::Duration;
+
+/// Findings and blocks that a report lists at most; all are counted.
+pub const LISTED_MAX: usize = 1000;
+
+/// A superblock whose descriptor cannot be believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// Number of the heap puddle in its pool.
+    pub puddle: u32,
+    /// Number of the superblock in the puddle.
+    pub superblock: u32,
+    /// Address of the superblock.
+    pub addr: u64,
+    /// What is wrong with its descriptor.
+    pub reason: &'static str,
+    /// Pointers that lead into it, if that was looked at: what they point to is lost.
+    pub pointers: u64,
+    /// Whether the superblock is lost. If not, a whole descriptor says what it is, or nothing was in it.
+    pub lost: bool,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { puddle, superblock, addr, reason, pointers, lost } = self;
+        write!(f, "superblock {superblock} of heap puddle {puddle} (address {addr:#x}): descriptor damaged: {reason}; ")?;
+        if *lost {
+            write!(f, "its 64 KiB are not used, {pointers} pointers lead into it")
+        } else {
+            f.write_str("nothing is lost")
+        }
+    }
+}
+
+/// What is wrong with a pointer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Fault {
+    /// It leads to no block: free space, metadata, the unused end of a superblock.
+    Dangling,
+    /// It leads into a superblock whose descriptor is damaged.
+    Lost,
+    /// It leads inside a block, although its type says that it leads to the start. The block is kept.
+    Inexact,
+    /// The block that it leads to has another type. The block is kept.
+    OtherType,
+    /// It leads to no puddle of this store.
+    Outside,
+}
+
+/// A pointer that is not as its type says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// What is wrong.
+    pub fault: Fault,
+    /// Where the pointer stands; 0 for a root that the caller gave.
+    pub at: u64,
+    /// Where it leads.
+    pub to: u64,
+    /// Type that it should lead to.
+    pub target: TypeId,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.fault {
+            Fault::Dangling => "leads to no block",
+            Fault::Lost => "leads into a damaged superblock",
+            Fault::Inexact => "leads inside a block, not to its start",
+            Fault::OtherType => "leads to a block of another type",
+            Fault::Outside => "leads out of the store",
+        };
+        write!(f, "pointer at {:#x} to {:#x} (type {}) {what}", self.at, self.to, self.target)
+    }
+}
+
+/// What tracing saw.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TraceCounts {
+    /// Roots that are not null, those that the caller gave included.
+    pub roots: u64,
+    /// Reachable blocks.
+    pub blocks: u64,
+    /// Usable bytes of reachable blocks.
+    pub bytes: u64,
+    /// Blocks that were scanned word by word, for want of a type.
+    pub conservative_blocks: u64,
+    /// Pointers into other pools: not followed.
+    pub foreign_pointers: u64,
+    /// Pointers that are not as their types say; words of untyped blocks are not counted.
+    pub faults: u64,
+    /// The first of them, up to [`LISTED_MAX`].
+    pub findings: Vec<Finding>,
+    /// Types of reachable blocks that the store does not know; they were scanned conservatively.
+    pub unknown_types: Vec<TypeId>,
+}
+
+/// What [`crate::Heap::recover`] did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RecoveryReport {
+    /// What tracing saw.
+    pub trace: TraceCounts,
+    /// Blocks that were marked and are not reachable: free now.
+    pub freed_blocks: u64,
+    /// Blocks that were not marked and are reachable: allocated now.
+    pub revived_blocks: u64,
+    /// Superblocks whose taking the crash had interrupted: free now, nothing lost.
+    pub interrupted: u64,
+    /// Damaged descriptors that something pointed into, or that belong to a reachable large block.
+    pub damage: Vec<Damage>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// What [`crate::Heap::check`] saw.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HeapReport {
+    /// Counts.
+    pub stats: HeapStats,
+    /// Damaged descriptors.
+    pub damage: Vec<Damage>,
+    /// What tracing saw, if types were given.
+    pub trace: Option<TraceCounts>,
+    /// Blocks that are allocated and not reachable (not yet attached, or leaked).
+    pub leaked_blocks: u64,
+    /// Their usable bytes.
+    pub leaked_bytes: u64,
+    /// The first of them, up to [`LISTED_MAX`].
+    pub leaks: Vec<BlockInfo>,
+    /// Blocks that are reachable and not allocated: they will be given out again while something points to them.
+    pub unallocated_blocks: u64,
+    /// The first of them, up to [`LISTED_MAX`].
+    pub unallocated: Vec<BlockInfo>,
+    /// Superblocks whose counts in memory differ from their bitmaps: somebody wrote over the heap's metadata.
+    pub miscounted: Vec<u64>,
+}
+
+impl HeapReport {
+    /// Whether nothing is wrong. Leaks are no damage, but they are not right either.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.damage.iter().all(|d| !d.lost)
+            && self.leaked_blocks == 0
+            && self.unallocated_blocks == 0
+            && self.miscounted.is_empty()
+            && self.trace.as_ref().is_none_or(|t| t.faults == 0)
+    }
+}
+
+/// Counts of a heap.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HeapStats {
+    /// Heap puddles.
+    pub puddles: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Superblocks, those with metadata included.
+    pub superblocks: u64,
+    /// Superblocks that nobody uses, and empty ones that a bin keeps.
+    pub free_superblocks: u64,
+    /// Superblocks with blocks of one size and type.
+    pub small_superblocks: u64,
+    /// Superblocks of large blocks.
+    pub large_superblocks: u64,
+    /// Superblocks that hold metadata.
+    pub metadata_superblocks: u64,
+    /// Superblocks that are not used because their descriptors are damaged.
+    pub damaged_superblocks: u64,
+    /// Allocated blocks, large ones included.
+    pub blocks: u64,
+    /// Usable bytes of them.
+    pub block_bytes: u64,
+    /// Allocated large blocks.
+    pub large_blocks: u64,
+    /// By type and class, in that order.
+    pub bins: Vec<BinStats>,
+}
+
+/// Counts of the blocks of one type and class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BinStats {
+    /// The type.
+    pub type_id: TypeId,
+    /// The class; 0 stands for large blocks.
+    pub class: u32,
+    /// Bytes of a block; 0 for large ones.
+    pub block_size: u64,
+    /// Superblocks that hold them.
+    pub superblocks: u64,
+    /// Allocated blocks.
+    pub blocks: u64,
+    /// Blocks that there is room for, allocated ones included.
+    pub capacity: u64,
+}

@@ -1,0 +1,183 @@
+//! Bad input is answered with a typed error and changes nothing.
+
+mod common;
+
+use cenote_heap::{AllocError, Cancelled, FreeError, GroundError, Heap as _, OpenError, RecoverError, RootError, TracedHeap};
+use cenote_layout::id::TypeId;
+use common::{A, ground, heap};
+
+fn addr(block: cenote_heap::Block) -> u64 {
+    block.addr.as_ptr() as u64
+}
+
+#[test]
+fn freeing_null_is_nothing() {
+    let heap = heap(1 << 20, 1 << 20);
+    let before = heap.stats().unwrap();
+    heap.free(0).unwrap();
+    assert_eq!(heap.stats().unwrap(), before);
+}
+
+#[test]
+fn every_wrong_address_is_named_and_nothing_changes() {
+    let ground = ground(1 << 20, 4 << 20);
+    let foreign = ground.foreign_puddle();
+    let heap = TracedHeap::open(ground.clone()).unwrap();
+    let small = addr(heap.alloc(100, 16, A).unwrap());
+    let freed = addr(heap.alloc(100, 16, A).unwrap());
+    heap.free(freed).unwrap();
+    let large = addr(heap.alloc(150_000, 16, A).unwrap());
+    let base = ground_base(&ground);
+    let before = heap.stats().unwrap();
+    let cases = [
+        (small + 1, FreeError::InsideBlock { addr: small + 1, block: small }),
+        (small + 111, FreeError::InsideBlock { addr: small + 111, block: small }),
+        (large + 16, FreeError::InsideBlock { addr: large + 16, block: large }),
+        (large + 65_536, FreeError::InsideBlock { addr: large + 65_536, block: large }),
+        (large + 196_607, FreeError::InsideBlock { addr: large + 196_607, block: large }),
+        (large + 196_608, FreeError::NotABlock { addr: large + 196_608 }),
+        (freed, FreeError::NotAllocated { addr: freed }),
+        (base, FreeError::NotABlock { addr: base }),
+        (base + 8192, FreeError::NotABlock { addr: base + 8192 }),
+        // The 16 bytes after the last block of 112 in a superblock.
+        (small / 65_536 * 65_536 + 585 * 112, FreeError::NotABlock { addr: small / 65_536 * 65_536 + 585 * 112 }),
+        (foreign + 64, FreeError::OtherPool { addr: foreign + 64 }),
+        (base + (1 << 20), FreeError::NotInHeap { addr: base + (1 << 20) }),
+        (16, FreeError::NotInHeap { addr: 16 }),
+        (u64::MAX, FreeError::NotInHeap { addr: u64::MAX }),
+    ];
+    for (wrong, expected) in cases {
+        assert_eq!(heap.free(wrong), Err(expected.clone()), "{wrong:#x}");
+        assert_eq!(heap.find(wrong), Err(expected.clone()), "{wrong:#x}");
+        assert_eq!(heap.usable_size(wrong), Err(expected), "{wrong:#x}");
+        assert!(!heap.is_live(wrong, A));
+    }
+    assert_eq!(heap.stats().unwrap(), before);
+    heap.free(small).unwrap();
+    assert_eq!(heap.free(small), Err(FreeError::NotAllocated { addr: small }));
+    heap.free(large).unwrap();
+    assert_eq!(heap.free(large), Err(FreeError::NotABlock { addr: large }));
+    assert_eq!(heap.stats().unwrap().blocks, 0);
+}
+
+fn ground_base(ground: &cenote_heap::MemoryGround) -> u64 {
+    use cenote_heap::Ground as _;
+    ground.plots()[0].addr
+}
+
+#[test]
+fn impossible_sizes_and_alignments_are_refused() {
+    let heap = heap(1 << 20, 8 << 20);
+    for align in [0, 3, 24, 4 << 20, u64::MAX] {
+        assert!(matches!(heap.alloc(8, align, A), Err(AllocError::Align { .. })), "{align}");
+    }
+    for size in [(8 << 20) + 1, 1 << 40, u64::MAX - 1, u64::MAX] {
+        assert!(matches!(heap.alloc(size, 8, A), Err(AllocError::Size { .. })), "{size}");
+    }
+    assert!(matches!(heap.alloc(8 << 20, 8, A), Err(AllocError::Full { source: GroundError::Limit { .. }, .. })));
+    assert_eq!(heap.stats().unwrap().puddles, 1);
+}
+
+#[test]
+fn zero_bytes_are_a_block_of_their_own() {
+    let heap = heap(1 << 20, 1 << 20);
+    let (a, b) = (heap.alloc(0, 1, A).unwrap(), heap.alloc(0, 1, A).unwrap());
+    assert_eq!(a.size, 16);
+    assert_ne!(a.addr, b.addr);
+    heap.free(addr(a)).unwrap();
+    heap.free(addr(b)).unwrap();
+}
+
+#[test]
+fn a_cancelled_allocation_leaves_nothing() {
+    let heap = heap(1 << 20, 1 << 20);
+    heap.alloc(64, 16, A).unwrap();
+    let before = heap.stats().unwrap();
+    for size in [64, 100_000] {
+        let mut seen = None;
+        let result = heap.alloc_with(size, 16, A, &mut |block| {
+            // The mark is not set yet.
+            seen = Some(heap.ground().clone());
+            // SAFETY: the mark's word lies in the heap.
+            assert_eq!(unsafe { block.mark.word.as_ref() }.load(std::sync::atomic::Ordering::Relaxed) & block.mark.mask, 0);
+            Err(Cancelled)
+        });
+        assert!(matches!(result, Err(AllocError::Cancelled)) && seen.is_some());
+    }
+    assert_eq!(heap.stats().unwrap(), before);
+}
+
+#[test]
+fn a_panic_in_before_leaves_a_working_heap() {
+    let heap = heap(1 << 20, 1 << 20);
+    for size in [64, 100_000] {
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _ = heap.alloc_with(size, 16, A, &mut |_| panic!("on purpose"));
+        }));
+        assert!(result.is_err());
+        assert_eq!(heap.stats().unwrap().blocks, 0);
+        heap.free(addr(heap.alloc(size, 16, A).unwrap())).unwrap();
+    }
+    // The superblocks of the large one are not lost.
+    let mut superblocks = 0;
+    while heap.alloc(65_536, 16, A).is_ok() {
+        superblocks += 1;
+    }
+    assert_eq!(superblocks, 15);
+}
+
+#[test]
+fn a_read_only_heap_answers_and_refuses_changes() {
+    let ground = ground(1 << 20, 1 << 20);
+    let block = {
+        let heap = TracedHeap::open(ground.clone()).unwrap();
+        heap.set_root(3, 77, A).unwrap();
+        addr(heap.alloc(64, 16, A).unwrap())
+    };
+    let heap = TracedHeap::open(ground.read_only()).unwrap();
+    assert!(heap.is_live(block, A));
+    assert_eq!(heap.root(3).unwrap().addr, 77);
+    assert_eq!(heap.stats().unwrap().blocks, 1);
+    assert!(matches!(heap.alloc(64, 16, A), Err(AllocError::ReadOnly)));
+    assert_eq!(heap.free(block), Err(FreeError::ReadOnly));
+    heap.clear_mark(&heap.find(block).unwrap());
+    assert!(heap.is_live(block, A));
+    assert_eq!(heap.set_root(3, 0, A), Err(RootError::ReadOnly));
+    assert!(matches!(heap.recover(&common::TypeMap::new(), &[]), Err(RecoverError::ReadOnly)));
+    assert!(heap.check(None).unwrap().is_sound());
+}
+
+#[test]
+fn a_heap_is_open_once_and_needs_a_puddle() {
+    let ground = ground(1 << 20, 1 << 20);
+    let first = TracedHeap::open(ground.clone()).unwrap();
+    let block = addr(first.alloc(64, 16, A).unwrap());
+    assert!(matches!(TracedHeap::open(ground.clone()), Err(OpenError::AlreadyOpen)));
+    // The failed open has not taken the puddle from the first.
+    assert!(first.is_live(block, A));
+    first.free(block).unwrap();
+    drop(first);
+    TracedHeap::open(ground).unwrap();
+    assert!(matches!(TracedHeap::open(common::ground(2 << 20, 1 << 20)), Err(OpenError::NoPuddle)));
+    assert!(matches!(TracedHeap::open(common::ground(64 << 10, 1 << 20)), Err(OpenError::TooSmall { .. })));
+}
+
+#[test]
+fn roots_are_typed_and_numbered_to_1023() {
+    let ground = ground(1 << 20, 1 << 20);
+    {
+        let heap = TracedHeap::open(ground.clone()).unwrap();
+        for index in 0..1024 {
+            assert_eq!(heap.root(index).unwrap().addr, 0);
+            heap.set_root(index, u64::from(index) + 1, TypeId(u64::from(index) + 2)).unwrap();
+        }
+    }
+    let heap = TracedHeap::open(ground).unwrap();
+    for index in 0..1024 {
+        let root = heap.root(index).unwrap();
+        assert_eq!((root.addr, root.type_id), (u64::from(index) + 1, TypeId(u64::from(index) + 2)));
+    }
+    assert_eq!(heap.root(1024), Err(RootError::Index { index: 1024 }));
+    assert!(heap.root_slot(u16::MAX).is_err());
+    assert!(heap.set_root(1024, 1, A).is_err());
+}

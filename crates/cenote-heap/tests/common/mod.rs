@@ -1,0 +1,66 @@
+//! What the tests share: pools in plain memory, and types.
+
+#![allow(dead_code)]
+
+use cenote_heap::{MemoryGround, MemoryOptions, TracedHeap};
+use cenote_layout::id::TypeId;
+use cenote_layout::types::{PointerField, TypeRecord};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+pub type Heap = TracedHeap<MemoryGround>;
+pub type TypeMap = HashMap<TypeId, Arc<TypeRecord>>;
+
+pub const A: TypeId = TypeId(0xa);
+pub const B: TypeId = TypeId(0xb);
+
+pub fn ground(puddle_size: u64, size_max: u64) -> MemoryGround {
+    MemoryGround::new(MemoryOptions { puddle_size, size_max, writable: true })
+}
+
+pub fn heap(puddle_size: u64, size_max: u64) -> Heap {
+    TracedHeap::open(ground(puddle_size, size_max)).unwrap()
+}
+
+pub fn record(id: TypeId, size: u64, repeats: bool, pointers: Vec<PointerField>) -> Arc<TypeRecord> {
+    let record = TypeRecord { id, name: format!("test::{id}"), size, align: 8, repeats, pointers };
+    record.check().unwrap();
+    Arc::new(record)
+}
+
+/// Pointers at `offset`, one after the other.
+pub fn field(offset: u64, count: u64, target: TypeId) -> PointerField {
+    PointerField { offset, stride: 8, count, tag_mask: 0, target, conditions: Vec::new() }
+}
+
+pub fn write(addr: u64, offset: u64, value: u64) {
+    // SAFETY: tests write into blocks that they allocated, at offsets inside.
+    unsafe { std::ptr::with_exposed_provenance_mut::<u64>((addr + offset) as usize).write(value) }
+}
+
+pub fn read(addr: u64, offset: u64) -> u64 {
+    // SAFETY: as in `write`.
+    unsafe { std::ptr::with_exposed_provenance::<u64>((addr + offset) as usize).read() }
+}
+
+pub fn zero(addr: u64, len: u64) {
+    // SAFETY: as in `write`.
+    unsafe { std::ptr::with_exposed_provenance_mut::<u8>(addr as usize).write_bytes(0, len as usize) }
+}
+
+/// A small generator of repeatable random numbers (splitmix64).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+}

@@ -1,0 +1,128 @@
+//! Large blocks, alignment, and growth to the limit.
+
+mod common;
+
+use cenote_heap::{AllocError, GroundError, Heap as _, TracedHeap};
+use common::{A, B, Random, ground, heap};
+
+const S: u64 = 65_536;
+
+fn addr(block: cenote_heap::Block) -> u64 {
+    block.addr.as_ptr() as u64
+}
+
+#[test]
+fn neighbours_coalesce_in_whatever_order_they_are_freed() {
+    let heap = heap(2 << 20, 2 << 20);
+    for order in 0..6u64 {
+        let mut blocks: Vec<u64> = (0..10).map(|_| addr(heap.alloc(3 * S, 16, A).unwrap())).collect();
+        assert!(heap.alloc(2 * S, 16, A).is_err());
+        let mut random = Random(order);
+        while !blocks.is_empty() {
+            let at = random.below(blocks.len() as u64) as usize;
+            heap.free(blocks.swap_remove(at)).unwrap();
+        }
+        let whole = heap.alloc(31 * S, 16, B).unwrap();
+        assert_eq!(whole.size, 31 * S);
+        heap.free(addr(whole)).unwrap();
+    }
+}
+
+#[test]
+fn superblocks_of_small_blocks_join_large_ones_again() {
+    let heap = heap(1 << 20, 1 << 20);
+    let mut blocks = Vec::new();
+    while let Ok(block) = heap.alloc(1000, 16, A) {
+        blocks.push(addr(block));
+    }
+    assert!(heap.alloc(S, 16, A).is_err());
+    blocks.into_iter().for_each(|b| heap.free(b).unwrap());
+    assert_eq!(heap.alloc(15 * S, 16, A).unwrap().size, 15 * S);
+}
+
+#[test]
+fn first_fit_takes_the_lowest_gap() {
+    let heap = heap(2 << 20, 2 << 20);
+    let blocks: Vec<u64> = (0..6).map(|_| addr(heap.alloc(2 * S, 16, A).unwrap())).collect();
+    heap.free(blocks[1]).unwrap();
+    heap.free(blocks[3]).unwrap();
+    heap.free(blocks[4]).unwrap();
+    assert_eq!(addr(heap.alloc(3 * S, 16, A).unwrap()), blocks[3]);
+    assert_eq!(addr(heap.alloc(S, 16, A).unwrap()), blocks[1]);
+}
+
+#[test]
+fn all_alignments_up_to_2_mib_are_kept() {
+    let heap = heap(256 << 10, 512 << 20);
+    for shift in 0..=21 {
+        for size in [1, 100, 5000, 14_000, 40_000, 200_000, 3_000_000] {
+            let block = heap.alloc(size, 1 << shift, A).unwrap();
+            assert_eq!(addr(block) % (1 << shift), 0, "size {size} align {}", 1u64 << shift);
+            assert!(block.size >= size);
+        }
+    }
+    let report = heap.check(None).unwrap();
+    assert_eq!(report.stats.blocks, 22 * 7);
+    assert!(report.damage.is_empty());
+}
+
+#[test]
+fn puddles_double_up_to_the_limit_and_not_beyond() {
+    use cenote_heap::Ground as _;
+    let ground = ground(256 << 10, 10 << 20);
+    let heap = TracedHeap::open(ground.clone()).unwrap();
+    let error = loop {
+        match heap.alloc(1000, 16, A) {
+            Ok(_) => {}
+            Err(error) => break error,
+        }
+    };
+    let AllocError::Full { source: GroundError::Limit { bytes, size_max, .. }, .. } = error else { panic!("{error}") };
+    assert_eq!(size_max, 10 << 20);
+    let sizes: Vec<u64> = ground.plots().iter().map(|p| p.size >> 10).collect();
+    assert_eq!(sizes, [256, 512, 1024, 2048, 4096, 10_240 - 7936]);
+    assert_eq!(bytes, 10 << 20);
+    // Full, and still in order: something freed can be had again.
+    let mut some = 0;
+    heap.walk(&mut |block| some = block.addr).unwrap();
+    heap.free(some).unwrap();
+    assert_eq!(addr(heap.alloc(1000, 16, A).unwrap()), some);
+    assert!(heap.check(None).unwrap().miscounted.is_empty());
+}
+
+#[test]
+fn one_large_block_gets_a_puddle_that_fits() {
+    use cenote_heap::Ground as _;
+    let ground = ground(256 << 10, 300 << 20);
+    let heap = TracedHeap::open(ground.clone()).unwrap();
+    let block = heap.alloc(100 << 20, 2 << 20, A).unwrap();
+    assert_eq!(addr(block) % (2 << 20), 0);
+    assert_eq!(ground.plots().len(), 2);
+    heap.free(addr(block)).unwrap();
+    // Its space serves the next ones.
+    for _ in 0..100 {
+        heap.alloc(1 << 20, 16, B).unwrap();
+    }
+    assert_eq!(ground.plots().len(), 2);
+}
+
+#[test]
+fn a_full_disk_is_an_error_and_no_harm() {
+    let ground = ground(256 << 10, 64 << 20);
+    let heap = TracedHeap::open(ground.clone()).unwrap();
+    ground.refuse_growth(true);
+    let mut blocks = Vec::new();
+    let error = loop {
+        match heap.alloc(5000, 16, A) {
+            Ok(block) => blocks.push(addr(block)),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, AllocError::Full { source: GroundError::Store { .. }, .. }));
+    assert!(error.to_string().contains("no space left"));
+    assert!(heap.alloc(1 << 20, 16, A).is_err());
+    ground.refuse_growth(false);
+    heap.alloc(1 << 20, 16, A).unwrap();
+    blocks.into_iter().for_each(|b| heap.free(b).unwrap());
+    assert_eq!(heap.stats().unwrap().blocks, 1);
+}

@@ -1,0 +1,106 @@
+//! What is flushed and fenced, exactly; and what a crash between any two steps leaves.
+
+mod common;
+
+use cenote_heap::{Counts, Heap as _, TracedHeap};
+use cenote_layout::id::TypeId;
+use common::{A, B, ground};
+
+fn since(ground: &cenote_heap::MemoryGround, before: Counts) -> (u64, u64, u64) {
+    let now = ground.counts();
+    (now.flushes - before.flushes, now.flushed_lines - before.flushed_lines, now.fences - before.fences)
+}
+
+#[test]
+fn the_fast_path_flushes_and_fences_nothing() {
+    let ground = ground(4 << 20, 4 << 20);
+    let heap = TracedHeap::open(ground.clone()).unwrap();
+    let sizes = [16, 64, 1000, 14_336];
+    for size in sizes {
+        heap.alloc(size, 16, A).unwrap();
+    }
+    let before = ground.counts();
+    for _ in 0..3 {
+        for size in sizes {
+            let blocks: Vec<_> = (0..3).map(|_| heap.alloc(size, 16, A).unwrap()).collect();
+            for block in blocks {
+                heap.free(block.addr.as_ptr() as u64).unwrap();
+            }
+            let block = heap.alloc(size, 16, A).unwrap();
+            heap.clear_mark(&block);
+            heap.release(&block);
+        }
+    }
+    assert_eq!(since(&ground, before), (0, 0, 0));
+}
+
+#[test]
+fn a_superblock_taken_costs_one_line_and_one_fence_and_giving_it_back_nothing() {
+    let ground = ground(4 << 20, 4 << 20);
+    let heap = TracedHeap::open(ground.clone()).unwrap();
+    let mut blocks = Vec::new();
+    let before = ground.counts();
+    // 64 blocks of 1 KiB fit a superblock: 10 superblocks.
+    for _ in 0..640 {
+        blocks.push(heap.alloc(1024, 16, A).unwrap());
+    }
+    assert_eq!(since(&ground, before), (10, 10, 10));
+    // Another type takes superblocks of its own.
+    heap.alloc(1024, 16, B).unwrap();
+    assert_eq!(since(&ground, before), (11, 11, 11));
+    for block in blocks {
+        heap.free(block.addr.as_ptr() as u64).unwrap();
+    }
+    assert_eq!(since(&ground, before), (11, 11, 11));
+}
+
+#[test]
+fn a_large_block_costs_a_line_a_superblock_and_one_fence() {
+    let ground = ground(4 << 20, 4 << 20);
+    let heap = TracedHeap::open(ground.clone()).unwrap();
+    let before = ground.counts();
+    let block = heap.alloc(1_000_000, 16, A).unwrap();
+    assert_eq!(since(&ground, before), (1, 16, 1));
+    heap.free(block.addr.as_ptr() as u64).unwrap();
+    assert_eq!(since(&ground, before), (1, 16, 1));
+}
+
+#[test]
+fn a_root_is_set_in_three_durable_steps() {
+    let ground = ground(1 << 20, 1 << 20);
+    let heap = TracedHeap::open(ground.clone()).unwrap();
+    let before = ground.counts();
+    heap.set_root(0, 64, A).unwrap();
+    assert_eq!(since(&ground, before), (3, 3, 3));
+}
+
+#[test]
+fn opening_again_flushes_nothing_and_finds_everything() {
+    let ground = ground(256 << 10, 64 << 20);
+    let mut expected = Vec::new();
+    {
+        let heap = TracedHeap::open(ground.clone()).unwrap();
+        for i in 0..20_000u64 {
+            let block = heap.alloc(i % 500, 16, TypeId(i % 5)).unwrap();
+            if i % 3 == 0 {
+                heap.free(block.addr.as_ptr() as u64).unwrap();
+            } else {
+                expected.push((block.addr.as_ptr() as u64, block.type_id));
+            }
+        }
+        let large = heap.alloc(300_000, 1 << 20, B).unwrap();
+        expected.push((large.addr.as_ptr() as u64, B));
+    }
+    let before = ground.counts();
+    let heap = TracedHeap::open(ground.clone()).unwrap();
+    // The last blocks first: their puddles have not been looked at.
+    for &(addr, type_id) in expected.iter().rev() {
+        assert!(heap.is_live(addr, type_id));
+    }
+    assert_eq!(since(&ground, before), (0, 0, 0));
+    assert_eq!(heap.stats().unwrap().blocks, expected.len() as u64);
+    for (addr, _) in expected {
+        heap.free(addr).unwrap();
+    }
+    assert_eq!(heap.stats().unwrap().blocks, 0);
+}
