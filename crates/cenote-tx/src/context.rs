@@ -1,0 +1,156 @@
+//! One thread's log and what a transaction in progress keeps in process memory; made once, used for every transaction of the thread.
+
+use crate::group::LogGroup;
+use crate::ranges::RangeSet;
+use crate::transaction::Transaction;
+use cenote_heap::{AllocError, Block, FreeError, Heap};
+use cenote_log::{LogError, LogWriter};
+use cenote_medium::Persistence;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Why a step of a transaction failed. The transaction is as it was before the step: it may go on, or be aborted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TxError {
+    /// The log could not take the entry.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// The heap has no block.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+    /// The address is none that can be freed.
+    #[error(transparent)]
+    Free(#[from] FreeError),
+    /// The block is already freed in this transaction.
+    #[error("the block at {addr:#x} is already freed in this transaction")]
+    AlreadyFreed {
+        /// Its address.
+        addr: u64,
+    },
+    /// A range has a pending redo write; writing in place would be undone by it at commit.
+    #[error("{len} bytes at {addr:#x} overlap a deferred write of this transaction: use one way of writing per range")]
+    PendingRedo {
+        /// Start of the range.
+        addr: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// The range ends beyond the address space.
+    #[error("{len} bytes at {addr:#x} end beyond the address space")]
+    Range {
+        /// Start of the range.
+        addr: u64,
+        /// Bytes.
+        len: u64,
+    },
+}
+
+/// A deferred write: `len` bytes at `at` of the buffer go to `addr` at commit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Redo {
+    pub(crate) addr: u64,
+    pub(crate) len: usize,
+    pub(crate) at: usize,
+}
+
+/// Old contents of process memory, put back by abort.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Volatile {
+    pub(crate) addr: usize,
+    pub(crate) len: usize,
+    pub(crate) at: usize,
+}
+
+/// A block of a heap that lives at least as long as the transaction.
+pub(crate) struct HeapBlock {
+    pub(crate) heap: NonNull<dyn Heap>,
+    pub(crate) block: Block,
+}
+
+/// A thread's log and buffers. See the crate's documentation.
+pub struct TxContext {
+    pub(crate) writer: LogWriter,
+    pub(crate) persistence: Persistence,
+    pub(crate) group: Arc<LogGroup>,
+    pub(crate) ranges: RangeSet,
+    pub(crate) redo: Vec<Redo>,
+    pub(crate) volatile: Vec<Volatile>,
+    pub(crate) buffer: Vec<u8>,
+    pub(crate) allocated: Vec<HeapBlock>,
+    pub(crate) freed: Vec<HeapBlock>,
+    /// Whether the range that finished the last transaction may not be durable yet.
+    pub(crate) range_pending: bool,
+}
+
+// SAFETY: the heap pointers are only there during a transaction, which borrows the context and the heaps; between transactions the vectors are
+// empty. The rest is `Send`.
+unsafe impl Send for TxContext {}
+
+impl TxContext {
+    /// Binds a log.
+    ///
+    /// # Safety
+    /// The writer's head segment stays mapped until the context is dropped. `group` has all logs of the store that are in use in this process, and no other
+    /// process changes data of the store while the context exists.
+    #[must_use]
+    pub unsafe fn new(writer: LogWriter, group: Arc<LogGroup>) -> Self {
+        let persistence = writer.persistence();
+        group.join(writer.range_word() as usize, persistence);
+        Self {
+            writer,
+            persistence,
+            group,
+            ranges: RangeSet::default(),
+            redo: Vec::new(),
+            volatile: Vec::new(),
+            buffer: Vec::new(),
+            allocated: Vec::new(),
+            freed: Vec::new(),
+            range_pending: false,
+        }
+    }
+
+    /// Begins a transaction: writes nothing.
+    ///
+    /// # Safety
+    /// The transaction is committed, aborted or dropped, not forgotten: it holds the heaps that it was given by address.
+    #[inline]
+    pub unsafe fn begin(&mut self) -> Transaction<'_> {
+        Transaction::new(self)
+    }
+
+    /// Makes the last transaction's finishing store durable too, so that data which it changed may be changed by other means than a
+    /// transaction (a plain store with its own flush). Costs a fence at `power` if one is due.
+    pub fn quiesce(&mut self) {
+        if self.range_pending {
+            self.writer.fence();
+            self.range_pending = false;
+        }
+    }
+
+    /// Log entries of the transaction in progress.
+    #[must_use]
+    pub fn entries(&self) -> u32 {
+        self.writer.entries()
+    }
+
+    /// The log writer, for tests of the log itself.
+    #[doc(hidden)]
+    pub fn writer_mut(&mut self) -> &mut LogWriter {
+        &mut self.writer
+    }
+}
+
+impl Drop for TxContext {
+    fn drop(&mut self) {
+        self.quiesce();
+        self.group.leave(self.writer.range_word() as usize);
+    }
+}
+
+impl core::fmt::Debug for TxContext {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("TxContext").field("log_id", &self.writer.log_id()).field("entries", &self.entries()).finish()
+    }
+}

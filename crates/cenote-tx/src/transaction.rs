@@ -1,0 +1,482 @@
+//! The steps of a transaction. The crate's documentation says why the order is right; the comments here name the states.
+
+use crate::context::{HeapBlock, Redo, TxContext, TxError, Volatile};
+use crate::ranges::Range;
+use cenote_heap::{Block, Cancelled, Heap};
+use cenote_layout::id::TypeId;
+use cenote_layout::log::{ContentHash, ENTRY_HEADER_SIZE, Kind};
+use cenote_log::LogError;
+use cenote_medium::planted::{Bug, planted};
+use std::ptr::NonNull;
+
+/// Most bytes that a lazy seal covers: hashing more costs as much as the fence that it saves.
+const SEAL_BYTES_MAX: u64 = 1024;
+
+/// A transaction in progress. Dropped without [`Transaction::commit`], as by an early return or a panic, it aborts.
+#[derive(Debug)]
+pub struct Transaction<'c> {
+    context: &'c mut TxContext,
+}
+
+impl<'c> Transaction<'c> {
+    #[inline]
+    pub(crate) fn new(context: &'c mut TxContext) -> Self {
+        debug_assert_eq!(context.writer.entries(), 0);
+        Self { context }
+    }
+
+    /// Logs what stands in a range, so that it may be changed in place (the paper's `TX_ADD`). Parts that this transaction has
+    /// logged or allocated already cost nothing. At `power` one fence, if anything was logged.
+    ///
+    /// # Errors
+    /// [`TxError::Log`] if the log is full; [`TxError::PendingRedo`] if a deferred write overlaps.
+    ///
+    /// # Safety
+    /// `len` bytes from `ptr` are readable and lie in puddles of the store that this process holds for writing.
+    #[inline]
+    pub unsafe fn add(&mut self, ptr: *const u8, len: usize) -> Result<(), TxError> {
+        // SAFETY: passed on.
+        if unsafe { self.add_unfenced(ptr, len)? } && !planted(Bug::UndoNotFenced) {
+            self.fence();
+        }
+        Ok(())
+    }
+
+    /// As [`Transaction::add`] for several ranges, with one fence for all.
+    ///
+    /// # Errors
+    /// As [`Transaction::add`]; ranges before the one that failed are logged.
+    ///
+    /// # Safety
+    /// As [`Transaction::add`], for each range.
+    #[inline]
+    pub unsafe fn add_all(&mut self, ranges: &[(*const u8, usize)]) -> Result<(), TxError> {
+        let mut logged = false;
+        let mut result = Ok(());
+        for &(ptr, len) in ranges {
+            // SAFETY: passed on.
+            match unsafe { self.add_unfenced(ptr, len) } {
+                Ok(new) => logged |= new,
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
+        }
+        if logged && !planted(Bug::UndoNotFenced) {
+            self.fence();
+        }
+        result
+    }
+
+    #[inline]
+    fn fence(&mut self) {
+        self.context.writer.fence();
+        self.context.range_pending = false;
+    }
+
+    #[inline]
+    unsafe fn add_unfenced(&mut self, ptr: *const u8, len: usize) -> Result<bool, TxError> {
+        let start = ptr as u64;
+        let Some(end) = start.checked_add(len as u64) else {
+            return Err(TxError::Range { addr: start, len: len as u64 });
+        };
+        if len == 0 || self.context.ranges.covers(start, end) {
+            return Ok(false);
+        }
+        self.refuse_pending_redo(start, end)?;
+        if !self.context.ranges.overlaps(start, end) {
+            // SAFETY: passed on.
+            unsafe { self.log_undo(start, end)? };
+            return Ok(true);
+        }
+        let mut logged = false;
+        while let Some((a, b)) = self.context.ranges.gap(start, end) {
+            // SAFETY: a part of the range.
+            unsafe { self.log_undo(a, b)? };
+            logged = true;
+        }
+        Ok(logged)
+    }
+
+    /// Appends undo entries for a range that none covers. Entry first, then the range is believed to be logged.
+    #[inline]
+    unsafe fn log_undo(&mut self, start: u64, end: u64) -> Result<(), TxError> {
+        let context = &mut *self.context;
+        let ranges = &mut context.ranges;
+        // SAFETY: the caller promises a readable range.
+        unsafe {
+            context.writer.append_range(
+                Kind::Undo,
+                start,
+                (end - start) as usize,
+                start as *const u8,
+                &mut |addr, len, old| ranges.push(Range { start: addr, end: addr + len as u64, old }),
+            )?;
+        }
+        Ok(())
+    }
+
+    fn refuse_pending_redo(&self, start: u64, end: u64) -> Result<(), TxError> {
+        if self.context.redo.iter().any(|r| r.addr < end && start < r.addr + r.len as u64) {
+            return Err(TxError::PendingRedo { addr: start, len: end - start });
+        }
+        Ok(())
+    }
+
+    /// Writes at commit (the paper's `TX_REDO_SET`): until then, memory keeps the old contents, for this transaction's reads too. A range that is
+    /// already logged or fresh is written at once instead. No fence before commit, however many writes.
+    ///
+    /// # Errors
+    /// [`TxError::Log`]; [`TxError::PendingRedo`] if the range is logged or fresh only in part.
+    ///
+    /// # Safety
+    /// `len` bytes from `dst` are writable and lie in puddles of the store that this process holds for writing; `len` bytes from
+    /// `src` are readable.
+    pub unsafe fn set(&mut self, dst: *mut u8, src: *const u8, len: usize) -> Result<(), TxError> {
+        let start = dst as u64;
+        let Some(end) = start.checked_add(len as u64) else {
+            return Err(TxError::Range { addr: start, len: len as u64 });
+        };
+        if len == 0 {
+            return Ok(());
+        }
+        let context = &mut *self.context;
+        if context.ranges.overlaps(start, end) {
+            if context.ranges.gap(start, end).is_some() {
+                return Err(TxError::PendingRedo { addr: start, len: len as u64 });
+            }
+            // SAFETY: both ranges are the caller's promise; logged, so abort and recovery undo it.
+            unsafe { core::ptr::copy(src, dst, len) };
+            return Ok(());
+        }
+        // SAFETY: `src` is readable by contract.
+        unsafe {
+            context.writer.append_range(Kind::Redo, start, len, src, &mut |_, _, _| {})?;
+            let at = context.buffer.len();
+            context.buffer.extend_from_slice(core::slice::from_raw_parts(src, len));
+            context.redo.push(Redo { addr: start, len, at });
+        }
+        if planted(Bug::RedoAppliedEarly) {
+            // SAFETY: as above.
+            unsafe { core::ptr::copy(src, dst, len) };
+        }
+        Ok(())
+    }
+
+    /// Keeps what stands in a range of process memory; abort puts it back, commit and recovery do not touch it.
+    ///
+    /// # Errors
+    /// [`TxError::Log`].
+    ///
+    /// # Safety
+    /// `len` bytes from `ptr` are readable now, and writable until the transaction ends; they are no memory of a store.
+    pub unsafe fn add_volatile(&mut self, ptr: *mut u8, len: usize) -> Result<(), TxError> {
+        let context = &mut *self.context;
+        // SAFETY: readable by contract.
+        unsafe {
+            context.writer.append_range(Kind::Volatile, ptr as u64, len, ptr, &mut |_, _, _| {})?;
+            let at = context.buffer.len();
+            context.buffer.extend_from_slice(core::slice::from_raw_parts(ptr, len));
+            context.volatile.push(Volatile { addr: ptr as usize, len, at });
+        }
+        Ok(())
+    }
+
+    /// Takes a block from `heap`; abort and crash give it back. Its contents need no logging. At `power` no fence: what is written to the block is made
+    /// durable by commit.
+    ///
+    /// # Errors
+    /// [`TxError::Alloc`], [`TxError::Log`].
+    ///
+    /// # Safety
+    /// The heap outlives the transaction, is of the same store, and its pool is held for writing.
+    #[inline]
+    pub unsafe fn alloc(
+        &mut self,
+        heap: &dyn Heap,
+        size: u64,
+        align: u64,
+        type_id: TypeId,
+    ) -> Result<NonNull<u8>, TxError> {
+        let context = &mut *self.context;
+        let writer = &mut context.writer;
+        let ranges = &mut context.ranges;
+        let is_power = context.persistence.is_power();
+        let mut log_error = None;
+        let block = heap.alloc_with(size, align, type_id, &mut |block: &Block| {
+            // The undo entry stands before the mark is set, so that no crash of processes leaks the block.
+            // SAFETY: the mask is readable; fresh entries carry no data.
+            let logged = unsafe {
+                writer
+                    .append(Kind::ClearBitsOnAbort, block.mark.word.as_ptr() as u64, 8, (&raw const block.mark.mask).cast())
+                    .and_then(|_| if is_power { log_fresh(writer, ranges, block.addr.as_ptr() as u64, size) } else { Ok(()) })
+            };
+            match logged {
+                Ok(()) => Ok(()),
+                Err(error) => {
+                    log_error = Some(error);
+                    Err(Cancelled)
+                }
+            }
+        });
+        let block = match (block, log_error) {
+            (_, Some(error)) => return Err(TxError::Log(error)),
+            (Err(error), None) => return Err(TxError::Alloc(error)),
+            (Ok(block), None) => block,
+        };
+        let addr = block.addr;
+        if !is_power && size > 0 {
+            // No content is hashed or flushed at `process`; the range only says "needs no logging".
+            let start = addr.as_ptr() as u64;
+            ranges.push(Range { start, end: start + size, old: core::ptr::null() });
+        }
+        // SAFETY: the heap outlives the transaction (contract); the pointer is used only until it ends.
+        let heap = unsafe { core::mem::transmute::<NonNull<dyn Heap + '_>, NonNull<dyn Heap>>(NonNull::from(heap)) };
+        context.allocated.push(HeapBlock { heap, block });
+        Ok(addr)
+    }
+
+    /// Gives a block back when the transaction commits. Until then it stays allocated and readable.
+    ///
+    /// # Errors
+    /// [`TxError::Free`] if `addr` is not the start of an allocated block of `heap`; [`TxError::AlreadyFreed`]; [`TxError::Log`].
+    ///
+    /// # Safety
+    /// As [`Transaction::alloc`]; nothing uses the block after commit.
+    pub unsafe fn free(&mut self, heap: &dyn Heap, addr: u64) -> Result<(), TxError> {
+        if addr == 0 {
+            return Ok(());
+        }
+        let block = heap.find(addr)?;
+        let context = &mut *self.context;
+        if context.freed.iter().any(|f| f.block.addr == block.addr) {
+            return Err(TxError::AlreadyFreed { addr });
+        }
+        // SAFETY: the mask is readable.
+        unsafe {
+            let mask = (&raw const block.mark.mask).cast();
+            context.writer.append(Kind::ClearBitsOnCommit, block.mark.word.as_ptr() as u64, 8, mask)?;
+        }
+        if planted(Bug::FreedEarly) {
+            heap.clear_mark(&block);
+            heap.release(&block);
+        }
+        // SAFETY: as in `alloc`.
+        let heap = unsafe { core::mem::transmute::<NonNull<dyn Heap + '_>, NonNull<dyn Heap>>(NonNull::from(heap)) };
+        context.freed.push(HeapBlock { heap, block });
+        Ok(())
+    }
+
+    /// Whether all of a range is logged or freshly allocated by this transaction.
+    #[must_use]
+    pub fn is_covered(&self, addr: u64, len: u64) -> bool {
+        self.context.ranges.covers(addr, addr.saturating_add(len))
+    }
+
+    /// Commits: on return all changes are durable at the level of the medium.
+    ///
+    /// # Errors
+    /// [`TxError::Log`] if the log has no room for the seal; then the transaction is aborted.
+    #[inline]
+    pub fn commit(mut self) -> Result<(), TxError> {
+        if self.context.writer.entries() != 0 {
+            // An error drops `self`, which aborts.
+            self.commit_logged()?;
+        }
+        core::mem::forget(self);
+        Ok(())
+    }
+
+    fn commit_logged(&mut self) -> Result<(), TxError> {
+        let context = &mut *self.context;
+        if context.persistence.is_power() { commit_power(context)? } else { commit_process(context) }
+        context.clear();
+        Ok(())
+    }
+
+    /// Undoes everything, in reverse; gives allocations back; process memory logged with [`Transaction::add_volatile`] is put back too.
+    pub fn abort(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Transaction<'_> {
+    fn drop(&mut self) {
+        if self.context.writer.entries() != 0 {
+            abort(self.context);
+        }
+    }
+}
+
+/// Logs a fresh block, in parts where its size does not fit one entry.
+#[inline]
+unsafe fn log_fresh(
+    writer: &mut cenote_log::LogWriter,
+    ranges: &mut crate::ranges::RangeSet,
+    addr: u64,
+    size: u64,
+) -> Result<(), LogError> {
+    let (mut start, end) = (addr, addr + size);
+    while start < end {
+        let part = (end - start).min(1 << 30);
+        // SAFETY: fresh entries have no data.
+        unsafe { writer.append(Kind::Fresh, start, part as u32, core::ptr::null())? };
+        ranges.push(Range { start, end: start + part, old: core::ptr::null() });
+        start += part;
+    }
+    Ok(())
+}
+
+/// States after a crash of processes: before `mark_committed` (or, without redo-class entries, `finish`): rolled back. Between the two:
+/// rolled forward. After `finish`: done. Each is one 8-byte store.
+fn commit_process(context: &mut TxContext) {
+    if !context.redo.is_empty() || !context.freed.is_empty() {
+        context.writer.mark_committed();
+        apply_redo(context);
+        clear_marks(&context.freed);
+    }
+    context.writer.finish();
+    release(&context.freed);
+}
+
+fn commit_power(context: &mut TxContext) -> Result<(), TxError> {
+    let lazy = context.group.lazy_allowed();
+    let seal = !context.redo.is_empty() || (lazy && context.ranges.bytes() <= SEAL_BYTES_MAX);
+    if planted(Bug::RangeMovedEarly) {
+        context.writer.finish();
+        context.writer.fence();
+    }
+    flush_contents(context);
+    if seal {
+        let contents = hash_contents(context);
+        context.writer.append_seal(contents)?;
+    }
+    // State 1, before this fence completes: rolled back, unless seal and contents happen to be whole, which is the commit.
+    if !planted(Bug::DataNotFenced) {
+        context.writer.fence();
+        context.range_pending = false;
+    }
+    // State 2, sealed: committed. Marked: contents durable, still rolled back until the range moves.
+    let redo_class = !context.redo.is_empty() || !context.freed.is_empty();
+    if redo_class {
+        // From here a crash of processes rolls forward. A loss of power is decided by the seal, or, without one, finds nothing to roll
+        // forward that outlives the power: so this store needs no fence.
+        context.writer.mark_committed();
+        apply_redo(context);
+        if !context.redo.is_empty() {
+            context.writer.fence();
+        }
+        clear_marks(&context.freed);
+    }
+    // State 3: everything is in place and durable; the range says so. It may stay unfenced if nothing that the seal covers can change
+    // before this log's next fence; a covered block that is given back could.
+    let lazy = seal && lazy && !context.writer.has_overflowed() && !freed_is_covered(context);
+    context.writer.finish();
+    if lazy || planted(Bug::FinishNotFenced) {
+        context.range_pending = true;
+    } else {
+        context.writer.fence();
+    }
+    release(&context.freed);
+    Ok(())
+}
+
+fn flush_contents(context: &TxContext) {
+    for range in context.ranges.list() {
+        let skip = if range.old.is_null() { planted(Bug::FreshNotFlushed) } else { planted(Bug::DataNotFlushed) };
+        if !skip {
+            // SAFETY: logged ranges are mapped until the transaction ends (contract of `add` and `alloc`).
+            unsafe { context.persistence.flush(range.start as *const u8, (range.end - range.start) as usize) };
+        }
+    }
+}
+
+fn hash_contents(context: &TxContext) -> u64 {
+    let mut hash = ContentHash::EMPTY;
+    for range in context.ranges.list() {
+        // SAFETY: logged ranges are mapped, and nobody changes them while the transaction commits (contract: its caller isolates).
+        let contents =
+            unsafe { core::slice::from_raw_parts(range.start as *const u8, (range.end - range.start) as usize) };
+        hash = hash.with(contents);
+    }
+    hash.0
+}
+
+/// Whether a block that is about to be given back holds bytes that a seal covers.
+fn freed_is_covered(context: &TxContext) -> bool {
+    context.freed.iter().any(|f| {
+        let start = f.block.addr.as_ptr() as u64;
+        context.ranges.overlaps(start, start + f.block.size)
+    })
+}
+
+fn apply_redo(context: &TxContext) {
+    for redo in &context.redo {
+        let source = &context.buffer[redo.at..redo.at + redo.len];
+        // SAFETY: the range was promised to be writable until the transaction ends (contract of `set`).
+        unsafe {
+            core::ptr::copy_nonoverlapping(source.as_ptr(), redo.addr as *mut u8, redo.len);
+            context.persistence.flush(redo.addr as *const u8, redo.len);
+        }
+    }
+}
+
+/// Clears the marks of blocks, which recovery may do again until the range has moved on; the heap does not give them out yet.
+fn clear_marks(blocks: &[HeapBlock]) {
+    for held in blocks {
+        // SAFETY: the heap outlives the transaction (contract of `alloc` and `free`).
+        unsafe { held.heap.as_ref() }.clear_mark(&held.block);
+    }
+}
+
+/// Lets the heap give blocks out again: only now that no log entry says "clear its mark" may it be set for somebody else.
+fn release(blocks: &[HeapBlock]) {
+    for held in blocks {
+        // SAFETY: the heap outlives the transaction (contract of `alloc` and `free`).
+        unsafe { held.heap.as_ref() }.release(&held.block);
+    }
+}
+
+/// Rolls back in this process. Until the range moves on recovery would do the same again; only then are blocks given out again.
+#[cold]
+fn abort(context: &mut TxContext) {
+    for range in context.ranges.list().iter().rev() {
+        if !range.old.is_null() {
+            let len = (range.end - range.start) as usize;
+            // SAFETY: the log holds `len` bytes at `old`; the range is writable until the transaction ends.
+            unsafe {
+                core::ptr::copy_nonoverlapping(range.old, range.start as *mut u8, len);
+                context.persistence.flush(range.start as *const u8, len);
+            }
+        }
+    }
+    for volatile in context.volatile.iter().rev() {
+        let source = &context.buffer[volatile.at..volatile.at + volatile.len];
+        // SAFETY: promised to be writable until the transaction ends (contract of `add_volatile`).
+        unsafe { core::ptr::copy(source.as_ptr(), volatile.addr as *mut u8, volatile.len) };
+    }
+    context.writer.fence();
+    if !planted(Bug::AbortKeepsAllocation) {
+        clear_marks(&context.allocated);
+    }
+    context.writer.finish();
+    context.writer.fence();
+    context.range_pending = false;
+    release(&context.allocated);
+    context.clear();
+}
+
+impl TxContext {
+    #[inline]
+    fn clear(&mut self) {
+        self.ranges.clear();
+        self.redo.clear();
+        self.volatile.clear();
+        self.buffer.clear();
+        self.allocated.clear();
+        self.freed.clear();
+    }
+}
+
+const _: () = assert!(ENTRY_HEADER_SIZE == 32);
