@@ -1,0 +1,145 @@
+//! Reads `#[persist(...)]` and `#[repr(...)]`.
+
+use syn::meta::ParseNestedMeta;
+use syn::punctuated::Punctuated;
+use syn::{Attribute, Error, Ident, LitStr, Path, Result, Token, WherePredicate};
+
+/// Most bytes of a declared name.
+const NAME_LEN_MAX: usize = 255;
+
+/// Names that the crate `cenote` gives to types itself.
+const BUILT_IN_NAMES: &[&str] = &[
+    "u8",
+    "u16",
+    "u32",
+    "u64",
+    "u128",
+    "usize",
+    "i8",
+    "i16",
+    "i32",
+    "i64",
+    "i128",
+    "isize",
+    "f32",
+    "f64",
+    "bool",
+    "char",
+    "Option",
+    "Ptr",
+    "PhantomData",
+    "Wrapping",
+    "Saturating",
+    "Reverse",
+    "NonZeroU8",
+    "NonZeroU16",
+    "NonZeroU32",
+    "NonZeroU64",
+    "NonZeroU128",
+    "NonZeroUsize",
+    "NonZeroI8",
+    "NonZeroI16",
+    "NonZeroI32",
+    "NonZeroI64",
+    "NonZeroI128",
+    "NonZeroIsize",
+];
+
+/// What `#[persist(...)]` says on a type.
+#[derive(Default)]
+pub(crate) struct TypeAttributes {
+    pub(crate) name: Option<LitStr>,
+    pub(crate) bound: Option<Punctuated<WherePredicate, Token![,]>>,
+    pub(crate) cenote: Option<Path>,
+}
+
+impl TypeAttributes {
+    pub(crate) fn read(attributes: &[Attribute]) -> Result<Self> {
+        let mut this = Self::default();
+        for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("persist")) {
+            attribute.parse_nested_meta(|meta| {
+                if meta.path.is_ident("name") {
+                    let name = read_name(&meta, this.name.is_some())?;
+                    if BUILT_IN_NAMES.contains(&name.value().as_str()) {
+                        return Err(Error::new(name.span(), "this is the name of a built-in type"));
+                    }
+                    this.name = Some(name);
+                } else if meta.path.is_ident("bound") {
+                    let text: LitStr = meta.value()?.parse()?;
+                    this.bound = Some(text.parse_with(Punctuated::parse_terminated)?);
+                } else if meta.path.is_ident("crate") {
+                    this.cenote = Some(meta.value()?.parse::<LitStr>()?.parse()?);
+                } else {
+                    return Err(meta.error("unknown attribute: a type has `name`, `bound` and `crate`"));
+                }
+                Ok(())
+            })?;
+        }
+        Ok(this)
+    }
+}
+
+/// The name in the record of a field or a variant: what `#[persist(name = "...")]` says, or else `default`.
+pub(crate) fn member_name(attributes: &[Attribute], default: &str) -> Result<String> {
+    let mut name = None;
+    for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("persist")) {
+        attribute.parse_nested_meta(|meta| {
+            if !meta.path.is_ident("name") {
+                return Err(meta.error("unknown attribute: a field or variant has `name`"));
+            }
+            name = Some(read_name(&meta, name.is_some())?.value());
+            Ok(())
+        })?;
+    }
+    Ok(name.unwrap_or_else(|| default.to_string()))
+}
+
+fn read_name(meta: &ParseNestedMeta<'_>, again: bool) -> Result<LitStr> {
+    let name: LitStr = meta.value()?.parse()?;
+    if again {
+        return Err(meta.error("`name` is given twice"));
+    }
+    let allowed = |c: char| c.is_alphanumeric() || matches!(c, '_' | ':' | '-' | '.');
+    if name.value().is_empty() || name.value().len() > NAME_LEN_MAX || !name.value().chars().all(allowed) {
+        let message = "a name is 1 to 255 bytes of letters, digits, `_`, `-`, `.` and `:`";
+        return Err(Error::new(name.span(), message));
+    }
+    Ok(name)
+}
+
+/// What `#[repr(...)]` says on a type.
+#[derive(Default)]
+pub(crate) struct Repr {
+    pub(crate) c: Option<Path>,
+    pub(crate) packed: Option<Path>,
+    /// `u8` and the like.
+    pub(crate) integer: Option<Ident>,
+}
+
+impl Repr {
+    pub(crate) fn read(attributes: &[Attribute]) -> Result<Self> {
+        let mut this = Self::default();
+        for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("repr")) {
+            attribute.parse_nested_meta(|meta| {
+                if meta.input.peek(syn::token::Paren) {
+                    // The argument of `align(8)`, `packed(2)`: the compiler's business.
+                    let content;
+                    syn::parenthesized!(content in meta.input);
+                    content.parse::<proc_macro2::TokenStream>()?;
+                }
+                if meta.path.is_ident("C") {
+                    this.c = Some(meta.path);
+                } else if meta.path.is_ident("packed") {
+                    this.packed = Some(meta.path);
+                } else if let Some(ident) = meta.path.get_ident()
+                    && ident != "align"
+                    && ident != "transparent"
+                {
+                    this.integer = Some(ident.clone());
+                }
+                Ok(())
+            })?;
+        }
+        Ok(this)
+    }
+}

@@ -1,0 +1,38 @@
+//! `#[derive(Persist)]`: the implementation of `cenote::Persist` for a program's own types.
+//!
+//! What the macro writes must be true for every program that compiles, as nobody else checks it:
+//!
+//! * every field's type is `Persist`: the generated code names each one with that bound;
+//! * the list of fields is complete, and their types are what the macro saw: generated code takes a value apart with a pattern
+//!   that has no `..`;
+//! * offsets come from the compiler (`offset_of!`), or, for enums, from the rule by which the language lays out
+//!   enums with `repr(u8)` and the like; other enums are refused;
+//! * there is no `Drop`: the macro implements a trait for the type that is implemented for everything with `Drop` too,
+//!   which the compiler refuses for overlapping.
+
+mod attributes;
+mod expand;
+
+use proc_macro::TokenStream;
+
+/// Makes a structure or an enum a type whose values may lie in persistent memory.
+///
+/// Every field must be `Persist` itself, and so must every type parameter. Structures need no `repr`. Enums
+/// need one of `#[repr(u8)]`, `u16`, `u32`, `u64`, `i8`, `i16`, `i32`, `i64`, which fixes where the discriminant lies. Unions, lifetime
+/// parameters, `repr(packed)` and types that implement `Drop` are refused.
+///
+/// The type's name in the store is the name of the package and that of the type: `package::Type`. The module is not
+/// part of it, so that a type may move between modules. Data is found by this name: whoever renames a type or a package keeps the old name
+/// with `#[persist(name = "...")]`. In the same way a field or a variant is renamed without making another type of it.
+///
+/// | attribute | on | meaning |
+/// | --- | --- | --- |
+/// | `#[persist(name = "list::Node")]` | type | the declared name |
+/// | `#[persist(name = "next")]` | field, variant | its name in the record |
+/// | `#[persist(bound = "K: Key, V: Persist")]` | type | used in place of `T: Persist` for every parameter; must imply it |
+/// | `#[persist(crate = "path")]` | type | where the crate `cenote` is, if it is not at `::cenote` |
+#[proc_macro_derive(Persist, attributes(persist))]
+pub fn derive_persist(input: TokenStream) -> TokenStream {
+    let input = syn::parse_macro_input!(input as syn::DeriveInput);
+    expand::expand(&input).unwrap_or_else(|error| error.to_compile_error()).into()
+}

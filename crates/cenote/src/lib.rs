@@ -1,0 +1,60 @@
+//! Cenote: pointer-rich data that outlives the process.
+//!
+//! A program builds lists, trees and graphs in a [`Pool`], with plain 64-bit pointers ([`Ptr`]), and changes them in transactions
+//! ([`Pool::write`]). When the program, the machine or the power fails, the data is there again, as the last committed transaction left it, for that
+//! program or any other. Nothing is serialised and nothing is loaded.
+//!
+//! ```
+//! use cenote::{Persist, Ptr, Reader, Store};
+//!
+//! #[derive(Persist)]
+//! struct Node { value: u64, next: Option<Ptr<Node>> }
+//!
+//! fn main() -> cenote::Result<()> {
+//!     # let directory = tempfile::tempdir().unwrap();
+//!     # let directory = directory.path();
+//!     let pool = Store::open(directory)?.pool("numbers")?;
+//!     pool.write(|tx| -> cenote::Result<()> {
+//!         let next = tx.root::<Node>()?;
+//!         let node = tx.alloc(Node { value: 42, next })?;
+//!         tx.set_root(node)
+//!     })?;
+//!     let view = pool.read()?;
+//!     let first = view.root::<Node>()?.expect("just pushed");
+//!     println!("{}", view.get(first)?.value);
+//!     Ok(())
+//! }
+//! ```
+//!
+//! What a commit survives depends on where the store lies: [`Store::durability`] says `process` (any crash of processes) or `power`.
+//!
+//! The layers below, each a crate that knows nothing of those above it: `cenote-sys`, `cenote-layout`, `cenote-medium`,
+//! `cenote-log`, `cenote-store`, `cenote-heap`, `cenote-tx`. [`raw`] is the door to them.
+
+extern crate self as cenote;
+
+mod error;
+mod local;
+pub mod persist;
+mod pool;
+pub mod ptr;
+pub mod raw;
+mod reader;
+mod store;
+mod tx;
+
+pub use cenote_derive::Persist;
+pub use cenote_heap::{HeapReport, HeapStats, RecoveryReport};
+pub use cenote_layout::id::{PoolId, TypeId, Uuid};
+pub use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
+pub use cenote_store::{
+    Access, CrashKind, DamagePolicy, FormatOptions, HeapKind, OpenOptions, OpenReport, PoolInfo, PoolMode, PoolOptions,
+    PowerLossPolicy,
+};
+pub use error::{Error, Result};
+pub use persist::Persist;
+pub use pool::{Pool, View};
+pub use ptr::Ptr;
+pub use reader::Reader;
+pub use store::Store;
+pub use tx::Tx;

@@ -1,0 +1,103 @@
+//! The raw interface: addresses, bytes and promises. For other languages, for collections, and for measuring what the safe interface
+//! adds. Nothing here takes a lock on a pool: whoever shares data brings their own.
+
+use crate::error::{Error, Result};
+use crate::local;
+use crate::store::Store;
+use crate::tx::Active;
+use core::marker::PhantomData;
+use core::ops::{Deref, DerefMut};
+
+pub use cenote_heap::{Block, Heap, Mark};
+pub use cenote_tx::{Transaction, TxContext, TxError};
+
+/// A raw transaction of this thread; dropped without [`RawTx::commit`] it aborts. See [`Transaction`] for its steps.
+#[derive(Debug)]
+pub struct RawTx<'s> {
+    /// `None` only while it is being ended.
+    transaction: Option<Transaction<'s>>,
+    _active: Active<'s>,
+    _not_send: PhantomData<*const ()>,
+}
+
+/// Begins a transaction of this thread on a store: a function call, nothing is written.
+///
+/// # Errors
+/// [`Error::WouldDeadlock`] if the thread is in a transaction already; [`Error::Store`] if the thread has no log yet and cannot get one, or the process is a
+/// fork.
+///
+/// # Safety
+/// The transaction is not forgotten. Data that it changes is not changed by others before it has ended.
+#[inline]
+pub unsafe fn begin(store: &Store) -> Result<RawTx<'_>> {
+    let inner = &*store.inner;
+    inner.refuse_forked()?;
+    let log = local::thread_log(inner)?;
+    // SAFETY: the log is this thread's, and lives as long as the store. Only the cell is used through this reference.
+    let Some(active) = Active::new(unsafe { log.as_ref() }) else {
+        return Err(Error::WouldDeadlock { pool: String::from("(raw)"), by: "a transaction" });
+    };
+    // SAFETY: `active` makes this the only user of the context; the caller promises not to forget the transaction.
+    let transaction = unsafe { (*log.as_ptr()).context.as_mut().map(|context| context.begin()) };
+    Ok(RawTx { transaction, _active: active, _not_send: PhantomData })
+}
+
+impl RawTx<'_> {
+    /// Commits; see [`Transaction::commit`].
+    ///
+    /// # Errors
+    /// [`Error::Tx`].
+    #[inline]
+    pub fn commit(mut self) -> Result<()> {
+        match self.transaction.take() {
+            Some(transaction) => Ok(transaction.commit()?),
+            None => Ok(()),
+        }
+    }
+
+    /// Aborts.
+    pub fn abort(self) {
+        drop(self);
+    }
+}
+
+impl<'s> Deref for RawTx<'s> {
+    type Target = Transaction<'s>;
+
+    #[inline]
+    fn deref(&self) -> &Transaction<'s> {
+        match &self.transaction {
+            Some(transaction) => transaction,
+            None => unreachable!("a raw transaction is there until it is ended by value"),
+        }
+    }
+}
+
+impl<'s> DerefMut for RawTx<'s> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Transaction<'s> {
+        match &mut self.transaction {
+            Some(transaction) => transaction,
+            None => unreachable!("a raw transaction is there until it is ended by value"),
+        }
+    }
+}
+
+impl Store {
+    /// Makes what this thread's last transaction on the store did durable to the last byte of its log; see [`TxContext::quiesce`].
+    ///
+    /// # Errors
+    /// [`Error::WouldDeadlock`] in a transaction.
+    pub fn quiesce(&self) -> Result<()> {
+        let log = local::thread_log(&self.inner)?;
+        // SAFETY: as in `begin`.
+        let Some(_active) = Active::new(unsafe { log.as_ref() }) else {
+            return Err(Error::WouldDeadlock { pool: String::from("(raw)"), by: "a transaction" });
+        };
+        // SAFETY: as in `begin`.
+        if let Some(context) = unsafe { (*log.as_ptr()).context.as_mut() } {
+            context.quiesce();
+        }
+        Ok(())
+    }
+}

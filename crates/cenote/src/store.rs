@@ -1,0 +1,303 @@
+//! [`Store`]: a directory of pools, opened in this process.
+
+use crate::error::{Error, Result};
+use crate::local::{self, Owned, ThreadLog};
+use crate::pool::{Pool, PoolInner};
+use crate::tx::{Covered, Tx};
+use cenote_layout::id::Uuid;
+use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
+use cenote_store::{Access, FormatOptions, OpenOptions, OpenReport, PoolInfo, PoolOptions, PowerLossPolicy, StoreError};
+use cenote_tx::LogGroup;
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// A store that is open in this process: exclusively, if for writing.
+///
+/// Handles are cheap to clone and may be used from any thread. When the last handle of the store and of its pools is dropped, the
+/// store is closed; [`Store::close`] does it now and tells of errors. A process that dies without closing loses nothing that was
+/// committed at its durability level.
+#[derive(Clone, Debug)]
+pub struct Store {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    /// Never given twice in a process.
+    pub(crate) number: u64,
+    pub(crate) store: cenote_store::Store,
+    pub(crate) group: Arc<LogGroup>,
+    report: OpenReport,
+    pools: Mutex<Vec<Weak<PoolInner>>>,
+    logs: Mutex<Vec<Owned>>,
+    /// Of the process that opened the store.
+    fork_token: u64,
+}
+
+impl core::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Store").field("uuid", &self.store.uuid()).finish_non_exhaustive()
+    }
+}
+
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
+
+impl Store {
+    /// Opens the store in a directory; formats it first if it is missing or empty.
+    ///
+    /// Recovery comes first: what a crash left unfinished is rolled back or completed before anything is handed out.
+    ///
+    /// # Errors
+    /// [`Error::Medium`], [`Error::Format`], [`Error::Open`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let medium: Arc<dyn Medium> =
+            Arc::new(RealMedium::open(path.as_ref(), &MediumOptions { create: true, ..MediumOptions::default() })?);
+        if !medium.exists("superblock")? {
+            cenote_store::format(medium.clone(), &FormatOptions::default())?;
+        }
+        Self::open_on(medium, &OpenOptions::default())
+    }
+
+    /// Makes a store in a directory that is missing or empty; see [`FormatOptions`].
+    ///
+    /// # Errors
+    /// [`Error::Medium`], [`Error::Format`].
+    pub fn format(path: impl AsRef<Path>, options: &FormatOptions) -> Result<Uuid> {
+        let medium = RealMedium::open(path.as_ref(), &MediumOptions { create: true, ..MediumOptions::default() })?;
+        Ok(cenote_store::format(Arc::new(medium), options)?)
+    }
+
+    /// Opens the store in a directory.
+    ///
+    /// # Errors
+    /// [`Error::Medium`], [`Error::Open`]; [`Error::AsIs`] for a policy that takes [`Store::open_torn`].
+    pub fn open_with(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
+        let read_only = options.access == Access::ReadOnly;
+        let medium = RealMedium::open(path.as_ref(), &MediumOptions { read_only, ..MediumOptions::default() })?;
+        Self::open_on(Arc::new(medium), options)
+    }
+
+    /// Opens the store on a medium, real or simulated.
+    ///
+    /// # Errors
+    /// As [`Store::open_with`].
+    pub fn open_on(medium: Arc<dyn Medium>, options: &OpenOptions) -> Result<Self> {
+        if options.power_loss == PowerLossPolicy::AsIs {
+            return Err(Error::AsIs);
+        }
+        // SAFETY: pools that a loss of power may have torn are not opened for writing; those opened read-only under
+        // `PowerLossPolicy::ReadOnly` are refused below, in `pool_with`, unless they are whole.
+        unsafe { Self::open_torn(medium, options) }
+    }
+
+    /// Opens the store on a medium with any [`PowerLossPolicy`].
+    ///
+    /// # Errors
+    /// As [`Store::open_with`].
+    ///
+    /// # Safety
+    /// A pool that was in use, at level `process`, when power failed may hold torn values: bytes that are no value of their type. With a policy
+    /// that opens such pools, the caller answers for what is read from them.
+    pub unsafe fn open_torn(medium: Arc<dyn Medium>, options: &OpenOptions) -> Result<Self> {
+        let (store, report) = cenote_store::Store::open(medium, options.clone())?;
+        let inner = Arc::new(Inner {
+            number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
+            store,
+            group: LogGroup::new(),
+            report,
+            pools: Mutex::new(Vec::new()),
+            logs: Mutex::new(Vec::new()),
+            fork_token: cenote_sys::fork_guard::token(),
+        });
+        local::opened(inner.number, Arc::downgrade(&inner));
+        Ok(Self { inner })
+    }
+
+    /// What opening found and did: a crash, logs rolled back or forward, damage.
+    #[must_use]
+    pub fn report(&self) -> &OpenReport {
+        &self.inner.report
+    }
+
+    /// What a commit survives here.
+    #[must_use]
+    pub fn durability(&self) -> Durability {
+        self.inner.store.durability()
+    }
+
+    /// The store's identity.
+    #[must_use]
+    pub fn uuid(&self) -> Uuid {
+        self.inner.store.uuid()
+    }
+
+    /// The store underneath, for tools.
+    #[must_use]
+    pub fn as_raw(&self) -> &cenote_store::Store {
+        &self.inner.store
+    }
+
+    /// The pools of the store.
+    #[must_use]
+    pub fn pools(&self) -> Vec<PoolInfo> {
+        self.inner.store.pools()
+    }
+
+    /// Opens a pool for writing; creates it first if there is none of this name.
+    ///
+    /// # Errors
+    /// [`Error::Store`], [`Error::HeapOpen`], [`Error::HeapRecover`].
+    pub fn pool(&self, name: &str) -> Result<Pool> {
+        match self.pool_with(name, Access::ReadWrite) {
+            Err(Error::Store(StoreError::PoolUnknown { .. })) => {
+                match self.inner.store.create_pool(name, &PoolOptions::default()) {
+                    // Another thread may have been faster.
+                    Ok(_) | Err(StoreError::PoolExists { .. }) => self.pool_with(name, Access::ReadWrite),
+                    Err(error) => Err(error.into()),
+                }
+            }
+            other => other,
+        }
+    }
+
+    /// Creates a pool and opens it for writing.
+    ///
+    /// # Errors
+    /// [`Error::Store`] if the name is taken or impossible, or there is no space.
+    pub fn create_pool(&self, name: &str, options: &PoolOptions) -> Result<Pool> {
+        self.inner.store.create_pool(name, options)?;
+        self.pool_with(name, Access::ReadWrite)
+    }
+
+    /// Opens a pool that is there. Opening one that is open in this process already gives another handle of the same.
+    ///
+    /// # Errors
+    /// [`Error::Store`], [`Error::HeapOpen`], [`Error::HeapRecover`].
+    pub fn pool_with(&self, name: &str, access: Access) -> Result<Pool> {
+        let mut pools = self.inner.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        pools.retain(|pool| pool.strong_count() > 0);
+        for pool in pools.iter().filter_map(Weak::upgrade) {
+            if pool.handle.name() == name && (access == Access::ReadOnly || pool.handle.is_writable()) {
+                return Ok(Pool { inner: pool });
+            }
+        }
+        let pool = Arc::new(PoolInner::open(self.inner.clone(), name, access)?);
+        pools.push(Arc::downgrade(&pool));
+        Ok(Pool { inner: pool })
+    }
+
+    /// Removes a pool and all that is in it, for good.
+    ///
+    /// # Errors
+    /// [`Error::Store`] if there is none of this name or it is in use.
+    pub fn remove_pool(&self, name: &str) -> Result<()> {
+        Ok(self.inner.store.remove_pool(name)?)
+    }
+
+    /// Runs a transaction over several pools of this store: all of its changes happen, or none, also across a crash. Otherwise as [`Pool::write`].
+    ///
+    /// # Errors
+    /// [`Error::Pools`] if there is no pool, or one of another store; else as [`Pool::write`].
+    pub fn write<R, E: From<Error>>(
+        &self,
+        pools: &[&Pool],
+        body: impl FnOnce(&mut Tx<'_>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        let mut pools: Vec<&PoolInner> = pools.iter().map(|pool| &*pool.inner).collect();
+        if pools.is_empty() || pools.iter().any(|pool| !Arc::ptr_eq(&pool.store, &self.inner)) {
+            return Err(Error::Pools.into());
+        }
+        // One order for everybody, so that two transactions never wait for each other.
+        pools.sort_by_key(|pool| pool.handle.id());
+        pools.dedup_by_key(|pool| pool.handle.id());
+        Tx::run(Covered::Many(&pools), body)
+    }
+
+    /// Closes the store and says whether that worked. Every pool handle must be gone.
+    ///
+    /// # Errors
+    /// [`Error::Store`]: in use, or an error of the medium; then the next open recovers, and nothing committed is lost.
+    pub fn close(self) -> Result<()> {
+        let handles = Arc::strong_count(&self.inner) - 1;
+        if handles > 0 {
+            return Err(StoreError::InUse { handles }.into());
+        }
+        let store = self.inner.store.clone();
+        // Contexts and their handles go first.
+        drop(self);
+        Ok(store.close()?)
+    }
+
+    /// Lets go of the store as a crash of this process would: nothing more is written, also not by other handles. For crash tests.
+    pub fn abandon(self) {
+        self.inner.store.clone().abandon();
+    }
+}
+
+impl Inner {
+    /// Refuses to go on in a process that was forked from the one that opened the store.
+    #[inline]
+    pub(crate) fn refuse_forked(&self) -> Result<()> {
+        if !cenote_sys::fork_guard::is_current(self.fork_token) {
+            return Err(StoreError::Forked.into());
+        }
+        Ok(())
+    }
+
+    /// A context for the calling thread, kept in the list.
+    pub(crate) fn make_thread_log(&self) -> Result<Owned> {
+        let lease = self.store.acquire_log()?;
+        let context = match local::bind(self, &lease) {
+            Ok(context) => context,
+            Err(error) => {
+                self.store.release_log(lease);
+                return Err(error);
+            }
+        };
+        let log = Box::new(ThreadLog {
+            context: Some(context),
+            lease: Some(lease),
+            active: core::cell::Cell::new(false),
+        });
+        let owned = Owned(NonNull::from(Box::leak(log)));
+        self.logs.lock().unwrap_or_else(PoisonError::into_inner).push(owned);
+        Ok(owned)
+    }
+
+    /// Takes a log back from a thread that ends.
+    pub(crate) fn release_thread_log(&self, owned: Owned) {
+        let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = logs.len();
+        logs.retain(|log| log.0 != owned.0);
+        if logs.len() < before {
+            drop(logs);
+            self.free_log(owned);
+        }
+    }
+
+    fn free_log(&self, owned: Owned) {
+        // SAFETY: made by `Box::leak` in `make_thread_log`, out of the list now, and its thread has ended or the store is closing with no
+        // handle left, so nobody uses it.
+        let mut log = unsafe { Box::from_raw(owned.0.as_ptr()) };
+        drop(log.context.take());
+        if let Some(lease) = log.lease.take() {
+            self.store.release_log(lease);
+        }
+    }
+
+    fn drop_logs(&self) {
+        let logs = core::mem::take(&mut *self.logs.lock().unwrap_or_else(PoisonError::into_inner));
+        local::closed(self.number);
+        for log in logs {
+            self.free_log(log);
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Contexts first: they write to mappings that the store is about to take away.
+        self.drop_logs();
+    }
+}

@@ -1,0 +1,414 @@
+//! [`Tx`]: a transaction of safe code.
+//!
+//! Why this is sound without a borrow checker for persistent memory: the transaction is the key. References to persistent
+//! values are borrowed from it, shared ones from `&Tx`, exclusive ones from `&mut Tx`; so as long as one can be written through,
+//! there is no other. A pointer is only an address, and is checked where it is followed: is there, in a pool that this transaction has
+//! locked, a live block that begins there and is of that type? Blocks are of one type for as long as they are allocated, and a freed one
+//! is reused only after commit, so what passes the check is a value of that type. A pointer that was kept too long leads to an error, or to another
+//! live value of the same type, never to anything else.
+
+use crate::error::{Error, Result};
+use crate::local::{self, ThreadLog};
+use crate::persist::{ArrayOf, Persist};
+use crate::pool::{Pool, PoolInner, array, dangling};
+use crate::ptr::{FieldOffset, Ptr};
+use crate::reader::{Reader, sealed};
+use cenote_heap::Heap;
+use cenote_layout::id::TypeId;
+use cenote_store::StoreError;
+use cenote_tx::Transaction;
+use core::cell::Cell;
+use core::marker::PhantomData;
+use parking_lot::RwLockWriteGuard;
+use std::ptr::NonNull;
+
+/// The pools of a transaction.
+#[derive(Clone, Copy)]
+pub(crate) enum Covered<'p> {
+    /// The usual case.
+    One(&'p PoolInner),
+    /// Several, by number.
+    Many(&'p [&'p PoolInner]),
+}
+
+impl<'p> Covered<'p> {
+    #[inline]
+    fn all(&self) -> &[&'p PoolInner] {
+        match self {
+            Self::One(pool) => core::slice::from_ref(pool),
+            Self::Many(pools) => pools,
+        }
+    }
+
+    #[inline]
+    fn first(&self) -> &'p PoolInner {
+        match self {
+            Self::One(pool) => pool,
+            Self::Many(pools) => pools[0],
+        }
+    }
+}
+
+thread_local! {
+    /// The pools of this thread's transaction in progress.
+    static CURRENT: Cell<Option<NonNull<()>>> = const { Cell::new(None) };
+}
+
+/// Whether this thread's transaction in progress has the pool.
+pub(crate) fn covers_here(pool: &PoolInner) -> bool {
+    CURRENT.with(Cell::get).is_some_and(|current| {
+        // SAFETY: set by `Tx::run` to its own `covered`, and reset before that goes away.
+        let covered = unsafe { current.cast::<Covered<'_>>().as_ref() };
+        covered.all().iter().any(|covered| core::ptr::eq(*covered, pool))
+    })
+}
+
+/// Marks a thread's log as in use.
+pub(crate) struct Active<'a>(&'a ThreadLog);
+
+impl<'a> Active<'a> {
+    #[inline]
+    pub(crate) fn new(log: &'a ThreadLog) -> Option<Self> {
+        if log.active.replace(true) { None } else { Some(Self(log)) }
+    }
+}
+
+impl core::fmt::Debug for Active<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Active")
+    }
+}
+
+impl Drop for Active<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.active.set(false);
+        CURRENT.with(|current| current.set(None));
+    }
+}
+
+/// A transaction in progress: read and change values of its pools; see [`Pool::write`].
+#[derive(Debug)]
+pub struct Tx<'p> {
+    raw: Transaction<'p>,
+    covered: CoveredIn<'p>,
+    /// The log is this thread's.
+    _not_send: PhantomData<*const ()>,
+}
+
+struct CoveredIn<'p>(Covered<'p>);
+
+impl core::fmt::Debug for CoveredIn<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_list().entries(self.0.all().iter().map(|pool| pool.handle.name())).finish()
+    }
+}
+
+impl<'p> Tx<'p> {
+    /// Locks, begins, runs, commits or aborts, unlocks; in this order, also when `body` panics.
+    #[inline]
+    pub(crate) fn run<R, E: From<Error>>(
+        covered: Covered<'p>,
+        body: impl FnOnce(&mut Tx<'_>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        let first = covered.first();
+        first.refuse_forked()?;
+        let log = local::thread_log(&first.store)?;
+        // SAFETY: the log is this thread's, and lives as long as the store, which the pools keep open. Only the cell is used through this reference.
+        let Some(active) = Active::new(unsafe { log.as_ref() }) else {
+            return Err(Error::WouldDeadlock { pool: first.handle.name().into(), by: "a transaction" }.into());
+        };
+        for pool in covered.all() {
+            if pool.is_viewed_here() {
+                return Err(Error::WouldDeadlock { pool: pool.handle.name().into(), by: "a view" }.into());
+            }
+            if !pool.handle.is_writable() {
+                let name = pool.handle.name().to_string();
+                return Err(Error::from(StoreError::PoolReadOnly { name, what: "change it" }).into());
+            }
+        }
+        first.store.store.check_usable().map_err(Error::from)?;
+        CURRENT.with(|current| current.set(Some(NonNull::from(&covered).cast())));
+        let _guards = match covered {
+            Covered::One(pool) => Guards::One(pool.lock.write()),
+            Covered::Many(pools) => Guards::Many(pools.iter().map(|pool| pool.lock.write()).collect()),
+        };
+        // SAFETY: `active` is what makes this the only user of the context.
+        let Some(context) = (unsafe { &mut (*log.as_ptr()).context }) else {
+            return Err(Error::from(StoreError::Forked).into());
+        };
+        // SAFETY: ended below by commit or by drop; it cannot be moved out of `Tx` by safe code.
+        let raw = unsafe { context.begin() };
+        let mut tx = Tx { raw, covered: CoveredIn(covered), _not_send: PhantomData };
+        let result = body(&mut tx);
+        match result {
+            Ok(value) => {
+                tx.raw.commit().map_err(Error::from)?;
+                drop(active);
+                Ok(value)
+            }
+            Err(error) => {
+                tx.raw.abort();
+                drop(active);
+                Err(error)
+            }
+        }
+    }
+
+    /// The pool of the transaction that has a live block of this type at `addr`.
+    #[inline]
+    fn owner_of(&self, addr: u64, type_id: TypeId) -> Option<&'p PoolInner> {
+        match self.covered.0 {
+            Covered::One(pool) => pool.is_live(addr, type_id).then_some(pool),
+            Covered::Many(pools) => pools.iter().copied().find(|pool| pool.is_live(addr, type_id)),
+        }
+    }
+
+    fn covered_pool(&self, pool: &Pool) -> Result<&'p PoolInner> {
+        self.covered
+            .0
+            .all()
+            .iter()
+            .copied()
+            .find(|covered| core::ptr::eq(*covered, &*pool.inner))
+            .ok_or_else(|| Error::NotInTransaction { pool: pool.name().to_string() })
+    }
+
+    /// The value that a pointer leads to, to be changed. What it was before is logged first, whole; for one field of a large value
+    /// [`Tx::set`] logs less.
+    ///
+    /// # Errors
+    /// [`Error::Dangling`]; [`Error::Tx`] if the log is full.
+    #[inline]
+    pub fn get_mut<T: Persist>(&mut self, ptr: Ptr<T>) -> Result<&mut T> {
+        if self.owner_of(ptr.addr(), T::TYPE_ID).is_none() {
+            return Err(dangling::<T>(ptr.addr()));
+        }
+        // SAFETY: a live block of type `T` in a pool that is locked for writing. The reference borrows the transaction exclusively, so no
+        // other reference to any value of its pools exists.
+        unsafe {
+            self.raw.add(ptr.as_ptr().cast(), size_of::<T>()).map_err(Error::from)?;
+            Ok(ptr.as_mut())
+        }
+    }
+
+    /// Changes one field of a value; only the field is logged.
+    ///
+    /// ```
+    /// # use cenote::{Persist, Reader, Store, field};
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let store = Store::open(dir.path()).unwrap();
+    /// # let pool = store.pool("counters").unwrap();
+    /// #[derive(Persist)]
+    /// struct Counter { hits: u64, name: [u8; 120] }
+    ///
+    /// # fn main() -> cenote::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let pool = Store::open(dir.path())?.pool("counters")?;
+    /// pool.write(|tx| -> cenote::Result<()> {
+    ///     let counter = tx.alloc(Counter { hits: 0, name: [0; 120] })?;
+    ///     tx.set(counter, field!(Counter, hits), 7)?;
+    ///     assert_eq!(tx.get(counter)?.hits, 7);
+    ///     Ok(())
+    /// })
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Tx::get_mut`].
+    #[inline]
+    pub fn set<T: Persist, F: Persist>(&mut self, ptr: Ptr<T>, field: FieldOffset<T, F>, value: F) -> Result<()> {
+        if self.owner_of(ptr.addr(), T::TYPE_ID).is_none() {
+            return Err(dangling::<T>(ptr.addr()));
+        }
+        let place = ptr.field(field);
+        // SAFETY: as in `get_mut`; the field lies inside the value, and nothing borrowed from the transaction is alive.
+        unsafe {
+            self.raw.add(place.cast(), size_of::<F>()).map_err(Error::from)?;
+            place.write(value);
+        }
+        Ok(())
+    }
+
+    /// Puts a value into the transaction's first pool. It becomes part of the pool with the commit; attach it to something that a root leads to,
+    /// else nobody finds it again.
+    ///
+    /// # Errors
+    /// [`Error::Tx`] if the pool or the log is full; [`Error::Store`] if the type has another layout in the store.
+    #[inline]
+    pub fn alloc<T: Persist>(&mut self, value: T) -> Result<Ptr<T>> {
+        self.alloc_covered(self.covered.0.first(), value)
+    }
+
+    /// As [`Tx::alloc`], in a pool of choice.
+    ///
+    /// # Errors
+    /// As [`Tx::alloc`]; [`Error::NotInTransaction`].
+    pub fn alloc_in<T: Persist>(&mut self, pool: &Pool, value: T) -> Result<Ptr<T>> {
+        self.alloc_covered(self.covered_pool(pool)?, value)
+    }
+
+    /// As [`Tx::alloc`], in the pool that `neighbour` lies in: for structures that stay in one pool.
+    ///
+    /// # Errors
+    /// As [`Tx::alloc`]; [`Error::Dangling`] if `neighbour` is not alive.
+    #[inline]
+    pub fn alloc_beside<N: Persist, T: Persist>(&mut self, neighbour: Ptr<N>, value: T) -> Result<Ptr<T>> {
+        let pool = self.owner_of(neighbour.addr(), N::TYPE_ID).ok_or_else(|| dangling::<N>(neighbour.addr()))?;
+        self.alloc_covered(pool, value)
+    }
+
+    #[inline]
+    fn alloc_covered<T: Persist>(&mut self, pool: &'p PoolInner, value: T) -> Result<Ptr<T>> {
+        pool.know::<T>()?;
+        // SAFETY: the heap is of a pool that is locked for writing and outlives the transaction; the block is large enough and aligned for `T`.
+        unsafe {
+            let heap: &dyn Heap = &pool.heap;
+            let place = self
+                .raw
+                .alloc(heap, size_of::<T>() as u64, align_of::<T>() as u64, T::TYPE_ID)
+                .map_err(Error::from)?
+                .cast::<T>();
+            place.write(value);
+            Ok(Ptr::from_non_null(place))
+        }
+    }
+
+    /// Frees a value when the transaction commits. Until then it can still be read through its pointer. What it points to is not freed.
+    ///
+    /// # Errors
+    /// [`Error::Dangling`]; [`Error::Tx`] if this transaction has freed it already, or the log is full.
+    #[inline]
+    pub fn free<T: Persist>(&mut self, ptr: Ptr<T>) -> Result<()> {
+        let pool = self.owner_of(ptr.addr(), T::TYPE_ID).ok_or_else(|| dangling::<T>(ptr.addr()))?;
+        // SAFETY: the heap outlives the transaction. Whoever still has the pointer is told so, or finds another value of the type.
+        unsafe { self.raw.free(&pool.heap, ptr.addr()).map_err(Error::from)? };
+        Ok(())
+    }
+
+    /// Sets root `index` (0 to 1023) of the transaction's first pool. What the root led to before is not freed.
+    ///
+    /// # Errors
+    /// [`Error::RootIndex`]; [`Error::Dangling`] if the value is not alive in a pool of this transaction; [`Error::Tx`].
+    pub fn set_root_at<T: Persist>(&mut self, index: u16, root: Option<Ptr<T>>) -> Result<()> {
+        let pool = self.covered.0.first();
+        self.write_root(pool, index, root)
+    }
+
+    /// Sets root 0 of the transaction's first pool.
+    ///
+    /// # Errors
+    /// As [`Tx::set_root_at`].
+    pub fn set_root<T: Persist>(&mut self, root: Ptr<T>) -> Result<()> {
+        self.set_root_at(0, Some(root))
+    }
+
+    /// Sets root `index` of a pool of choice.
+    ///
+    /// # Errors
+    /// As [`Tx::set_root_at`]; [`Error::NotInTransaction`].
+    pub fn set_root_in<T: Persist>(&mut self, pool: &Pool, index: u16, root: Option<Ptr<T>>) -> Result<()> {
+        let pool = self.covered_pool(pool)?;
+        self.write_root(pool, index, root)
+    }
+
+    /// Root `index` of a pool of choice.
+    ///
+    /// # Errors
+    /// As [`Reader::root_at`]; [`Error::NotInTransaction`].
+    pub fn root_in<T: Persist>(&self, pool: &Pool, index: u16) -> Result<Option<Ptr<T>>> {
+        self.covered_pool(pool)?.root(index)
+    }
+
+    fn write_root<T: Persist>(&mut self, pool: &PoolInner, index: u16, root: Option<Ptr<T>>) -> Result<()> {
+        let slot = pool.heap.root_slot(index)?;
+        let entry = match root {
+            Some(ptr) => {
+                if self.owner_of(ptr.addr(), T::TYPE_ID).is_none() {
+                    return Err(dangling::<T>(ptr.addr()));
+                }
+                pool.know::<T>()?;
+                cenote_layout::heap::RootEntry { addr: ptr.addr(), type_id: T::TYPE_ID }
+            }
+            None => cenote_layout::heap::RootEntry { addr: 0, type_id: TypeId::UNTYPED },
+        };
+        // SAFETY: a root slot of a pool that is locked for writing.
+        unsafe {
+            self.raw.add(slot.as_ptr().cast(), size_of_val(&entry)).map_err(Error::from)?;
+            slot.write(entry);
+        }
+        Ok(())
+    }
+
+    /// The raw transaction, for collections: log several places with one fence, write them with plain stores.
+    ///
+    /// # Safety
+    /// What is written was logged before; values that references lead to stay valid; the transaction is not moved out or ended.
+    #[inline]
+    #[must_use]
+    pub unsafe fn raw(&mut self) -> &mut Transaction<'p> {
+        &mut self.raw
+    }
+
+    /// A block for at least `len` values, zeroed, in the pool of `neighbour`. Its capacity is returned with it: as many values as fit.
+    ///
+    /// # Errors
+    /// As [`Tx::alloc_beside`].
+    ///
+    /// # Safety
+    /// Values of the array are read only after they were written, and those not in use are zero.
+    #[doc(hidden)]
+    pub unsafe fn alloc_array<N: Persist, T: Persist>(
+        &mut self,
+        neighbour: Ptr<N>,
+        len: usize,
+    ) -> Result<(Ptr<ArrayOf<T>>, usize)> {
+        let pool = self.owner_of(neighbour.addr(), N::TYPE_ID).ok_or_else(|| dangling::<N>(neighbour.addr()))?;
+        pool.know::<ArrayOf<T>>()?;
+        let bytes = (size_of::<T>().max(1) as u64)
+            .checked_mul(len.max(1) as u64)
+            .ok_or(Error::OutOfBounds { index: len as u64, len: u64::MAX / size_of::<T>().max(1) as u64 })?;
+        // SAFETY: as in `alloc_covered`; the whole block, also what the size class adds, is zeroed.
+        unsafe {
+            let place = self
+                .raw
+                .alloc(&pool.heap, bytes, align_of::<T>().max(8) as u64, ArrayOf::<T>::TYPE_ID)
+                .map_err(Error::from)?;
+            place.write_bytes(0, bytes as usize);
+            let ptr = Ptr::from_non_null(place.cast::<ArrayOf<T>>());
+            Ok((ptr, len.max(1)))
+        }
+    }
+}
+
+enum Guards<'p> {
+    One(#[allow(dead_code, reason = "held, not used")] RwLockWriteGuard<'p, ()>),
+    Many(#[allow(dead_code, reason = "held, not used")] Vec<RwLockWriteGuard<'p, ()>>),
+}
+
+impl sealed::Sealed for Tx<'_> {}
+
+impl Reader for Tx<'_> {
+    #[inline]
+    fn get<T: Persist>(&self, ptr: Ptr<T>) -> Result<&T> {
+        if self.owner_of(ptr.addr(), T::TYPE_ID).is_none() {
+            return Err(dangling::<T>(ptr.addr()));
+        }
+        // SAFETY: a live block of type `T` in a pool that is locked by this transaction, which is borrowed shared as long as the
+        // reference lives, so nothing is written.
+        Ok(unsafe { ptr.as_ref() })
+    }
+
+    #[inline]
+    unsafe fn get_array<T: Persist>(&self, ptr: Ptr<ArrayOf<T>>, len: usize) -> Result<&[T]> {
+        let pool = self
+            .owner_of(ptr.addr(), ArrayOf::<T>::TYPE_ID)
+            .ok_or_else(|| dangling::<ArrayOf<T>>(ptr.addr()))?;
+        // SAFETY: the transaction is borrowed shared, so nothing is written; written values by contract.
+        unsafe { array(pool, ptr, len) }
+    }
+
+    fn root_at<T: Persist>(&self, index: u16) -> Result<Option<Ptr<T>>> {
+        self.covered.0.first().root(index)
+    }
+}
