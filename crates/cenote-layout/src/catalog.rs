@@ -161,6 +161,11 @@ pub enum Record {
     PoolNotCovered(PoolId),
     /// Somebody has decided to take the pool as it is.
     PoolCovered(PoolId),
+    /// Power failed while the pool was held writable: which of its blocks are allocated must be computed again, by tracing, before it is
+    /// used.
+    TraceDue(PoolId),
+    /// That has been done.
+    Traced(PoolId),
 }
 
 /// Why bytes are no record.

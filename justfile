@@ -1,0 +1,38 @@
+# One script a check, under scripts/; this file only names them. Each script also runs alone, without `just`.
+
+default:
+    @just --list
+
+# All tests: unit, crash enumeration, SIGKILL loops, documentation examples.
+test:
+    scripts/test.sh
+
+# Format, clippy, layers.
+lint:
+    scripts/fmt.sh
+    scripts/layers.sh
+    scripts/clippy.sh
+
+# API documentation; a broken link is an error.
+doc:
+    scripts/doc.sh
+
+# Every figure, short.
+bench:
+    scripts/bench.sh
+
+# Fuzz whatever reads bytes that it did not write: headers, logs, catalogs.
+fuzz:
+    scripts/fuzz.sh
+
+# Licences, sources and duplicates of dependencies; advisories where their database can be reached.
+audit:
+    scripts/audit.sh
+
+# The main job, on real text.
+tour:
+    scripts/tour.sh
+
+# What CI runs.
+ci:
+    .ci/run

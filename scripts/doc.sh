@@ -1,0 +1,5 @@
+#!/usr/bin/env bash
+# API documentation; a broken link or any other warning is an error.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+RUSTDOCFLAGS="-D warnings" exec cargo doc --workspace --no-deps

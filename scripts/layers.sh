@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# The rules of ARCHITECTURE.md that a compiler does not check:
+#   1. a crate depends on crates of lower layers only (tests may look up);
+#   2. assembly and raw system calls are in cenote-sys only;
+#   3. what replay needs (layout, medium, log, store) knows nothing of heaps and transactions: it follows from 1.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+order=(cenote-sys cenote-layout cenote-medium cenote-log cenote-store cenote-recover cenote-heap cenote-tx
+    cenote-derive cenote cenote-collections cenote-crashtest cenote-cli cenote-bench cenote-bench-peers)
+failed=0
+
+rank() {
+    local i
+    for i in "${!order[@]}"; do
+        if [ "${order[$i]}" = "$1" ]; then echo "$i"; return; fi
+    done
+    echo -1
+}
+
+for manifest in crates/*/Cargo.toml; do
+    crate=$(basename "$(dirname "$manifest")")
+    own=$(rank "$crate")
+    if [ "$own" -lt 0 ]; then
+        echo "error: $crate has no layer: add it to scripts/layers.sh and ARCHITECTURE.md" >&2
+        failed=1
+        continue
+    fi
+    # Names in [dependencies], [build-dependencies] and [target.*.dependencies], not in [dev-dependencies].
+    used=$(awk '/^\[/ { on = ($0 ~ /dependencies/ && $0 !~ /dev-dependencies/)
+                        if (on && match($0, /dependencies\.[a-z-]+/)) print substr($0, RSTART + 13, RLENGTH - 13); next }
+                on && match($0, /^cenote[a-z-]*/) { print substr($0, RSTART, RLENGTH) }' "$manifest")
+    for other in $used; do
+        case $other in cenote*) ;; *) continue ;; esac
+        if [ "$(rank "$other")" -ge "$own" ]; then
+            echo "error: $crate depends on $other, which is not below it" >&2
+            failed=1
+        fi
+    done
+done
+
+if grep -rnE '\b(core::arch::|std::arch::)?(asm|global_asm)!\s*\(|libc::syscall|_mm_(clflush|sfence|mfence)' \
+    --include='*.rs' crates | grep -v '^crates/cenote-sys/' | grep -vE ':[0-9]+:\s*//'; then
+    echo "error: assembly or raw system calls outside cenote-sys" >&2
+    failed=1
+fi
+[ "$failed" -eq 0 ] && echo "layers: ${#order[@]} known, $(ls -d crates/*/ | wc -l) present, none looks up"
+exit "$failed"
