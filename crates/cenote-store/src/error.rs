@@ -79,7 +79,9 @@ pub enum OpenError {
         source: HeaderError,
     },
     /// Both copies of the superblock are damaged.
-    #[error("{path}: both copies of the superblock are damaged ({first}; {second}): restore the file \"superblock\" from a copy of the store")]
+    #[error(
+        "{path}: both copies of the superblock are damaged ({first}; {second}): restore the file \"superblock\" from a copy of the store"
+    )]
     SuperblockLost {
         /// The directory.
         path: String,
@@ -89,7 +91,9 @@ pub enum OpenError {
         second: HeaderError,
     },
     /// Somebody else has it open.
-    #[error("{path} is in use by {holder}; waited {waited:?}: close it there, or open with a longer lock_timeout")]
+    #[error(
+        "{path} is in use by {holder}; waited {waited:?}: close it there, or open with a longer lock_timeout"
+    )]
     Locked {
         /// The directory.
         path: String,
@@ -99,6 +103,14 @@ pub enum OpenError {
         holder: String,
         /// How long was waited.
         waited: Duration,
+    },
+    /// A read-only open makes no lock file, and without one nothing keeps a writer out.
+    #[error(
+        "{path} has no file \"lock\": open the store for writing once, or make an empty file of that name"
+    )]
+    LockMissing {
+        /// The directory.
+        path: String,
     },
     /// To be written, but nothing there can be.
     #[error("{path} cannot be written: the medium is read-only; open the store read-only")]
@@ -119,7 +131,10 @@ pub enum OpenError {
         by: String,
     },
     /// Records of the catalog are lost in both files.
-    #[error("{path}: the catalog is damaged in both files: {}; open with DamagePolicy::ReadOnly or SkipDamaged to use what is left", Listed(damage))]
+    #[error(
+        "{path}: the catalog is damaged in both files: {}; open with DamagePolicy::ReadOnly or SkipDamaged to use what is left",
+        Listed(damage)
+    )]
     Catalog {
         /// The directory.
         path: String,
@@ -127,7 +142,10 @@ pub enum OpenError {
         damage: Vec<Damage>,
     },
     /// Nothing of the catalog is left.
-    #[error("{path}: neither file of the catalog has a whole record: {}; restore one of them from a copy of the store", Listed(damage))]
+    #[error(
+        "{path}: neither file of the catalog has a whole record: {}; restore one of them from a copy of the store",
+        Listed(damage)
+    )]
     CatalogLost {
         /// The directory.
         path: String,
@@ -207,7 +225,10 @@ pub enum StoreError {
         name: String,
     },
     /// Parts of the pool are damaged and the policy is to refuse.
-    #[error("pool \"{name}\" is damaged: {}; open the store with DamagePolicy::ReadOnly to read what is left", Listed(damage))]
+    #[error(
+        "pool \"{name}\" is damaged: {}; open the store with DamagePolicy::ReadOnly to read what is left",
+        Listed(damage)
+    )]
     PoolDamaged {
         /// The name.
         name: String,
@@ -215,7 +236,10 @@ pub enum StoreError {
         damage: Vec<Damage>,
     },
     /// A log that may concern the pool could not be applied.
-    #[error("pool \"{name}\" may hold half a transaction, because a log is set aside: {}; open it read-only", Listed(damage))]
+    #[error(
+        "pool \"{name}\" may hold half a transaction, because a log is set aside: {}; open it read-only",
+        Listed(damage)
+    )]
     PoolLogDamaged {
         /// The name.
         name: String,
@@ -223,7 +247,9 @@ pub enum StoreError {
         damage: Vec<Damage>,
     },
     /// Power failed while the pool was written at a level that does not cover it.
-    #[error("pool \"{name}\" was open for writing when power failed, at durability level process, which does not cover that: it may be torn; open the store with PowerLossPolicy::ReadOnly or AsIs to use it all the same")]
+    #[error(
+        "pool \"{name}\" was open for writing when power failed, at durability level process, which does not cover that: it may be torn; open the store with PowerLossPolicy::ReadOnly or AsIs to use it all the same"
+    )]
     PoolNotCovered {
         /// The name.
         name: String,
@@ -241,7 +267,9 @@ pub enum StoreError {
         size_max: u64,
     },
     /// No room in the window.
-    #[error("{wanted} bytes do not fit into the window of {window_len} bytes, of which {free} are free: remove pools, or use a store with a larger window")]
+    #[error(
+        "{wanted} bytes do not fit into the window of {window_len} bytes, of which {free} are free: remove pools, or use a store with a larger window"
+    )]
     WindowFull {
         /// Bytes wanted.
         wanted: u64,
@@ -268,7 +296,9 @@ pub enum StoreError {
     #[error(transparent)]
     Type(#[from] TypeError),
     /// The log space has no room for a further log.
-    #[error("this session has {logs} log segments, as many as its log space has room for: end some transactions first")]
+    #[error(
+        "this session has {logs} log segments, as many as its log space has room for: end some transactions first"
+    )]
     TooManyLogs {
         /// How many.
         logs: u64,
@@ -286,13 +316,17 @@ pub enum StoreError {
         handles: usize,
     },
     /// A sync failed before: what is on the medium is not known.
-    #[error("the store is poisoned and acknowledges nothing more: {reason}; close it, check the medium, open it again")]
+    #[error(
+        "the store is poisoned and acknowledges nothing more: {reason}; close it, check the medium, open it again"
+    )]
     Poisoned {
         /// What failed.
         reason: String,
     },
     /// This process is a fork of the one that opened the store.
-    #[error("this process was forked from the one that opened the store, and has no access to it: open the store again in this process")]
+    #[error(
+        "this process was forked from the one that opened the store, and has no access to it: open the store again in this process"
+    )]
     Forked,
 }
 

@@ -19,10 +19,14 @@
 //! Every update in several steps names in its doc comment the one store or sync that commits it.
 
 mod catalog;
+mod close;
 mod error;
+mod format;
 mod lazy;
 mod lease;
+mod listing;
 mod logs;
+mod open;
 mod options;
 mod pool;
 mod puddle;
@@ -33,12 +37,13 @@ mod superblock;
 mod window;
 
 pub use error::{FormatError, OpenError, StoreError, TypeMismatch};
+pub use format::format;
 pub use logs::LogLease;
 pub use options::{Access, DamagePolicy, FormatOptions, OpenOptions, PoolOptions, PowerLossPolicy};
 pub use pool::{PoolHandle, PoolInfo};
 pub use puddle::Puddle;
 pub use report::{Damage, DamageEffect, LogReport, OpenReport, StoreInfo};
-pub use store::{Store, format};
+pub use store::Store;
 
 pub use cenote_layout::catalog::{HeapKind, PoolMode};
 pub use cenote_log::CrashKind;

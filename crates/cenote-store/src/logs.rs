@@ -89,8 +89,9 @@ impl Store {
         Ok(LogLease { body, log_id, addr })
     }
 
-    /// Takes a log back. Its last transaction must be finished, or its thread gone for good: whatever it holds then is
-    /// replayed when the store is opened next.
+    /// Takes a log back; it is handed out again. Its last transaction must be finished or aborted. A log that holds an
+    /// unfinished transaction is not given back but forgotten: the store then does not count as closed, and the next
+    /// open rolls the transaction back.
     pub fn release_log(&self, lease: LogLease) {
         let mut control = self.inner().control();
         control.logs.in_use = control.logs.in_use.saturating_sub(1);
@@ -223,7 +224,12 @@ impl Inner {
 
     /// A puddle for logs: the smallest spare one that is large enough and sound, else a new one that no record names
     /// yet (`true`).
-    fn log_puddle(&self, control: &mut Control, role: Role, size: u64) -> Result<(PuddleRecord, bool), StoreError> {
+    fn log_puddle(
+        &self,
+        control: &mut Control,
+        role: Role,
+        size: u64,
+    ) -> Result<(PuddleRecord, bool), StoreError> {
         loop {
             let best = control
                 .logs
@@ -243,7 +249,11 @@ impl Inner {
         Ok((self.new_puddle(control, PoolId(0), role, 0, size)?, true))
     }
 
-    fn map_log_puddle<'a>(&self, control: &mut Control, record: PuddleRecord) -> Result<&'a Puddle, StoreError> {
+    fn map_log_puddle<'a>(
+        &self,
+        control: &mut Control,
+        record: PuddleRecord,
+    ) -> Result<&'a Puddle, StoreError> {
         let puddle = self.own(control, record, MapMode::ReadWrite);
         // SAFETY: puddles live until the store is dropped; callers use the reference within.
         let puddle = unsafe { puddle.as_ref() };

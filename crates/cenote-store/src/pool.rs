@@ -357,8 +357,10 @@ impl Store {
         let mut damage: Vec<Damage> = control
             .damage
             .iter()
-            .filter(|d| matches!(d, Damage::Puddle { uuid, pool, .. }
-                if *pool == id && !control.catalog.state.puddles.contains_key(uuid)))
+            .filter(|d| {
+                matches!(d, Damage::Puddle { uuid, pool, .. }
+                if *pool == id && !control.catalog.state.puddles.contains_key(uuid))
+            })
             .cloned()
             .collect();
         let mut sound = Vec::new();
@@ -379,15 +381,22 @@ impl Store {
         if expected == 0 {
             damage.push(lost_record(id, 0));
         }
-        let puddles = sound
-            .into_iter()
-            .map(|record| {
-                let puddle = inner.own(control, record, MapMode::ReadOnly);
-                // SAFETY: it lives until the store is dropped; `State::check` saw to its range.
-                unsafe { inner.window.insert(puddle.as_ref()) };
-                puddle
-            })
-            .collect();
+        let mut puddles = Vec::with_capacity(sound.len());
+        for record in sound {
+            let puddle = inner.own(control, record, MapMode::ReadOnly);
+            // SAFETY: it lives until the store is dropped; `State::check` saw to its range.
+            unsafe {
+                if inner.writable {
+                    // Recovery had it writable. (In a read-only open its private pages hold what was replayed.)
+                    puddle
+                        .as_ref()
+                        .set_mode(&*inner.medium, MapMode::ReadOnly)
+                        .map_err(|e| inner.failed(e))?;
+                }
+                inner.window.insert(puddle.as_ref());
+            }
+            puddles.push(puddle);
+        }
         Ok(Arc::new(PoolCore { record, puddles: RwLock::new(puddles), damage }))
     }
 }
@@ -398,7 +407,13 @@ fn lost_record(pool: PoolId, index: u32) -> Damage {
 }
 
 fn find(control: &Control, name: &str) -> Result<PoolId, StoreError> {
-    control.catalog.state.names.get(name).copied().ok_or_else(|| StoreError::PoolUnknown { name: name.into() })
+    control
+        .catalog
+        .state
+        .names
+        .get(name)
+        .copied()
+        .ok_or_else(|| StoreError::PoolUnknown { name: name.into() })
 }
 
 impl Inner {
@@ -450,7 +465,10 @@ impl Inner {
 
     /// The [`Puddle`] of a record, made if need be; it lives until the store is dropped.
     pub(crate) fn own(&self, control: &mut Control, record: PuddleRecord, mode: MapMode) -> NonNull<Puddle> {
-        *control.puddles.entry(record.uuid).or_insert_with(|| NonNull::from(Box::leak(Box::new(Puddle::new(record, mode)))))
+        *control
+            .puddles
+            .entry(record.uuid)
+            .or_insert_with(|| NonNull::from(Box::leak(Box::new(Puddle::new(record, mode)))))
     }
 
     /// Takes a removed puddle out of the window. Its memory stays until the store is dropped.

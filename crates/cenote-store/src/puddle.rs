@@ -9,11 +9,11 @@
 //! REFUSED                          damaged, or removed: never mapped
 //! ```
 
+use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::header::{self, HeaderPrefix, read};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::{PuddleHeader, Role, header_space};
-use cenote_layout::PAGE_SIZE;
 use cenote_medium::{MapMode, Medium, MediumError};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 use zerocopy::IntoBytes;
@@ -164,7 +164,8 @@ impl Puddle {
                     return result;
                 }
                 Err(ABSENT) => {
-                    if self.state.compare_exchange(ABSENT, next, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                    if self.state.compare_exchange(ABSENT, next, Ordering::AcqRel, Ordering::Acquire).is_ok()
+                    {
                         return Ok(());
                     }
                 }
@@ -232,7 +233,11 @@ pub(crate) fn make_header(record: &PuddleRecord, store: Uuid) -> PuddleHeader {
 
 /// Creates a puddle's file: space taken, header written, durable. Nobody knows the file until a record names it; on
 /// failure it is removed again.
-pub(crate) fn create_file(medium: &dyn Medium, record: &PuddleRecord, store: Uuid) -> Result<(), MediumError> {
+pub(crate) fn create_file(
+    medium: &dyn Medium,
+    record: &PuddleRecord,
+    store: Uuid,
+) -> Result<(), MediumError> {
     let name = file_name(record.uuid);
     let name = core::str::from_utf8(&name).unwrap_or_default();
     medium.create(name, record.size)?;
@@ -279,7 +284,15 @@ pub(crate) fn verify_file(
     };
     let expected = make_header(record, store);
     let same = (header.uuid, header.store, header.addr, header.size, header.pool, header.role, header.index)
-        == (expected.uuid, expected.store, expected.addr, expected.size, expected.pool, expected.role, expected.index);
+        == (
+            expected.uuid,
+            expected.store,
+            expected.addr,
+            expected.size,
+            expected.pool,
+            expected.role,
+            expected.index,
+        );
     if same {
         return Ok(None);
     }

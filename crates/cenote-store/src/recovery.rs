@@ -19,8 +19,8 @@
 //!
 //! * A client with a log that failed its checks, or a log space that cannot be read: it keeps client record, leases and
 //!   logs. Its pools are reported and open read-only, at this open and later ones, until they are removed.
-//! * A client with a log that needs a damaged puddle: the log is not touched, so that it can be replayed when the puddle has been
-//!   brought back.
+//! * A client with a log that needs a puddle which is damaged or cannot be read now: the log is not touched, so that it
+//!   can be replayed when the puddle has been brought back.
 //! * A client that wrote to pools which a loss of power may have torn, unless the caller takes them as they are: a
 //!   record says so, and the logs wait for a later decision.
 
@@ -32,7 +32,9 @@ use cenote_layout::catalog::{LeaseRecord, PuddleRecord, Record};
 use cenote_layout::header::read;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::log::LogHeader;
-use cenote_layout::log_space::{ENTRY_FREE, ENTRY_HEAD, LOG_SPACE_ENTRIES_OFFSET, LogSpaceEntry, LogSpaceHeader};
+use cenote_layout::log_space::{
+    ENTRY_FREE, ENTRY_HEAD, LOG_SPACE_ENTRIES_OFFSET, LogSpaceEntry, LogSpaceHeader,
+};
 use cenote_layout::puddle::{Role, header_space};
 use cenote_layout::superblock::DURABILITY_POWER;
 use cenote_log::{Body, CrashKind, Outcome, Refusal, ReplayTarget, inspect, replay};
@@ -110,8 +112,10 @@ pub(crate) fn recover(
     session.finish()?;
     if as_is {
         records.extend(not_covered.iter().map(|pool| Record::PoolCovered(*pool)));
-        report.damage.retain(|d| !matches!(d, Damage::Log { pools, .. } | Damage::LogSpace { pools, .. }
-            if pools.iter().any(|p| not_covered.contains(p))));
+        report.damage.retain(|d| {
+            !matches!(d, Damage::Log { pools, .. } | Damage::LogSpace { pools, .. }
+            if pools.iter().any(|p| not_covered.contains(p)))
+        });
     }
     if !inner.writable {
         for record in records {
@@ -213,7 +217,12 @@ impl<'a> Session<'a> {
     }
 
     /// Replays the logs of one client.
-    fn client(&mut self, client: Uuid, crash: CrashKind, report: &mut OpenReport) -> Result<Verdict, MediumError> {
+    fn client(
+        &mut self,
+        client: Uuid,
+        crash: CrashKind,
+        report: &mut OpenReport,
+    ) -> Result<Verdict, MediumError> {
         self.client = client;
         self.pools = self.control.catalog.state.writable_pools(client);
         self.segments.clear();
@@ -261,7 +270,7 @@ impl<'a> Session<'a> {
                     continue;
                 }
             };
-            if let Some(detail) = self.needs_damaged_puddle(body, crash) {
+            if let Some(detail) = self.prepare(body, crash) {
                 report.damage.push(damage(detail));
                 verdict = Verdict::Stays;
                 continue;
@@ -339,16 +348,34 @@ impl<'a> Session<'a> {
         Ok(body)
     }
 
-    /// Whether an entry of the log lies in a puddle that is damaged: then replay would set the log aside for good,
-    /// although the puddle may come back.
-    fn needs_damaged_puddle(&mut self, head: Body, crash: CrashKind) -> Option<String> {
+    /// Verifies and maps all that a replay of this log will touch. If some of it cannot be used: why. The log is then not
+    /// replayed and not touched, because replay would set it aside for good, and the puddle may come back.
+    fn prepare(&mut self, head: Body, crash: CrashKind) -> Option<String> {
+        let segments: Vec<PuddleRecord> = self.segments.values().copied().collect();
+        let unusable = segments.iter().find_map(|record| {
+            let why = self.log_body(record).err()?;
+            Some(format!("not replayed, because segment {} cannot be used: {why}", record.uuid))
+        });
         // SAFETY: mapped, and nobody writes to it meanwhile; so are the segments.
-        let summary = unsafe { inspect(head, crash, &mut |owner, addr| self.segment_body(owner, addr)) }.ok()?;
+        let summary = match unsafe { inspect(head, crash, &mut |owner, addr| self.segment_body(owner, addr)) }
+        {
+            Ok(summary) => summary,
+            // Damaged for want of a segment, perhaps; without one that is missing it is for replay to say.
+            Err(_) => return unusable,
+        };
         for entry in &summary.entries {
             let Some(record) = self.record_at(entry.addr) else { continue };
-            if let Some(problem) = self.problem(&record) {
-                return Some(format!("not replayed, because puddle {} is damaged: {problem}", record.uuid));
+            if !self.pools.contains(&record.pool) {
+                continue; // refused by replay, whatever its state
             }
+            let why = match self.problem(&record) {
+                Some(problem) => problem,
+                None => match self.map(&record) {
+                    Ok(_) => continue,
+                    Err(error) => error.to_string(),
+                },
+            };
+            return Some(format!("not replayed, because puddle {} cannot be used: {why}", record.uuid));
         }
         None
     }
@@ -426,7 +453,8 @@ impl ReplayTarget for Target<'_, '_> {
         let record = session.record_at(addr).ok_or(Refusal::Outside)?;
         let body = record.addr + header_space(record.size);
         let end = addr.checked_add(len).ok_or(Refusal::Outside)?;
-        if addr < body || end > record.addr + record.size || !matches!(record.role, Role::Heap | Role::Object) {
+        if addr < body || end > record.addr + record.size || !matches!(record.role, Role::Heap | Role::Object)
+        {
             return Err(Refusal::Outside);
         }
         if owner != session.client || !session.pools.contains(&record.pool) {

@@ -130,9 +130,15 @@ impl fmt::Display for Damage {
                 write!(f, "log space {puddle} of client {client}: {detail}; {}", Pools(pools))
             }
             Self::Log { client, log_id, puddle, detail, pools } => {
-                write!(f, "log {log_id:016x} of client {client} (puddle {puddle}): {detail}; {}", Pools(pools))
+                write!(
+                    f,
+                    "log {log_id:016x} of client {client} (puddle {puddle}): {detail}; {}",
+                    Pools(pools)
+                )
             }
-            Self::Orphan { name, detail } => write!(f, "{name}: no record names this file, it is kept: {detail}"),
+            Self::Orphan { name, detail } => {
+                write!(f, "{name}: no record names this file, it is kept: {detail}")
+            }
         }
     }
 }

@@ -46,8 +46,9 @@ pub(crate) fn initial(mut block: Superblock) -> Vec<u8> {
 pub(crate) fn load(medium: &dyn Medium, writing: bool) -> Result<Found, OpenError> {
     let path = || medium.describe().path;
     let mut bytes = vec![0; 2 * COPY_SIZE as usize];
-    let len =
-        medium.read_at(FILE, 0, &mut bytes).map_err(|source| OpenError::Medium { path: path(), source: Box::new(source) })?;
+    let len = medium
+        .read_at(FILE, 0, &mut bytes)
+        .map_err(|source| OpenError::Medium { path: path(), source: Box::new(source) })?;
     bytes.truncate(len);
     let (first, second) = bytes.split_at(len.min(COPY_SIZE as usize));
     let copies = [read::<Superblock>(first, writing), read::<Superblock>(second, writing)];
@@ -78,7 +79,11 @@ pub(crate) fn load(medium: &dyn Medium, writing: bool) -> Result<Found, OpenErro
 }
 
 fn single(newest: Superblock, damaged: u8, error: &HeaderError) -> Found {
-    Found { newest, clean: false, damage: vec![Damage::Superblock { copy: damaged, detail: error.to_string() }] }
+    Found {
+        newest,
+        clean: false,
+        damage: vec![Damage::Superblock { copy: damaged, detail: error.to_string() }],
+    }
 }
 
 fn both(a: Superblock, b: Superblock) -> Found {
@@ -101,7 +106,9 @@ fn both(a: Superblock, b: Superblock) -> Found {
             ),
         });
     }
-    if (newest.store, newest.window_base, newest.window_len) != (other.store, other.window_base, other.window_len) {
+    if (newest.store, newest.window_base, newest.window_len)
+        != (other.store, other.window_base, other.window_len)
+    {
         damage.push(Damage::Superblock {
             copy: (other.generation % 2) as u8,
             detail: "it is of another store".into(),

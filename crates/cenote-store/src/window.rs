@@ -146,7 +146,9 @@ pub(crate) fn who_is_at(base: u64, len: u64) -> String {
     for line in maps.lines() {
         let mut fields = line.split_whitespace();
         let Some((from, to)) = fields.next().and_then(|range| range.split_once('-')) else { continue };
-        let (Ok(from), Ok(to)) = (u64::from_str_radix(from, 16), u64::from_str_radix(to, 16)) else { continue };
+        let (Ok(from), Ok(to)) = (u64::from_str_radix(from, 16), u64::from_str_radix(to, 16)) else {
+            continue;
+        };
         if from < end && base < to {
             let what = fields.nth(4).unwrap_or("memory without a name, perhaps another store's window");
             return format!("{from:#x}..{to:#x} ({what})");
@@ -182,7 +184,9 @@ mod tests {
         }
         assert_eq!(window.find(BASE + 8191).map(Puddle::addr), Some(BASE));
         assert!(window.find(BASE + 8192).is_none(), "behind the end of a puddle that does not fill its slot");
-        assert!(window.find(BASE - 1).is_none() && window.find(0).is_none() && window.find(u64::MAX).is_none());
+        assert!(
+            window.find(BASE - 1).is_none() && window.find(0).is_none() && window.find(u64::MAX).is_none()
+        );
         assert!(window.find(BASE + (64 << 20)).is_none());
         for at in [0, 1, 2 << 20, (5 << 20) - 1] {
             assert_eq!(window.find(large.addr() + at).map(Puddle::addr), Some(large.addr()), "{at}");

@@ -71,7 +71,10 @@ fn further_puddles_are_mapped_by_the_first_touch_and_not_before() {
 
     let (store, _) = dir.open();
     let pool = store.open_pool("p", Access::ReadWrite).unwrap();
-    assert_eq!(pool.puddles().iter().map(|p| p.is_mapped()).collect::<Vec<_>>(), [true, false, false, false, false]);
+    assert_eq!(
+        pool.puddles().iter().map(|p| p.is_mapped()).collect::<Vec<_>>(),
+        [true, false, false, false, false]
+    );
     // SAFETY: in open puddles of the pool; the fault maps them.
     let sum: u64 = addrs.iter().map(|a| unsafe { *(*a as *const u64) }).sum();
     assert_eq!(sum, 100 + 101 + 102 + 103);
@@ -152,16 +155,22 @@ fn names_and_sizes_that_cannot_be_are_refused() {
     let (store, _) = dir.open();
     let before = dir.contents();
     for name in ["", "a\nb", " a", &"x".repeat(256)] {
-        assert!(matches!(store.create_pool(name, &pool_options()), Err(StoreError::PoolName { .. })), "{name:?}");
+        assert!(
+            matches!(store.create_pool(name, &pool_options()), Err(StoreError::PoolName { .. })),
+            "{name:?}"
+        );
     }
-    for size in [0, 4095, 4096, 128 << 10 | 1, u64::MAX, u64::MAX & !4095] {
+    for size in [0, 4095, 4096, 128 << 10 | 1, u64::MAX, !4095] {
         let options = PoolOptions { puddle_size: size, ..PoolOptions::default() };
         assert!(matches!(store.create_pool("p", &options), Err(StoreError::PuddleSize { .. })), "{size}");
     }
     let options = PoolOptions { puddle_size: 512 << 20, ..PoolOptions::default() };
     let error = store.create_pool("p", &options).unwrap_err();
-    assert!(matches!(error, StoreError::WindowFull { wanted, window_len, .. }
-        if wanted == 512 << 20 && window_len == 256 << 20), "{error}");
+    assert!(
+        matches!(error, StoreError::WindowFull { wanted, window_len, .. }
+        if wanted == 512 << 20 && window_len == 256 << 20),
+        "{error}"
+    );
     assert_eq!(before, dir.contents());
     let options = PoolOptions { size_max: 1 << 20, ..pool_options() };
     store.create_pool("p", &options).unwrap();
@@ -259,7 +268,10 @@ fn two_stores_with_one_window_are_refused_by_name_and_not_overlapped() {
     let (a, _) = one.open();
     let before = two.contents();
     let error = two.try_open(OpenOptions::default()).unwrap_err();
-    assert!(matches!(error, OpenError::WindowTaken { base, .. } if Some(base) == options.window_base), "{error}");
+    assert!(
+        matches!(error, OpenError::WindowTaken { base, .. } if Some(base) == options.window_base),
+        "{error}"
+    );
     assert_eq!(before, two.contents());
     a.close().unwrap();
     two.open();
@@ -291,14 +303,20 @@ fn format_refuses_a_directory_with_other_things_and_a_second_format() {
     // What an interrupted format leaves.
     std::fs::write(dir.file("catalog.0"), "half").unwrap();
     std::fs::write(dir.file("superblock.new"), "").unwrap();
-    assert!(matches!(Store::open(medium.clone(), OpenOptions::default()), Err(OpenError::FormatInterrupted { .. })));
+    assert!(matches!(
+        Store::open(medium.clone(), OpenOptions::default()),
+        Err(OpenError::FormatInterrupted { .. })
+    ));
     format(medium.clone(), &small()).unwrap();
     let before = dir.contents();
     assert!(matches!(format(medium.clone(), &small()), Err(FormatError::Exists { .. })));
     assert_eq!(before, dir.contents());
     for (base, len) in [(Some(1), 2 << 20), (None, 0), (None, 4096), (Some(1 << 47), 2 << 20)] {
         let options = cenote_store::FormatOptions { window_base: base, window_len: len, uuid: None };
-        assert!(matches!(format(Dir::new().medium(), &options), Err(FormatError::Options(_))), "{base:?} {len}");
+        assert!(
+            matches!(format(Dir::new().medium(), &options), Err(FormatError::Options(_))),
+            "{base:?} {len}"
+        );
     }
 }
 
@@ -316,4 +334,43 @@ fn close_waits_for_nobody_and_says_who_still_holds_the_store() {
     drop(store); // closes
     let (_, report) = dir.open();
     assert!(report.clean);
+}
+
+#[test]
+fn a_stray_store_into_a_pool_opened_for_reading_kills_the_program_and_changes_nothing() {
+    if let Ok(path) = std::env::var("CENOTE_TEST_STRAY") {
+        let (store, _) = Store::open(common::real(path.as_ref()), OpenOptions::default()).unwrap();
+        let pool = store.open_pool("p", Access::ReadOnly).unwrap();
+        let addr = pool.root_puddle().unwrap().body_addr();
+        println!("about to store");
+        // SAFETY: not sound at all: this is what must end the program.
+        unsafe { (addr as *mut u64).write_volatile(1) };
+        println!("survived");
+        return;
+    }
+    let dir = Dir::formatted();
+    let (store, _) = dir.open();
+    store.create_pool("p", &pool_options()).unwrap();
+    store.close().unwrap();
+    let output = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "a_stray_store_into_a_pool_opened_for_reading_kills_the_program_and_changes_nothing",
+            "--nocapture",
+        ])
+        .env("CENOTE_TEST_STRAY", dir.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("about to store") && !text.contains("survived"), "{text}");
+    assert_eq!(
+        std::os::unix::process::ExitStatusExt::signal(&output.status),
+        Some(11),
+        "{:?}",
+        output.status
+    );
+    let (store, _) = dir.open();
+    let pool = store.open_pool("p", Access::ReadOnly).unwrap();
+    // SAFETY: mapped for reading.
+    assert_eq!(unsafe { *(pool.root_puddle().unwrap().body_addr() as *const u64) }, 0);
 }

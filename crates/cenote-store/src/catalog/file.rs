@@ -129,11 +129,10 @@ pub(crate) fn merge(bytes: [Option<&[u8]>; 2]) -> Merged {
     }
 
     let complete = complete_batches(&frames);
-    let snapshot = complete
-        .iter()
-        .rev()
-        .copied()
-        .find(|batch| matches!(frames.get(&(*batch, 0)), Some(Frame { record: Record::NextPool(_), .. })));
+    let snapshot =
+        complete.iter().rev().copied().find(|batch| {
+            matches!(frames.get(&(*batch, 0)), Some(Frame { record: Record::NextPool(_), .. }))
+        });
     let last_complete = complete.last().copied().unwrap_or(0);
     let first = snapshot.or(complete.first().copied()).unwrap_or(1);
     if snapshot.is_none() {
@@ -212,7 +211,11 @@ pub(crate) fn merge(bytes: [Option<&[u8]>; 2]) -> Merged {
     let highest = frames.last_key_value().map_or(0, |(key, _)| key.0);
     Merged {
         records,
-        last_batch: if torn.is_some() && !lost { last_complete } else { highest.max(last_complete) + u64::from(lost) },
+        last_batch: if torn.is_some() && !lost {
+            last_complete
+        } else {
+            highest.max(last_complete) + u64::from(lost)
+        },
         canonical: (!lost).then_some(canonical),
         damage,
         torn,
@@ -242,12 +245,15 @@ fn complete_batches(frames: &BTreeMap<(u64, u32), &Frame>) -> Vec<u64> {
 /// The file whose tail is a batch that was being written when its writer stopped, if that is what the tails are.
 fn torn_tail(scans: &[Scan; 2], last_complete: u64) -> Option<usize> {
     let tail = |scan: &Scan| {
-        scan.bad.iter().any(|(start, ..)| *start >= scan.end) || scan.frames.iter().any(|(_, at)| *at >= scan.end)
+        scan.bad.iter().any(|(start, ..)| *start >= scan.end)
+            || scan.frames.iter().any(|(_, at)| *at >= scan.end)
     };
     let [a, b] = scans;
     match (tail(a), tail(b)) {
         // catalog.0 was being written: catalog.1 is whole and just as far.
-        (true, false) if b.present && b.bad.is_empty() && b.last == a.last && a.last == last_complete => Some(0),
+        (true, false) if b.present && b.bad.is_empty() && b.last == a.last && a.last == last_complete => {
+            Some(0)
+        }
         // catalog.1 was being written: catalog.0 has the batch.
         (false, true) if a.present && a.last == b.last + 1 && a.last == last_complete => Some(1),
         _ => None,
@@ -353,7 +359,12 @@ mod tests {
     #[test]
     fn a_missing_or_rolled_back_file_is_read_from_the_other() {
         let (old, whole) = (file(2), file(5));
-        for files in [[None, Some(&whole)], [Some(&whole), None], [Some(&whole), Some(&old)], [Some(&old), Some(&whole)]] {
+        for files in [
+            [None, Some(&whole)],
+            [Some(&whole), None],
+            [Some(&whole), Some(&old)],
+            [Some(&old), Some(&whole)],
+        ] {
             let merged = merge(files.map(|f| f.map(|f| &f[..])));
             assert_eq!(merged.canonical.as_deref(), Some(&whole[..]));
             assert_eq!(merged.damage.len(), 1, "{:?}", merged.damage);

@@ -203,10 +203,8 @@ impl Catalog {
             }
         }
         for file in 0..2 {
-            let renamed = self
-                .medium
-                .rename(NEW_FILES[file], FILES[file])
-                .and_then(|()| self.medium.sync_dir(""));
+            let renamed =
+                self.medium.rename(NEW_FILES[file], FILES[file]).and_then(|()| self.medium.sync_dir(""));
             renamed.map_err(AppendError::Unknown)?;
         }
         self.batch += 1;

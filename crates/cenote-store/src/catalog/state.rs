@@ -129,7 +129,10 @@ impl State {
         let mut free_from = window_base;
         for puddle in by_addr {
             let end = puddle.addr.checked_add(puddle.size);
-            let problem = if !puddle.addr.is_multiple_of(SLOT_SIZE) || puddle.size == 0 || !puddle.size.is_multiple_of(PAGE_SIZE) {
+            let problem = if !puddle.addr.is_multiple_of(SLOT_SIZE)
+                || puddle.size == 0
+                || !puddle.size.is_multiple_of(PAGE_SIZE)
+            {
                 Some("its address or size is not aligned")
             } else if end.is_none_or(|end| end > window_end) || puddle.addr < window_base {
                 Some("it lies outside the window")

@@ -1,0 +1,73 @@
+//! Closing a store, and letting go of one.
+//!
+//! States of a close: (1) puddles of leased pools are synced; (2) a batch ends the leases and removes the client; (3) the
+//! superblock says "clean": **its sync commits**. A crash before leaves a store that is recovered, with nothing to do.
+
+use crate::error::StoreError;
+use crate::store::Inner;
+use crate::superblock;
+use cenote_layout::superblock::STATE_CLEAN;
+use cenote_sys::fork_guard;
+use core::sync::atomic::Ordering;
+use std::sync::PoisonError;
+
+impl Inner {
+    /// Writes what a close writes, then lets go.
+    pub(crate) fn shut_down(&self) -> Result<(), StoreError> {
+        let written = self.write_close();
+        self.silent.store(true, Ordering::Release);
+        written
+    }
+
+    fn write_close(&self) -> Result<(), StoreError> {
+        self.check_usable()?;
+        if self.silent.load(Ordering::Acquire) || !self.writable {
+            return Ok(());
+        }
+        self.check_poisoned()?;
+        let mut guard = self.control();
+        let control = &mut *guard;
+        let logs = control.logs.in_use();
+        if logs > 0 {
+            return Err(StoreError::LogsInUse { logs });
+        }
+        self.persistence.fence();
+        self.sync_leased(control)?;
+        let (records, surplus) = self.closing_records(control);
+        self.commit(control, &records)?;
+        for record in surplus {
+            let file = crate::puddle::file_name(record.uuid);
+            let _ = self.medium.remove(core::str::from_utf8(&file).unwrap_or_default());
+        }
+        control.superblock.state = STATE_CLEAN;
+        superblock::store_next(&*self.medium, &mut control.superblock).map_err(|error| self.failed(error))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // In a forked child nothing is ours: not the mappings, which are not there, nor the lock.
+        let forked = !fork_guard::is_current(self.token);
+        if !forked && let Err(error) = self.write_close() {
+            // Nobody is left to tell; the next open recovers.
+            self.poison(&error.to_string());
+        }
+        let control = self.control.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if forked {
+            core::mem::forget(control.registration.take());
+            core::mem::forget(control.lock.take());
+        }
+        control.registration = None; // waits for resolvers that are running
+        if !forked {
+            let _ = self.medium.release_window(self.window.base(), self.window.len());
+        }
+        control.pools.clear();
+        for puddle in
+            core::mem::take(&mut control.puddles).into_values().chain(core::mem::take(&mut control.graveyard))
+        {
+            // SAFETY: made by `Box::leak`, once in exactly one of the two collections, and no handle is left.
+            drop(unsafe { Box::from_raw(puddle.as_ptr()) });
+        }
+        control.lock = None; // last: whoever gets it finds everything given back
+    }
+}

@@ -1,0 +1,136 @@
+//! Formatting: an empty directory becomes a store.
+//!
+//! States: (1) `puddles/`, `catalog.0`, `catalog.1`, `superblock.new` are made and synced; there is no `superblock`, so
+//! this is not a store, and the next format starts again; (2) `superblock.new` is renamed to `superblock`: **the rename
+//! commits**, made durable by the directory's sync.
+
+use crate::catalog;
+use crate::error::FormatError;
+use crate::options::FormatOptions;
+use crate::puddle::DIR;
+use crate::store::LOCK;
+use crate::superblock::{self, FILE, NEW_FILE};
+use cenote_layout::SLOT_SIZE;
+use cenote_layout::header::{Header, HeaderPrefix};
+use cenote_layout::id::Uuid;
+use cenote_layout::superblock::{DURABILITY_UNSAID, STATE_CLEAN, Superblock};
+use cenote_medium::{LockKind, Medium, MediumError};
+use std::sync::Arc;
+
+/// Where windows are chosen: clear of the loader, of libraries, and of the sanitizers' shadow memory.
+const WINDOWS: (u64, u64) = (0x2000_0000_0000, 0x5000_0000_0000);
+
+/// Makes a store in an empty directory, or in one with an unfinished format. It is durable on return.
+///
+/// # Errors
+/// The directory is not empty or holds a store; the options make no sense; the medium. An unfinished format may be left,
+/// which is no store, and which the next format starts again.
+pub fn format(medium: Arc<dyn Medium>, options: &FormatOptions) -> Result<Uuid, FormatError> {
+    let path = medium.describe().path;
+    let failed = |source| FormatError::Medium { path: path.clone(), source: Box::new(source) };
+    check_window(options)?;
+    for name in medium.list("").map_err(failed)? {
+        if name == FILE {
+            return Err(FormatError::Exists { path });
+        }
+        let ours = [LOCK, NEW_FILE, DIR].contains(&&*name)
+            || catalog::FILES.contains(&&*name)
+            || catalog::NEW_FILES.contains(&&*name);
+        if !ours {
+            return Err(FormatError::NotEmpty { path, found: name });
+        }
+    }
+    if medium.exists(DIR).map_err(failed)?
+        && let Some(found) = medium.list(DIR).map_err(failed)?.into_iter().next()
+    {
+        return Err(FormatError::NotEmpty { path, found: format!("{DIR}/{found}") });
+    }
+    let _lock = match medium.lock(LOCK, LockKind::Exclusive).map_err(failed)? {
+        Ok(guard) => guard,
+        Err(holder) => return Err(FormatError::Locked { path, holder: holder.text }),
+    };
+    if medium.exists(FILE).map_err(failed)? {
+        return Err(FormatError::Exists { path }); // by somebody who had the lock before
+    }
+    let uuid = match options.uuid {
+        Some(uuid) => uuid,
+        None => medium.random_uuid().map_err(failed)?,
+    };
+    let window_base = match options.window_base {
+        Some(base) => base,
+        None => choose_window(&*medium, uuid, options.window_len)?,
+    };
+    for name in catalog::NEW_FILES.iter().chain(&catalog::FILES).chain(&[NEW_FILE]) {
+        catalog::remove_if_there(&*medium, name).map_err(failed)?;
+    }
+    let block = Superblock {
+        prefix: HeaderPrefix::new(Superblock::MAGIC, size_of::<Superblock>() as u32),
+        store: uuid,
+        window_base,
+        window_len: options.window_len,
+        generation: 0,
+        state: STATE_CLEAN,
+        durability: DURABILITY_UNSAID,
+        boot_id: Uuid::NIL,
+        opener_pid: 0,
+        opener_start_ticks: 0,
+        formatted_at_s: medium.now_s(),
+        client: Uuid::NIL,
+        reserved1: [0; 3944],
+    };
+    let write = |name: &str, contents: &[u8]| -> Result<(), MediumError> {
+        medium.create(name, contents.len() as u64)?;
+        medium.write_at(name, 0, contents)?;
+        medium.sync(name)
+    };
+    let all = || -> Result<(), MediumError> {
+        if !medium.exists(DIR)? {
+            medium.make_dir(DIR)?;
+        }
+        for name in catalog::FILES {
+            write(name, &catalog::initial())?;
+        }
+        write(NEW_FILE, &superblock::initial(block))?;
+        medium.sync_dir("")?;
+        medium.rename(NEW_FILE, FILE)?;
+        medium.sync_dir("")
+    };
+    all().map_err(failed)?;
+    Ok(uuid)
+}
+
+fn check_window(options: &FormatOptions) -> Result<(), FormatError> {
+    let bad = |text: &str| Err(FormatError::Options(text.into()));
+    if options.window_len == 0 || !options.window_len.is_multiple_of(SLOT_SIZE) {
+        return bad("window_len is not a multiple of 2 MiB");
+    }
+    if options.window_len > 1 << 46 {
+        return bad("window_len is more than 64 TiB");
+    }
+    if let Some(base) = options.window_base
+        && (base == 0
+            || !base.is_multiple_of(SLOT_SIZE)
+            || base.checked_add(options.window_len).is_none_or(|end| end > 1 << 47))
+    {
+        return bad("window_base is not a multiple of 2 MiB below 2^47");
+    }
+    if options.uuid.is_some_and(|uuid| uuid.is_nil()) {
+        return bad("the uuid is nil");
+    }
+    Ok(())
+}
+
+/// A window that depends on the UUID and is free in this process.
+fn choose_window(medium: &dyn Medium, uuid: Uuid, len: u64) -> Result<u64, FormatError> {
+    let stride = len.next_power_of_two().max(1 << 30);
+    let places = (WINDOWS.1 - WINDOWS.0) / stride;
+    let hash = cenote_layout::checksum::checksum(0, &uuid.0);
+    for attempt in 0..places.min(64) {
+        let base = WINDOWS.0 + hash.wrapping_add(attempt) % places * stride;
+        if medium.reserve_window(base, len).is_ok() {
+            let _ = medium.release_window(base, len);
+            return Ok(base);
+        }
+    }
+    Err(FormatError::NoWindow { len })
+}

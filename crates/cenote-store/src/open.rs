@@ -1,0 +1,332 @@
+//! Opening a store.
+//!
+//! States of an open for writing: (1) the lock is taken; (2) catalog files that are torn or damaged in one copy are
+//! written anew; (3) recovery, with states of its own ([`crate::recovery`]); (4) files without a record are removed;
+//! (5) the superblock says "open", with boot id, process and client: **its sync commits**. Only then is a handle given
+//! out. A crash before leaves what the next open finds as it was before, or recovered.
+
+use crate::catalog::{self, Catalog};
+use crate::error::OpenError;
+use crate::logs::Logs;
+use crate::options::{Access, DamagePolicy, OpenOptions};
+use crate::puddle::DIR;
+use crate::report::{Damage, DamageEffect, OpenReport};
+use crate::store::{Control, Inner, LOCK, Store};
+use crate::superblock::{self, FILE, NEW_FILE};
+use crate::window::{Space, Window, who_is_at};
+use cenote_layout::PAGE_SIZE;
+use cenote_layout::catalog::Record;
+use cenote_layout::header::read;
+use cenote_layout::id::Uuid;
+use cenote_layout::puddle::PuddleHeader;
+use cenote_layout::superblock::{DURABILITY_POWER, DURABILITY_PROCESS, STATE_OPEN};
+use cenote_log::CrashKind;
+use cenote_medium::{
+    Durability, LockGuard, LockKind, Medium, MediumError, MediumInfo, MediumKind, Operation,
+};
+use cenote_sys::{fault, fork_guard};
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+/// How often a lock is tried while waiting for it.
+const LOCK_RETRY: Duration = Duration::from_millis(5);
+
+impl Store {
+    /// Opens a store: recovers it first, if its last writer did not close it.
+    ///
+    /// # Errors
+    /// See [`OpenError`]. Nothing was changed, except that recovery may have been done in part, which the next open
+    /// completes.
+    pub fn open(medium: Arc<dyn Medium>, options: OpenOptions) -> Result<(Self, OpenReport), OpenError> {
+        let info = medium.describe();
+        let path = info.path.clone();
+        let failed = |source| OpenError::Medium { path: path.clone(), source: Box::new(source) };
+        check_options(&options, &info)?;
+        let wants_write = options.access == Access::ReadWrite;
+        if wants_write && medium.read_only() {
+            return Err(OpenError::ReadOnlyMedium { path });
+        }
+        if !medium.exists(FILE).map_err(failed)? {
+            let begun = medium.exists(NEW_FILE).map_err(failed)?
+                || catalog::FILES.iter().any(|name| medium.exists(name).unwrap_or(false));
+            return Err(if begun {
+                OpenError::FormatInterrupted { path }
+            } else {
+                OpenError::NotAStore { path }
+            });
+        }
+        // Before the lock, which may make a file: what is not a store stays as it is.
+        superblock::load(&*medium, wants_write)?;
+        if !wants_write && !medium.exists(LOCK).map_err(failed)? {
+            return Err(OpenError::LockMissing { path });
+        }
+        let lock = take_lock(&*medium, wants_write, options.lock_timeout)?;
+
+        let started = Instant::now();
+        let found = superblock::load(&*medium, wants_write)?;
+        let (merged, bytes) = catalog::load(&*medium).map_err(failed)?;
+        let mut report = OpenReport { clean: found.clean, damage: found.damage, ..OpenReport::default() };
+        report.damage.extend(merged.damage.iter().cloned());
+        if let (true, Some(file)) = (found.clean, merged.torn) {
+            report.damage.push(Damage::Catalog {
+                file: catalog::FILES[file],
+                offset: 0,
+                len: 0,
+                detail: "it ends in half a batch although the store was closed".into(),
+                effect: DamageEffect::ReadFromOther,
+            });
+        }
+        if !merged.usable {
+            return Err(OpenError::CatalogLost { path, damage: merged.damage });
+        }
+        if merged.canonical.is_none() {
+            match options.damage {
+                DamagePolicy::Refuse => return Err(OpenError::Catalog { path, damage: merged.damage }),
+                DamagePolicy::ReadOnly => report.demoted = wants_write,
+                DamagePolicy::SkipDamaged => {}
+            }
+        }
+        let writable = wants_write && !report.demoted;
+        let block = found.newest;
+        let (base, len) = (block.window_base, block.window_len);
+        medium.reserve_window(base, len).map_err(|error| match error {
+            MediumError::WindowTaken { .. } => {
+                OpenError::WindowTaken { path: path.clone(), base, len, by: who_is_at(base, len) }
+            }
+            error => failed(error),
+        })?;
+
+        // From here on `Inner` owns the window and the lock, and gives both back whatever happens.
+        let catalog = Catalog::new(Arc::clone(&medium), &merged, &bytes);
+        let durability = options.durability.unwrap_or(info.durability);
+        let store = Self::new(Arc::new(Inner {
+            window: Window::new(base, len),
+            persistence: medium.persistence(durability),
+            medium,
+            uuid: block.store,
+            writable,
+            eager: info.kind == MediumKind::Simulated,
+            info,
+            options,
+            durability,
+            token: fork_guard::token(),
+            poisoned: OnceLock::new(),
+            silent: AtomicBool::new(true),
+            control: Mutex::new(Control {
+                superblock: block,
+                catalog,
+                space: Space::new(base, len),
+                puddles: BTreeMap::new(),
+                graveyard: Vec::new(),
+                pools: BTreeMap::new(),
+                damage: Vec::new(),
+                logs: Logs::default(),
+                client: Uuid::NIL,
+                registration: None,
+                lock: Some(lock),
+            }),
+        }));
+        store.arc().bring_up(found.clean, &merged, &bytes, &mut report).map_err(failed)?;
+        report.recovery = started.elapsed();
+        Ok((store, report))
+    }
+}
+
+fn check_options(options: &OpenOptions, info: &MediumInfo) -> Result<(), OpenError> {
+    let size = options.log_puddle_size;
+    if size < 2 * PAGE_SIZE || !size.is_multiple_of(PAGE_SIZE) || size > 1 << 30 {
+        return Err(OpenError::Options(
+            "log_puddle_size is not a multiple of 4 KiB from 8 KiB to 1 GiB".into(),
+        ));
+    }
+    if let Some(wanted) = options.durability
+        && wanted > info.durability
+    {
+        return Err(OpenError::Durability {
+            path: info.path.clone(),
+            wanted,
+            given: info.durability,
+            note: info.note.clone(),
+        });
+    }
+    Ok(())
+}
+
+fn take_lock(medium: &dyn Medium, exclusive: bool, timeout: Duration) -> Result<LockGuard, OpenError> {
+    let kind = if exclusive { LockKind::Exclusive } else { LockKind::Shared };
+    let path = || medium.describe().path;
+    let started = Instant::now();
+    loop {
+        match medium.lock(LOCK, kind) {
+            Ok(Ok(guard)) => return Ok(guard),
+            Ok(Err(holder)) => {
+                let waited = started.elapsed();
+                if waited >= timeout {
+                    return Err(OpenError::Locked {
+                        path: path(),
+                        pid: holder.pid,
+                        holder: holder.text,
+                        waited,
+                    });
+                }
+                std::thread::sleep(LOCK_RETRY.min(timeout - waited));
+            }
+            Err(source) => return Err(OpenError::Medium { path: path(), source: Box::new(source) }),
+        }
+    }
+}
+
+impl Inner {
+    /// Everything between lock and handle, in the order of the module's documentation.
+    fn bring_up(
+        self: &Arc<Self>,
+        clean: bool,
+        merged: &catalog::Merged,
+        bytes: &catalog::Contents,
+        report: &mut OpenReport,
+    ) -> Result<(), MediumError> {
+        let mut guard = self.control();
+        let control = &mut *guard;
+        let boot = self.medium.boot_id();
+        let crash = match (clean, control.superblock.boot_id == boot) {
+            (true, _) => None,
+            (false, true) => Some(CrashKind::Process),
+            // Never opened for writing: nothing can be lost.
+            (false, false) if control.superblock.boot_id.is_nil() => Some(CrashKind::Process),
+            (false, false) => Some(CrashKind::Power),
+        };
+        report.crash = crash;
+        control.client = self.medium.random_uuid()?;
+        let impossible = control.catalog.state.check(self.window.base(), self.window.len());
+        if !impossible.is_empty() {
+            // A snapshot would leave out what was taken out, and then its files would pass for orphans.
+            control.catalog.freeze();
+        }
+        report.damage.extend(impossible);
+        for puddle in merged.records.iter().filter_map(|r| match r {
+            Record::Puddle(p) => Some(p),
+            _ => None,
+        }) {
+            // Also what `check` has taken out: nothing new is put on top of it.
+            if control.catalog.state.puddles.contains_key(&puddle.uuid) || control.catalog.is_damaged() {
+                control.space.occupy(puddle.addr, puddle.size);
+            }
+        }
+        for damage in &report.damage {
+            if let Damage::Puddle { uuid, .. } = damage
+                && let Some(Record::Puddle(p)) =
+                    merged.records.iter().rev().find(|r| matches!(r, Record::Puddle(p) if p.uuid == *uuid))
+            {
+                control.space.occupy(p.addr, p.size);
+            }
+        }
+        if self.writable {
+            report.catalog_files_repaired = control.catalog.repair(merged, bytes)?;
+        }
+        let orphans = self.compare_files(control, merged, report)?;
+        crate::recovery::recover(self, control, crash, report)?;
+        if self.writable {
+            for name in &orphans {
+                self.medium.remove(&format!("{DIR}/{name}"))?;
+                report.orphans_removed += 1;
+            }
+            if !orphans.is_empty() {
+                self.medium.sync_dir(DIR)?;
+            }
+            control.superblock.state = STATE_OPEN;
+            control.superblock.boot_id = boot;
+            control.superblock.durability = match self.durability {
+                Durability::Process => DURABILITY_PROCESS,
+                Durability::Power => DURABILITY_POWER,
+            };
+            control.superblock.client = control.client;
+            let pid = cenote_sys::process::pid();
+            control.superblock.opener_pid = u64::from(pid);
+            control.superblock.opener_start_ticks = cenote_sys::process::start_ticks(pid).unwrap_or(0);
+            superblock::store_next(&*self.medium, &mut control.superblock)?;
+            self.silent.store(false, Ordering::Release);
+        }
+        control.damage = report.damage.clone();
+        let (base, len) = (self.window.base() as usize, self.window.len() as usize);
+        // SAFETY: `resolve` keeps the rules of resolvers (it reads the slot table and maps); the context is this
+        // `Inner`, shared, and unregistered in `release` before it is freed.
+        let registered =
+            unsafe { fault::register(base, len, crate::lazy::resolve, Arc::as_ptr(self).cast()) };
+        let registration = registered.map_err(|error| {
+            self.silent.store(true, Ordering::Release);
+            MediumError::from_io(Operation::Map, "the window", std::io::Error::other(error))
+        })?;
+        control.registration = Some(registration);
+        Ok(())
+    }
+
+    /// Compares the puddle files with the catalog. Missing files are damage; the names of files without a record are
+    /// returned, to be removed, unless records were lost: then such a file may hold a pool, and is kept.
+    fn compare_files(
+        &self,
+        control: &mut Control,
+        merged: &catalog::Merged,
+        report: &mut OpenReport,
+    ) -> Result<Vec<String>, MediumError> {
+        let files = match self.medium.list(DIR) {
+            Err(error) if error.is_not_found() => Vec::new(),
+            files => files?,
+        };
+        let ids: BTreeMap<Uuid, &String> =
+            files.iter().filter(|f| f.len() == 32).filter_map(|f| Some((Uuid::parse(f)?, f))).collect();
+        for record in control.catalog.state.puddles.values() {
+            if !ids.contains_key(&record.uuid) {
+                report.damage.push(Damage::Puddle {
+                    uuid: record.uuid,
+                    pool: record.pool,
+                    index: record.index,
+                    detail: format!(
+                        "its file {DIR}/{} is missing; restore it from a copy of the store",
+                        hex(record.uuid)
+                    ),
+                });
+            }
+        }
+        let refused: Vec<Uuid> = report
+            .damage
+            .iter()
+            .filter_map(|d| match d {
+                Damage::Puddle { uuid, .. } => Some(*uuid),
+                _ => None,
+            })
+            .collect();
+        let mut orphans = Vec::new();
+        for (uuid, name) in ids {
+            if control.catalog.state.puddles.contains_key(&uuid) || refused.contains(&uuid) {
+                continue;
+            }
+            if merged.canonical.is_some() {
+                orphans.push(name.clone());
+                continue;
+            }
+            let mut page = [0; PAGE_SIZE as usize];
+            let len = self.medium.read_at(&format!("{DIR}/{name}"), 0, &mut page)?;
+            let detail = match read::<PuddleHeader>(&page[..len], false) {
+                Ok(header) if header.store == self.uuid => {
+                    control.space.occupy(header.addr, header.size);
+                    control.catalog.state.next_pool =
+                        control.catalog.state.next_pool.max(header.pool.0.saturating_add(1));
+                    format!(
+                        "puddle {} of pool {}, {} bytes at {:#x}",
+                        header.index, header.pool, header.size, header.addr
+                    )
+                }
+                Ok(header) => format!("a puddle of store {}", header.store),
+                Err(error) => error.to_string(),
+            };
+            report.damage.push(Damage::Orphan { name: format!("{DIR}/{name}"), detail });
+        }
+        Ok(orphans)
+    }
+}
+
+fn hex(uuid: Uuid) -> String {
+    uuid.to_hex().iter().map(|b| char::from(*b)).collect()
+}
