@@ -55,7 +55,7 @@ const fn aligned() -> [[u8; CLASS_COUNT]; ALIGNMENTS] {
         let mut next = 0;
         let mut class = CLASS_COUNT - 1;
         while class > 0 {
-            if CLASS_SIZES[class] % (32 << a) == 0 {
+            if CLASS_SIZES[class].is_multiple_of(32 << a) {
                 next = class as u8;
             }
             table[a][class] = next;
@@ -93,6 +93,16 @@ fn aligned_class(class: u8, align: u64) -> Option<u8> {
 #[must_use]
 pub fn class_size(class: u32) -> u64 {
     CLASS_SIZES.get(class as usize).map_or(0, |&size| u64::from(size))
+}
+
+/// Bytes of the block that a request of `size` bytes at a multiple of `align` gets; `None` if no block can be that large.
+#[inline]
+#[must_use]
+pub fn block_size(size: u64, align: u64) -> Option<u64> {
+    match class_of(size, align) {
+        Some(class) => Some(class_size(u32::from(class))),
+        None => size.checked_next_multiple_of(SUPERBLOCK_SIZE).filter(|&size| isize::try_from(size).is_ok()),
+    }
 }
 
 /// Blocks of a class in one superblock.
@@ -143,12 +153,11 @@ mod tests {
         for shift in 0..=21 {
             let align = 1u64 << shift;
             for size in (0..=SMALL_SIZE_MAX).step_by(7) {
-                let expected = (1..CLASS_COUNT as u32)
-                    .find(|&c| class_size(c) >= size.max(1) && class_size(c) % align.min(1 << 16) == 0 || {
-                        align <= 16 && class_size(c) >= size.max(1)
-                    })
-                    .filter(|_| align <= SUPERBLOCK_SIZE)
-                    .map(|c| c as u8);
+                let serves = |class: u32| {
+                    let block = class_size(class);
+                    block >= size.max(1) && (align <= 16 || block.is_multiple_of(align))
+                };
+                let expected = (1..CLASS_COUNT as u32).find(|&class| serves(class)).map(|class| class as u8);
                 assert_eq!(class_of(size, align), expected, "size {size} align {align}");
             }
         }

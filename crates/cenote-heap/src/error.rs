@@ -7,7 +7,9 @@ use cenote_layout::id::TypeId;
 #[non_exhaustive]
 pub enum GroundError {
     /// The pool would grow beyond its limit.
-    #[error("the pool has {bytes} bytes and may have {size_max}: a puddle of {requested} more does not fit; free something or raise the limit")]
+    #[error(
+        "the pool has {bytes} bytes and may have {size_max}: a puddle of {requested} more does not fit; free something or raise the limit"
+    )]
     Limit {
         /// Bytes of the puddle that was asked for.
         requested: u64,

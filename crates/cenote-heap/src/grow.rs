@@ -78,6 +78,8 @@ impl<G: Ground> TracedHeap<G> {
                 Taken::Retry => {}
             }
         };
+        // Whatever happens before the mark is set, a panic of `before` included, gives the run back.
+        let run = Run { heap: self, puddle: &puddle, number, span };
         let bytes = u64::from(span) * SUPERBLOCK_SIZE;
         for k in 0..span {
             puddle.clear_bitmap(number + k);
@@ -96,9 +98,9 @@ impl<G: Ground> TracedHeap<G> {
             type_id,
         };
         if before(&block).is_err() {
-            lock(&self.space).put(puddle.ordinal, number, span);
             return Err(AllocError::Cancelled);
         }
+        core::mem::forget(run);
         publish_large(&puddle, number, span, type_id);
         puddle.bitmap_word(number, 0).fetch_or(1, Ordering::Release);
         Ok(block)
@@ -224,8 +226,10 @@ impl<G: Ground> TracedHeap<G> {
             // They say nothing that the puddle's size does not: the fence of the first superblock taken makes them durable.
             // SAFETY: descriptors of the mapping, one after the other.
             unsafe {
-                self.ground
-                    .flush(puddle.descriptor_words(0).as_ptr().cast(), count as usize * size_of::<Descriptor>());
+                self.ground.flush(
+                    puddle.descriptor_words(0).as_ptr().cast(),
+                    count as usize * size_of::<Descriptor>(),
+                );
             }
         }
         // Blocks first, then free space, then the slot: whoever frees a block of the puddle before that waits for the growth lock.
@@ -240,6 +244,20 @@ impl<G: Ground> TracedHeap<G> {
             // Only the root puddle can be somebody else's here, and then the heap is not opened.
             Err(_) => Err(OpenError::AlreadyOpen),
         }
+    }
+}
+
+/// Superblocks that were taken and are used by nobody yet; dropped, they are free again.
+struct Run<'a, G: Ground> {
+    heap: &'a TracedHeap<G>,
+    puddle: &'a PuddleHeap,
+    number: u32,
+    span: u32,
+}
+
+impl<G: Ground> Drop for Run<'_, G> {
+    fn drop(&mut self) {
+        lock(&self.heap.space).put(self.puddle.ordinal, self.number, self.span);
     }
 }
 
@@ -312,7 +330,9 @@ pub(crate) fn contents(puddle: &PuddleHeap) -> Vec<Holds> {
             Claim::Large { .. } => Holds::Free,
             Claim::Tail { distance, valid } => match holds.get(i - distance as usize) {
                 Some(Holds::Large { .. }) => Holds::Tail,
-                Some(Holds::Damaged(_)) => Holds::Damaged("it belongs to a large block whose head is damaged"),
+                Some(Holds::Damaged(_)) => {
+                    Holds::Damaged("it belongs to a large block whose head is damaged")
+                }
                 _ if valid || puddle.bitmap_is_empty(i as u32) => Holds::Free,
                 _ => Holds::Damaged("checksum does not fit"),
             },
@@ -341,7 +361,9 @@ fn size_for(count: u32, align: u32) -> Option<u64> {
     loop {
         let size = superblocks.checked_mul(SUPERBLOCK_SIZE)?;
         match HeapGeometry::new(size, false) {
-            Some(g) if g.first_usable.next_multiple_of(u64::from(align)) + u64::from(count) <= superblocks => {
+            Some(g)
+                if g.first_usable.next_multiple_of(u64::from(align)) + u64::from(count) <= superblocks =>
+            {
                 return Some(size);
             }
             Some(g) => superblocks = g.first_usable.next_multiple_of(u64::from(align)) + u64::from(count),

@@ -13,7 +13,7 @@
 //! What the heap stands on is the small trait [`Ground`]: puddles, flush, fence. A store's pool implements it;
 //! [`MemoryGround`] is plain memory, for tests and measurements.
 //!
-//! Locks, in the order in which they may be held together: growth, the table of bins, one bin, free space. A bin's lock is the only one that the
+//! Locks, in the order in which they may be held together: transit, growth, the table of bins, a bin, free space. A bin's lock is the only one that the
 //! fast path takes.
 
 mod bin;

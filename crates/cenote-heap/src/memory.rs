@@ -175,7 +175,10 @@ unsafe impl Ground for MemoryGround {
             return Err(GroundError::Limit { requested: size, bytes, size_max });
         }
         if self.window.refuse.load(Ordering::Relaxed) {
-            return Err(GroundError::Store { doing: "taking a puddle", source: "no space left on device".into() });
+            return Err(GroundError::Store {
+                doing: "taking a puddle",
+                source: "no space left on device".into(),
+            });
         }
         let addr = plots.last().map_or(self.window.base, |p| (p.addr + p.size).next_multiple_of(SLOT_SIZE));
         let first = (addr - self.window.base) / SLOT_SIZE;

@@ -33,11 +33,11 @@ struct Stopped<'a> {
 impl<'a> Stopped<'a> {
     fn add(&mut self, type_id: TypeId, class: u8) {
         let bin = self.table.entry((type_id, class)).or_insert_with(|| Box::new(Bin::new(type_id, class)));
-        if !self.bins.contains_key(&(type_id, class)) {
+        self.bins.entry((type_id, class)).or_insert_with(|| {
             // SAFETY: bins are boxed and stay until the heap is dropped, which outlives `'a`.
             let bin: &'a Bin = unsafe { &*core::ptr::from_ref::<Bin>(bin) };
-            self.bins.insert((type_id, class), (bin, bin.lock()));
-        }
+            (bin, bin.lock())
+        });
     }
 }
 
@@ -59,10 +59,11 @@ impl<G: Ground> TracedHeap<G> {
 
     fn trace(&self, tracer: &Tracer<'_, G>, roots: &[u64]) -> TraceCounts {
         let mut worker = tracer.worker();
-        for index in 0..ROOT_COUNT as u16 {
-            if let (Ok(root), Ok(slot)) = (self.read_root(index), self.slot_of_root(index)) {
-                worker.root(slot.as_ptr().expose_provenance() as u64, root.addr, root.type_id);
-            }
+        // The root puddle is looked up once: there are a thousand roots, and most are null.
+        let puddle = self.root_puddle();
+        for slot in puddle.iter().flat_map(|puddle| (0..ROOT_COUNT as u16).filter_map(|index| puddle.root(index))) {
+            let root = crate::roots::load(slot);
+            worker.root(slot.as_ptr().expose_provenance() as u64, root.addr, root.type_id);
         }
         for &addr in roots {
             worker.root(0, addr, TypeId::UNTYPED);
@@ -73,7 +74,11 @@ impl<G: Ground> TracedHeap<G> {
         counts
     }
 
-    pub(crate) fn recover_heap(&self, types: &dyn Types, roots: &[u64]) -> Result<RecoveryReport, RecoverError> {
+    pub(crate) fn recover_heap(
+        &self,
+        types: &dyn Types,
+        roots: &[u64],
+    ) -> Result<RecoveryReport, RecoverError> {
         let began = Instant::now();
         if !self.writable {
             return Err(RecoverError::ReadOnly);
@@ -284,7 +289,8 @@ fn miscounted(puddle: &PuddleHeap) -> Vec<u64> {
         let marked_and_held = used + u32::from(entry.held.load(Ordering::Relaxed));
         // A superblock with room that no list has is memory that nobody gets.
         let unlisted = marked_and_held < bin.blocks && entry.place.load(Ordering::Relaxed) == PLACE_NONE;
-        entry.use_() == Use::Small && (marked_and_held != u32::from(entry.used.load(Ordering::Relaxed)) || unlisted)
+        entry.use_() == Use::Small
+            && (marked_and_held != u32::from(entry.used.load(Ordering::Relaxed)) || unlisted)
     };
     (0..puddle.entries.len()).filter(|&i| differs(i)).map(|i| puddle.entries[i].base).collect()
 }

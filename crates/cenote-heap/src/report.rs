@@ -28,7 +28,10 @@ pub struct Damage {
 impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { puddle, superblock, addr, reason, pointers, lost } = self;
-        write!(f, "superblock {superblock} of heap puddle {puddle} (address {addr:#x}): descriptor damaged: {reason}; ")?;
+        write!(
+            f,
+            "superblock {superblock} of heap puddle {puddle} (address {addr:#x}): descriptor damaged: {reason}; "
+        )?;
         if *lost {
             write!(f, "its 64 KiB are not used, {pointers} pointers lead into it")
         } else {

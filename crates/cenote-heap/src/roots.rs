@@ -24,9 +24,7 @@ impl<G: Ground> TracedHeap<G> {
     }
 
     pub(crate) fn read_root(&self, index: u16) -> Result<RootEntry, RootError> {
-        let words = self.root_words(index)?;
-        let addr = words[0].load(Ordering::Acquire);
-        Ok(RootEntry { addr, type_id: TypeId(words[1].load(Ordering::Relaxed)) })
+        self.slot_of_root(index).map(load)
     }
 
     pub(crate) fn write_root(&self, index: u16, addr: u64, type_id: TypeId) -> Result<(), RootError> {
@@ -49,4 +47,12 @@ impl<G: Ground> TracedHeap<G> {
         // accessed atomically here.
         Ok(unsafe { slot.cast::<[AtomicU64; 2]>().as_ref() })
     }
+}
+
+/// What a root's slot holds; the slot is one that `PuddleHeap::root` gave.
+pub(crate) fn load(slot: NonNull<RootEntry>) -> RootEntry {
+    // SAFETY: as in `root_words`.
+    let words = unsafe { slot.cast::<[AtomicU64; 2]>().as_ref() };
+    let addr = words[0].load(Ordering::Acquire);
+    RootEntry { addr, type_id: TypeId(words[1].load(Ordering::Relaxed)) }
 }

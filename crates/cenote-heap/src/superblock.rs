@@ -182,7 +182,15 @@ impl Entry {
     }
 
     /// Makes the blocks of a superblock known. The caller owns it: it is free, and nobody else has it.
-    pub(crate) fn publish(&self, use_: Use, block_size: u64, type_id: TypeId, bin: *mut Bin, span: u32, words: NonNull<AtomicU64>) {
+    pub(crate) fn publish(
+        &self,
+        use_: Use,
+        block_size: u64,
+        type_id: TypeId,
+        bin: *mut Bin,
+        span: u32,
+        words: NonNull<AtomicU64>,
+    ) {
         self.geometry.store(pack(block_size.min(SUPERBLOCK_SIZE)), Ordering::Relaxed);
         self.type_id.store(type_id.0, Ordering::Relaxed);
         self.span.store(span, Ordering::Relaxed);
@@ -336,7 +344,9 @@ impl PuddleHeap {
         assert!(u64::from(superblock) < self.layout.superblocks);
         // SAFETY: in the mapping, by the geometry and the assertion; descriptors begin at a multiple of 64 and have 8 words. Every access to
         // them is atomic.
-        unsafe { self.pointer::<[AtomicU64; 8]>(self.layout.descriptors + u64::from(superblock) * 64).as_ref() }
+        unsafe {
+            self.pointer::<[AtomicU64; 8]>(self.layout.descriptors + u64::from(superblock) * 64).as_ref()
+        }
     }
 
     /// The descriptor as it is.
@@ -376,11 +386,20 @@ pub(crate) enum Claim {
     /// Never used, or a tail whose block is gone.
     Free,
     Metadata,
-    Small { class: u32, type_id: TypeId },
+    Small {
+        class: u32,
+        type_id: TypeId,
+    },
     /// A large block of `span` superblocks, this one included, all of which say so or are invalid.
-    Large { span: u32, type_id: TypeId },
+    Large {
+        span: u32,
+        type_id: TypeId,
+    },
     /// Covered by the large block that begins `distance` before. `valid`: its own descriptor says so.
-    Tail { distance: u32, valid: bool },
+    Tail {
+        distance: u32,
+        valid: bool,
+    },
     /// A head whose superblocks were taken by others since: free.
     Stale,
     Invalid(&'static str),
@@ -409,7 +428,9 @@ pub(crate) fn classify(puddle: &PuddleHeap) -> Vec<Claim> {
             Some(SuperblockState::LargeHead) if d.span >= 1 && d.span <= whole => {
                 Claim::Large { span: d.span as u32, type_id: d.type_id }
             }
-            Some(SuperblockState::LargeTail) if d.span >= 1 && d.span <= u64::from(i - puddle.first_usable()) => {
+            Some(SuperblockState::LargeTail)
+                if d.span >= 1 && d.span <= u64::from(i - puddle.first_usable()) =>
+            {
                 Claim::Tail { distance: d.span as u32, valid: true }
             }
             _ => Claim::Invalid("state or span cannot be"),

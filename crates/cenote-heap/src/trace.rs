@@ -6,10 +6,10 @@
 //!
 //! Reached blocks are noted in a table of one bit per 16 bytes of heap, beside the heap's own bitmaps, so that `check` can
 //! trace without changing anything, and an interrupted recovery has changed nothing yet. Pending blocks wait on a stack of our own. A block with many pointers is
-//! scanned in parts of [`PART`] pushed pointers, with the rest of it below them on the stack: the stack's height follows the depth of the data, not
+//! scanned in parts of 256 pushed pointers, with the rest of it below them on the stack: the stack's height follows the depth of the data, not
 //! the size of a block.
 //!
-//! [`Tracer`] is shared and its bits are set atomically; a [`Worker`] has its own stack and counts. There is one worker so far.
+//! `Tracer` is shared and its bits are set atomically; a `Worker` has its own stack and counts. There is one worker so far.
 
 use crate::ground::Ground;
 use crate::report::{Fault, Finding, LISTED_MAX, TraceCounts};
@@ -61,10 +61,16 @@ struct Cell {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Nothing,
-    Small { blocks: u32 },
-    Large { span: u32 },
+    Small {
+        blocks: u32,
+    },
+    Large {
+        span: u32,
+    },
     /// `distance` superblocks after the head.
-    Tail { distance: u32 },
+    Tail {
+        distance: u32,
+    },
     Invalid,
 }
 
@@ -274,7 +280,9 @@ impl<G: Ground> Worker<'_, '_, G> {
                 }
                 let word = &puddle.marks[superblock * WORDS + index / 64];
                 let mask = 1 << (index % 64);
-                if word.load(Ordering::Relaxed) & mask != 0 || word.fetch_or(mask, Ordering::Relaxed) & mask != 0 {
+                if word.load(Ordering::Relaxed) & mask != 0
+                    || word.fetch_or(mask, Ordering::Relaxed) & mask != 0
+                {
                     return;
                 }
                 self.counts.blocks += 1;
@@ -377,7 +385,8 @@ fn holds(field: &PointerField, value: u64, size: u64) -> bool {
         return true;
     }
     // SAFETY: the value lies in a block (the caller saw to that), blocks lie in mapped memory, and nobody changes data while it is traced.
-    let bytes = unsafe { core::slice::from_raw_parts(with_exposed_provenance::<u8>(value as usize), size as usize) };
+    let bytes =
+        unsafe { core::slice::from_raw_parts(with_exposed_provenance::<u8>(value as usize), size as usize) };
     field.conditions.iter().all(|condition| condition.holds(bytes))
 }
 

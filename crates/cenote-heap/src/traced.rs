@@ -125,7 +125,13 @@ impl<G: Ground> TracedHeap<G> {
     /// # Errors
     /// As [`Heap::alloc_with`].
     #[inline]
-    pub fn alloc_inline<F>(&self, size: u64, align: u64, type_id: TypeId, mut before: F) -> Result<Block, AllocError>
+    pub fn alloc_inline<F>(
+        &self,
+        size: u64,
+        align: u64,
+        type_id: TypeId,
+        mut before: F,
+    ) -> Result<Block, AllocError>
     where
         F: FnMut(&Block) -> Result<(), Cancelled>,
     {
@@ -190,7 +196,8 @@ impl<G: Ground> TracedHeap<G> {
             }
             if !matches!(self.attach_next(), Ok(true)) {
                 // SAFETY: as in `puddle_at`. Another thread may have attached it a moment ago.
-                return unsafe { PuddleHeap::from_slot(slot.load(Ordering::Acquire)) }.ok_or(FreeError::NotInHeap { addr });
+                return unsafe { PuddleHeap::from_slot(slot.load(Ordering::Acquire)) }
+                    .ok_or(FreeError::NotInHeap { addr });
             }
         }
     }
@@ -324,7 +331,9 @@ impl<G: Ground> TracedHeap<G> {
                 }
                 (index, entry.base + start, geometry >> 32)
             }
-            Use::LargeHead | Use::LargeHeld => (0, entry.base, u64::from(entry.span.load(Ordering::Relaxed)) * SUPERBLOCK_SIZE),
+            Use::LargeHead | Use::LargeHeld => {
+                (0, entry.base, u64::from(entry.span.load(Ordering::Relaxed)) * SUPERBLOCK_SIZE)
+            }
             Use::Damaged => return Resolved::Damaged,
             _ => return Resolved::Nothing,
         };

@@ -2,7 +2,9 @@
 
 mod common;
 
-use cenote_heap::{AllocError, Cancelled, FreeError, GroundError, Heap as _, OpenError, RecoverError, RootError, TracedHeap};
+use cenote_heap::{
+    AllocError, Cancelled, FreeError, GroundError, Heap as _, OpenError, RecoverError, RootError, TracedHeap,
+};
 use cenote_layout::id::TypeId;
 use common::{A, ground, heap};
 
@@ -40,7 +42,10 @@ fn every_wrong_address_is_named_and_nothing_changes() {
         (base, FreeError::NotABlock { addr: base }),
         (base + 8192, FreeError::NotABlock { addr: base + 8192 }),
         // The 16 bytes after the last block of 112 in a superblock.
-        (small / 65_536 * 65_536 + 585 * 112, FreeError::NotABlock { addr: small / 65_536 * 65_536 + 585 * 112 }),
+        (
+            small / 65_536 * 65_536 + 585 * 112,
+            FreeError::NotABlock { addr: small / 65_536 * 65_536 + 585 * 112 },
+        ),
         (foreign + 64, FreeError::OtherPool { addr: foreign + 64 }),
         (base + (1 << 20), FreeError::NotInHeap { addr: base + (1 << 20) }),
         (16, FreeError::NotInHeap { addr: 16 }),
@@ -74,7 +79,10 @@ fn impossible_sizes_and_alignments_are_refused() {
     for size in [(8 << 20) + 1, 1 << 40, u64::MAX - 1, u64::MAX] {
         assert!(matches!(heap.alloc(size, 8, A), Err(AllocError::Size { .. })), "{size}");
     }
-    assert!(matches!(heap.alloc(8 << 20, 8, A), Err(AllocError::Full { source: GroundError::Limit { .. }, .. })));
+    assert!(matches!(
+        heap.alloc(8 << 20, 8, A),
+        Err(AllocError::Full { source: GroundError::Limit { .. }, .. })
+    ));
     assert_eq!(heap.stats().unwrap().puddles, 1);
 }
 
@@ -99,7 +107,8 @@ fn a_cancelled_allocation_leaves_nothing() {
             // The mark is not set yet.
             seen = Some(heap.ground().clone());
             // SAFETY: the mark's word lies in the heap.
-            assert_eq!(unsafe { block.mark.word.as_ref() }.load(std::sync::atomic::Ordering::Relaxed) & block.mark.mask, 0);
+            let word = unsafe { block.mark.word.as_ref() }.load(std::sync::atomic::Ordering::Relaxed);
+            assert_eq!(word & block.mark.mask, 0);
             Err(Cancelled)
         });
         assert!(matches!(result, Err(AllocError::Cancelled)) && seen.is_some());

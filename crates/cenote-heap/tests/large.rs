@@ -77,7 +77,9 @@ fn puddles_double_up_to_the_limit_and_not_beyond() {
             Err(error) => break error,
         }
     };
-    let AllocError::Full { source: GroundError::Limit { bytes, size_max, .. }, .. } = error else { panic!("{error}") };
+    let AllocError::Full { source: GroundError::Limit { bytes, size_max, .. }, .. } = error else {
+        panic!("{error}")
+    };
     assert_eq!(size_max, 10 << 20);
     let sizes: Vec<u64> = ground.plots().iter().map(|p| p.size >> 10).collect();
     assert_eq!(sizes, [256, 512, 1024, 2048, 4096, 10_240 - 7936]);

@@ -1,6 +1,6 @@
 //! What the tests share: pools in plain memory, and types.
 
-#![allow(dead_code)]
+#![allow(dead_code, unreachable_pub)] // each test program uses its own part
 
 use cenote_heap::{MemoryGround, MemoryOptions, TracedHeap};
 use cenote_layout::id::TypeId;
@@ -23,7 +23,16 @@ pub fn heap(puddle_size: u64, size_max: u64) -> Heap {
 }
 
 pub fn record(id: TypeId, size: u64, repeats: bool, pointers: Vec<PointerField>) -> Arc<TypeRecord> {
-    let record = TypeRecord { id, name: format!("test::{id}"), size, align: 8, repeats, pointers };
+    let record = TypeRecord {
+        id,
+        name: format!("test::{id}"),
+        size,
+        align: 8,
+        repeats,
+        pointers,
+        fields: Vec::new(),
+        variants: Vec::new(),
+    };
     record.check().unwrap();
     Arc::new(record)
 }
