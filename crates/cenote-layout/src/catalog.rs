@@ -28,6 +28,8 @@ pub const RECORD_MAGIC: [u8; 8] = *b"CENRECRD";
 pub const FLAG_LAST: u32 = 1;
 /// Most bytes of a payload.
 pub const PAYLOAD_LEN_MAX: u32 = 1 << 20;
+/// Highest number of a batch: far beyond what is ever reached, so that the next one can always be counted.
+pub const BATCH_NUMBER_MAX: u64 = 1 << 62;
 /// Most bytes of a pool's name.
 pub const POOL_NAME_LEN_MAX: usize = 255;
 
@@ -186,7 +188,7 @@ pub enum RecordError {
         /// Checksum of what is there.
         computed: u64,
     },
-    /// The frame is whole, but its payload is none of this release.
+    /// The frame is whole, but its batch number or payload is none of this release.
     #[error("catalog record has a payload that this release does not understand")]
     Payload,
 }
@@ -258,6 +260,9 @@ pub fn decode_frame(bytes: &[u8]) -> Result<Frame, RecordError> {
     let computed = checksum(seed::CATALOG, &covered);
     if computed != header.checksum {
         return Err(RecordError::Checksum { found: header.checksum, computed });
+    }
+    if header.batch == 0 || header.batch > BATCH_NUMBER_MAX {
+        return Err(RecordError::Payload);
     }
     let record = postcard::from_bytes(&rest[..payload_len]).map_err(|_| RecordError::Payload)?;
     Ok(Frame { batch: header.batch, index: header.index, last: header.flags & FLAG_LAST != 0, record, len })

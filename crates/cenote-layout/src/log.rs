@@ -312,11 +312,13 @@ pub enum Order {
     Backward = 1,
 }
 
-/// The header of one entry; `data`, padded with zeroes to 8 bytes, follows where the kind has data.
+/// The header of one entry; `data` follows where the kind has data. Every entry begins a cache line ([`entry_size`]); what is left of its last
+/// line means nothing and is not covered by the checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct EntryHeader {
-    /// XXH3-64 of the rest of this header, seeded by [`entry_seed`]; where there is data, XXH3-64 of the data (unpadded) seeded by that.
+    /// XXH3-64, seeded by [`entry_seed`], of the rest of this header and, where it fits into the entry's first line, the data (unpadded) behind it.
+    /// Longer data is hashed by itself: XXH3-64 of the data, seeded by that of the rest of this header.
     pub checksum: u64,
     /// Address of the range.
     pub addr: u64,
@@ -340,12 +342,19 @@ const _: () = assert!(size_of::<EntryHeader>() == ENTRY_HEADER_SIZE as usize);
 /// Bytes of an [`EntryHeader`].
 pub const ENTRY_HEADER_SIZE: u64 = 32;
 
-/// Bytes that an entry with `data_len` bytes of data takes.
+/// Data up to this many bytes lies in the same cache line as its entry's header, and has one checksum with it.
+pub const ENTRY_INLINE_DATA_MAX: u64 = crate::LINE_SIZE - ENTRY_HEADER_SIZE;
+
+/// Bytes that an entry with `data_len` bytes of data takes: whole cache lines, so that no line holds parts of two entries. An entry of
+/// one line reaches memory as one whole line, and a line that was written back once is not written again by the next entry.
 #[inline]
 #[must_use]
 pub const fn entry_size(data_len: u64) -> u64 {
-    ENTRY_HEADER_SIZE + ((data_len + 7) & !7)
+    (ENTRY_HEADER_SIZE + data_len + (crate::LINE_SIZE - 1)) & !(crate::LINE_SIZE - 1)
 }
+
+const _: () = assert!(entry_size(0) == 64 && entry_size(32) == 64 && entry_size(33) == 128);
+const _: () = assert!(entry_size(size_of::<Seal>() as u64) == crate::LINE_SIZE);
 
 /// Seed of the entry checksums of a log in an epoch: an entry of another log, or of another epoch, does not count.
 #[must_use]
@@ -367,7 +376,8 @@ pub struct Seal {
 
 const _: () = assert!(size_of::<Seal>() == 24);
 
-/// Running hash of the contents that a seal covers: each range is hashed with XXH3-64, seeded by the hash so far.
+/// Running hash of the contents that a seal covers: each range in pieces of [`ContentHash::PIECE_LEN`] bytes and a shorter last one, each piece
+/// hashed with XXH3-64, seeded by the hash so far. Pieces let a writer flush one while it hashes the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContentHash(pub u64);
 
@@ -375,11 +385,22 @@ impl ContentHash {
     /// The hash of no range.
     pub const EMPTY: Self = Self(crate::checksum::seed::SEAL);
 
+    /// Most bytes of a piece.
+    pub const PIECE_LEN: usize = 1024;
+
     /// Adds the contents of one range.
     #[inline]
     #[must_use]
     pub fn with(self, contents: &[u8]) -> Self {
-        Self(crate::checksum::checksum(self.0, contents))
+        contents.chunks(Self::PIECE_LEN).fold(self, Self::with_piece)
+    }
+
+    /// Adds one piece of a range.
+    #[inline]
+    #[must_use]
+    pub fn with_piece(self, piece: &[u8]) -> Self {
+        debug_assert!(!piece.is_empty() && piece.len() <= Self::PIECE_LEN);
+        Self(crate::checksum::checksum(self.0, piece))
     }
 }
 

@@ -3,8 +3,8 @@
 use cenote_layout::header::{HeaderPrefix, seal};
 use cenote_layout::id::Uuid;
 use cenote_layout::log::{
-    CONTROL_OFFSET, END_BASE, ENTRIES_OFFSET, LogControl, LogHeader, LogRange, MIN_HALF, RANGE_OFFSET, SequenceRange,
-    epoch_from_word, epoch_to_word,
+    CONTROL_OFFSET, END_BASE, ENTRIES_OFFSET, LogControl, LogHeader, LogRange, MIN_HALF, RANGE_OFFSET,
+    SequenceRange, epoch_from_word, epoch_to_word,
 };
 use cenote_medium::Persistence;
 use core::mem::offset_of;
@@ -127,7 +127,13 @@ pub unsafe fn format_segment(body: Body, owner: Uuid, log_id: u64, segment: u32,
     };
     seal(&mut header);
     let control = LogControl { epoch: epoch_to_word(1), state: 0, reserved: [0; 6] };
-    let range = LogRange { range: SequenceRange::running(0).to_word(), tail: 0, last: 0, overflow: 0, reserved: [0; 4] };
+    let range = LogRange {
+        range: SequenceRange::running(0).to_word(),
+        tail: 0,
+        last: 0,
+        overflow: 0,
+        reserved: [0; 4],
+    };
     // SAFETY: the caller promises a mapped, unshared body of at least 256 bytes; offsets are inside it.
     unsafe {
         body.ptr.copy_from_nonoverlapping(header.as_bytes().as_ptr(), size_of::<LogHeader>());

@@ -29,7 +29,9 @@
 use crate::body::{Body, next_epoch};
 use crate::scan::{Entry, Scan, scan};
 use cenote_layout::id::Uuid;
-use cenote_layout::log::{ContentHash, Kind, LAST_BASE, LOG_QUARANTINED, SequenceRange, Stage};
+use cenote_layout::log::{
+    ContentHash, Kind, LAST_BASE, LOG_QUARANTINED, LogRange, SequenceRange, Stage, TailWord,
+};
 use cenote_medium::Persistence;
 use cenote_medium::planted::{Bug, planted};
 use core::fmt;
@@ -89,6 +91,9 @@ pub enum LogDamage {
     /// The sequence range is none that is ever written.
     #[error("sequence range {0:#018x} is none that is ever written")]
     Range(u64),
+    /// The sequence range is older than an entry: a write to the log was lost.
+    #[error("sequence range {0:#018x} is older than an entry that follows it")]
+    Stale(u64),
     /// An entry that must be there is not whole.
     #[error("entry {index} is damaged or missing: {why}")]
     Entry {
@@ -309,8 +314,18 @@ unsafe fn persist_evidence(
     Ok(())
 }
 
-fn locate(owner: Uuid, index: usize, entry: &Entry, target: &mut dyn ReplayTarget) -> Result<*mut u8, LogDamage> {
-    let refused = |refusal| LogDamage::ForeignRange { index: index as u32, addr: entry.addr, size: entry.size, refusal };
+fn locate(
+    owner: Uuid,
+    index: usize,
+    entry: &Entry,
+    target: &mut dyn ReplayTarget,
+) -> Result<*mut u8, LogDamage> {
+    let refused = |refusal| LogDamage::ForeignRange {
+        index: index as u32,
+        addr: entry.addr,
+        size: entry.size,
+        refusal,
+    };
     if entry.addr.checked_add(u64::from(entry.size)).is_none() {
         return Err(refused(Refusal::Outside));
     }
@@ -355,14 +370,19 @@ unsafe fn apply(action: &Action, persistence: Persistence) {
     }
 }
 
-/// Moves the range on by two transactions; starts a new epoch where numbers run out.
+/// Moves the range on by two transactions; starts a new epoch where numbers run out. Tail and overflow words follow: whatever a damaged one
+/// says, it says nothing about the next transaction.
 unsafe fn move_on(head: Body, base: u32, persistence: Persistence) {
     // SAFETY: mapped for writing by contract of the callers.
     unsafe {
         if base < LAST_BASE - 8 {
+            let base = base + 8;
             let range = head.range();
-            range.store(SequenceRange::running(base + 8).to_word(), Ordering::Release);
-            persistence.persist(core::ptr::from_ref(range).cast(), 8);
+            range.store(SequenceRange::running(base).to_word(), Ordering::Release);
+            // After the range, which makes the old ones meaningless.
+            head.tail().store(TailWord { base, entries: 0 }.to_word(), Ordering::Release);
+            head.overflow().store(TailWord { base, entries: 0 }.to_word(), Ordering::Release);
+            persistence.persist(core::ptr::from_ref(range).cast(), size_of::<LogRange>());
         } else {
             next_epoch(head, persistence);
         }

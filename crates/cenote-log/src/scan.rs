@@ -1,10 +1,11 @@
 //! Reading a log without believing it.
 //!
-//! [`scan`] collects the entries of the transaction that the range is about, in order, until the first that does not check. Every
+//! `scan` collects the entries of the transaction that the range is about, in order, until the first that does not check. Every
 //! entry is an allegation until its checksum, sequence number, place, kind and size fit. One whose checksum fits and whose other
 //! fields do not make sense is damage at once. What is missing was either torn by the crash, which is legal, or had been durable
 //! and is gone, which is damage and makes all of the log unusable. Evidence of damage is, in this order:
 //!
+//! * a whole first entry of a later transaction than the range allows: the range is an old one;
 //! * the tail word, after a crash of processes: it counts the entries exactly;
 //! * the overflow word: everything up to the jump that it names had been durable;
 //! * a whole entry further on that says that the missing one was durable when it was written ([`EntryHeader::unfenced`]);
@@ -15,11 +16,13 @@
 use crate::body::Body;
 use crate::replay::{CrashKind, LogDamage};
 use crate::writer::EntryChecksum;
+use cenote_layout::LINE_SIZE;
 use cenote_layout::header::{self, HeaderError};
 use cenote_layout::id::Uuid;
 use cenote_layout::log::{
-    CONTROL_OFFSET, ENTRIES_OFFSET, ENTRY_HEADER_SIZE, EntryHeader, Kind, LOG_QUARANTINED, LogControl, LogHeader,
-    LogRange, RANGE_OFFSET, Seal, SequenceRange, Stage, TailWord, entry_seed, entry_size, epoch_from_word,
+    CONTROL_OFFSET, ENTRIES_OFFSET, ENTRY_HEADER_SIZE, EntryHeader, Kind, LOG_QUARANTINED, LogControl,
+    LogHeader, LogRange, RANGE_OFFSET, Seal, SequenceRange, Stage, TailWord, entry_seed, entry_size,
+    epoch_from_word,
 };
 use cenote_medium::planted::{Bug, planted};
 use core::sync::atomic::Ordering;
@@ -133,6 +136,18 @@ impl Head {
         start as usize..(start + half_len) as usize
     }
 
+    /// Whether an entry is newer than any that can be there, so that the range is not the last one that was written. A loss of power
+    /// may leave the range one transaction behind, a crash of processes never.
+    fn is_stale(&self, bytes: &[u8], crash: CrashKind) -> bool {
+        let half_len = self.header.capacity / 2;
+        let newest = self.range.base() + if crash == CrashKind::Power { 4 } else { 0 };
+        [ENTRIES_OFFSET, ENTRIES_OFFSET + half_len].into_iter().any(|start| {
+            let area = bytes.get(start as usize..(start + half_len) as usize).unwrap_or_default();
+            let Ok((header, rest)) = EntryHeader::read_from_prefix(area) else { return false };
+            header.seq & !3 > newest && self.check().is_whole(&header, rest)
+        })
+    }
+
     fn check(&self) -> EntryCheck {
         EntryCheck { seed: entry_seed(self.header.log_id, self.epoch), base: self.range.base() }
     }
@@ -158,6 +173,9 @@ pub(crate) unsafe fn scan(
     let lines = read_head(bytes, head.capacity(), writing)?;
     let Head { header, range, tail, overflow, .. } = lines;
     let (base, check) = (range.base(), lines.check());
+    if lines.is_stale(bytes, crash) {
+        return Err(LogDamage::Stale(range.to_word()));
+    }
     let mut found = Scan {
         owner: header.owner,
         log_id: header.log_id,
@@ -194,7 +212,8 @@ pub(crate) unsafe fn scan(
             Kind::Jump => {
                 let number = found.segments;
                 let damage = |why: String| LogDamage::Segment { number, addr: entry.addr, why };
-                let body = segment(header.owner, entry.addr).ok_or_else(|| damage("it is not the owner's".into()))?;
+                let body = segment(header.owner, entry.addr)
+                    .ok_or_else(|| damage("it is not the owner's".into()))?;
                 // SAFETY: mapped and unchanging by contract.
                 let bytes = unsafe { body.bytes() };
                 let capacity = check_segment(bytes, body.capacity(), &header, number).map_err(damage)?;
@@ -234,7 +253,12 @@ pub(crate) unsafe fn scan(
 }
 
 /// Checks the header of a further segment; gives the bytes of its entry area.
-pub(crate) fn check_segment(bytes: &[u8], capacity: u64, head: &LogHeader, number: u32) -> Result<u64, String> {
+pub(crate) fn check_segment(
+    bytes: &[u8],
+    capacity: u64,
+    head: &LogHeader,
+    number: u32,
+) -> Result<u64, String> {
     let segment: LogHeader = header::read(bytes, false).map_err(|e| e.to_string())?;
     if (segment.log_id, segment.owner) != (head.log_id, head.owner) {
         return Err("it is of another log".into());
@@ -243,7 +267,10 @@ pub(crate) fn check_segment(bytes: &[u8], capacity: u64, head: &LogHeader, numbe
         return Err(format!("it is segment {}", segment.segment));
     }
     if segment.capacity > capacity {
-        return Err(format!("it says that it has {} bytes for entries, and has {capacity}", segment.capacity));
+        return Err(format!(
+            "it says that it has {} bytes for entries, and has {capacity}",
+            segment.capacity
+        ));
     }
     Ok(segment.capacity)
 }
@@ -287,11 +314,19 @@ impl EntryCheck {
         (header.compute(self.seed, data) == header.checksum || planted(Bug::ChecksumIgnored)).then_some(data)
     }
 
+    /// Whether header and data are what some writer of this log wrote in this epoch, whatever they say.
+    fn is_whole(&self, header: &EntryHeader, rest: &[u8]) -> bool {
+        match Kind::from_u8(header.kind) {
+            Some(kind) => self.data(header, rest, if kind.has_data() { header.size } else { 0 }).is_some(),
+            None => self.data(header, rest, 0).is_some() || self.data(header, rest, header.size).is_some(),
+        }
+    }
+
     /// What stands at the start of `area`, where entry number `index` belongs.
     fn read(&self, area: &[u8], index: u32) -> Found {
         let Some((header, rest)) = self.header(area) else { return Found::Nothing };
         let Some(kind) = Kind::from_u8(header.kind) else {
-            let whole = self.data(&header, rest, 0).is_some() || self.data(&header, rest, header.size).is_some();
+            let whole = self.is_whole(&header, rest);
             return if whole { Found::Nonsense("it is of no known kind") } else { Found::Nothing };
         };
         let Some(data) = self.data(&header, rest, if kind.has_data() { header.size } else { 0 }) else {
@@ -316,11 +351,11 @@ impl EntryCheck {
 
     /// Whether somewhere in `area`, behind the missing entry number `missing`, there is a whole entry of the same transaction that was written
     /// after `missing` had become durable; with `any`, whether there is any later one. Sizes of what is missing are unknown, so
-    /// every 8-byte place is tried; the cheap checks come first. Work is limited: bytes that look like entry headers everywhere
+    /// every line is tried; the cheap checks come first. Work is limited: bytes that look like entry headers everywhere
     /// are written by nobody but an attacker.
     fn finds_later(&self, area: &[u8], missing: u32, any: bool) -> Later {
         let mut budget = 8 * area.len() + (16 << 20);
-        for at in (0..area.len()).step_by(8) {
+        for at in (0..area.len()).step_by(LINE_SIZE as usize) {
             let Some((header, rest)) = self.header(&area[at..]) else { continue };
             let Some(kind) = Kind::from_u8(header.kind) else { continue };
             let fenced = header.unfenced != u16::MAX

@@ -16,13 +16,15 @@
 
 use crate::body::{Body, next_epoch};
 use crate::scan::{check_segment, read_head};
+use cenote_layout::LINE_SIZE;
 use cenote_layout::checksum::checksum;
 use cenote_layout::log::{
-    ENTRIES_OFFSET, ENTRY_HEADER_SIZE, EntryHeader, Kind, LAST_BASE, LogHeader, Seal, SequenceRange, Stage, TailWord,
-    entry_seed, entry_size,
+    ENTRIES_OFFSET, ENTRY_HEADER_SIZE, ENTRY_INLINE_DATA_MAX, EntryHeader, Kind, LAST_BASE, LogHeader, Seal,
+    SequenceRange, Stage, TailWord, entry_seed, entry_size,
 };
 use cenote_medium::Persistence;
 use cenote_medium::planted::{Bug, planted};
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering};
 use zerocopy::IntoBytes;
 
@@ -51,14 +53,16 @@ pub enum LogError {
 /// Appends the entries of one transaction after the other to one log.
 pub struct LogWriter {
     cursor: *mut u8,
-    /// End of the room for entries in the current segment: one entry header (for a jump) before the area's end.
+    /// End of the room for entries in the current segment: one entry without data (a jump) before the area's end.
     end: *mut u8,
     tail: *const AtomicU64,
     last: *const AtomicU64,
     seed: u64,
-    base: u32,
-    entries: u32,
+    /// Base and number of entries of the transaction in progress, as the tail word has them.
+    count: u64,
     unfenced: u32,
+    /// Whether the range word was stored since it was flushed.
+    range_unflushed: bool,
     entries_checksum: u64,
     persistence: Persistence,
     segment: u32,
@@ -73,8 +77,32 @@ pub struct LogWriter {
 // thread.
 unsafe impl Send for LogWriter {}
 
-/// Data up to this many bytes is put together with its header before it is streamed.
-const SMALL_DATA_LEN: usize = 96;
+/// Data up to this many bytes lies in one line with its header.
+const INLINE_DATA_LEN: usize = ENTRY_INLINE_DATA_MAX as usize;
+
+const LINE_LEN: usize = LINE_SIZE as usize;
+
+const LINE_WORDS: usize = LINE_LEN / 8;
+const HEADER_WORDS: usize = ENTRY_HEADER_SIZE as usize / 8;
+
+/// A line of an entry.
+#[repr(C, align(64))]
+struct Line {
+    words: [u64; LINE_WORDS],
+}
+
+/// The last word of an entry header: sequence number, kind, order, unfenced.
+#[inline(always)]
+const fn word(seq: u32, kind: Kind, unfenced: u32) -> u64 {
+    seq as u64 | ((kind as u64) << 32) | ((kind.order() as u64) << 40) | ((unfenced as u64) << 48)
+}
+
+// Where the fields of an entry header lie in its words.
+const _: () = assert!(cfg!(target_endian = "little"));
+const _: () = assert!(offset_of!(EntryHeader, checksum) == 0 && offset_of!(EntryHeader, addr) == 8);
+const _: () = assert!(offset_of!(EntryHeader, size) == 16 && offset_of!(EntryHeader, index) == 20);
+const _: () = assert!(offset_of!(EntryHeader, seq) == 24 && offset_of!(EntryHeader, kind) == 28);
+const _: () = assert!(offset_of!(EntryHeader, order) == 29 && offset_of!(EntryHeader, unfenced) == 30);
 
 /// The least room worth filling with a part of a long range before going to the next segment.
 const PART_LEN_MIN: usize = 256;
@@ -105,7 +133,9 @@ impl LogWriter {
             return Err(refuse(format!("its sequence range is {:#x}", range.to_word())));
         }
         if lines.has_entries(bytes) {
-            return Err(refuse("it holds a transaction that was not finished, which the next open recovers".into()));
+            return Err(refuse(
+                "it holds a transaction that was not finished, which the next open recovers".into(),
+            ));
         }
         // SAFETY: mapped by contract, for as long as the writer lives.
         let (tail, last) = unsafe { (core::ptr::from_ref(head.tail()), core::ptr::from_ref(head.last())) };
@@ -115,9 +145,9 @@ impl LogWriter {
             tail,
             last,
             seed: entry_seed(header.log_id, lines.epoch),
-            base: range.base(),
-            entries: 0,
+            count: TailWord { base: range.base(), entries: 0 }.to_word(),
             unfenced: 0,
+            range_unflushed: false,
             entries_checksum: 0,
             persistence,
             segment: 0,
@@ -140,7 +170,13 @@ impl LogWriter {
     #[inline]
     #[must_use]
     pub fn entries(&self) -> u32 {
-        self.entries
+        TailWord::from_word(self.count).entries
+    }
+
+    /// The transaction's base.
+    #[inline]
+    fn base(&self) -> u32 {
+        TailWord::from_word(self.count).base
     }
 
     /// Whether entries have been written that no fence has made durable yet.
@@ -160,7 +196,7 @@ impl LogWriter {
 
     /// Number of the half that the transaction in progress began in.
     fn half(&self) -> u64 {
-        if planted(Bug::HalvesNotSwapped) { 0 } else { u64::from(self.base / 4) & 1 }
+        if planted(Bug::HalvesNotSwapped) { 0 } else { u64::from(self.base() / 4) & 1 }
     }
 
     /// Puts the cursor to where the first entry of `base` goes.
@@ -170,9 +206,9 @@ impl LogWriter {
         // SAFETY: both halves lie in the head's entry area.
         unsafe {
             self.cursor = self.head.ptr.add(start as usize);
-            self.end = self.cursor.add((half_len - ENTRY_HEADER_SIZE) as usize);
+            self.end = self.cursor.add((half_len - entry_size(0)) as usize);
         }
-        self.entries = 0;
+        self.count = TailWord { base: self.base(), entries: 0 }.to_word();
         self.unfenced = 0;
         self.entries_checksum = 0;
         self.segment = 0;
@@ -209,6 +245,21 @@ impl LogWriter {
         Ok(unsafe { self.put(kind, addr, size, data, data_len, total) })
     }
 
+    /// As [`LogWriter::append`] for an entry of one line (at most [`ENTRY_INLINE_DATA_MAX`] bytes of data), inlined, so that what the
+    /// caller knows of kind and size is known here; `None`, and nothing has happened, if the segment is full.
+    ///
+    /// # Safety
+    /// As [`LogWriter::append`].
+    #[inline(always)]
+    pub unsafe fn append_line(&mut self, kind: Kind, addr: u64, size: u32, data: *const u8) -> Option<*const u8> {
+        let data_len = if kind.has_data() { size as usize } else { 0 };
+        if data_len > INLINE_DATA_LEN || self.room() < LINE_LEN {
+            return None;
+        }
+        // SAFETY: the room was checked; `data` is readable by contract.
+        Some(unsafe { self.put(kind, addr, size, data, data_len, LINE_LEN) })
+    }
+
     /// Appends entries for a range of any length: `len` bytes at `addr`, old or new contents at `data`. Long ranges are split so that each
     /// part fits; `logged` is told address, length and place in the log of each part.
     ///
@@ -227,13 +278,13 @@ impl LogWriter {
         logged: &mut impl FnMut(u64, usize, *const u8),
     ) -> Result<(), LogError> {
         while len > 0 {
-            let room = self.room().saturating_sub(ENTRY_HEADER_SIZE as usize) & !7;
+            let room = self.room().saturating_sub(ENTRY_HEADER_SIZE as usize);
             let part = if len <= room {
                 len
             } else if room >= PART_LEN_MIN {
                 room
             } else {
-                self.next_segment(ENTRY_HEADER_SIZE as usize + PART_LEN_MIN.min((len + 7) & !7))?;
+                self.next_segment(entry_size(PART_LEN_MIN.min(len) as u64) as usize)?;
                 continue;
             };
             let part = part.min(1 << 30);
@@ -253,7 +304,7 @@ impl LogWriter {
     ///
     /// # Safety
     /// `total <= room`, `data_len` bytes readable at `data`.
-    #[inline]
+    #[inline(always)]
     unsafe fn put(
         &mut self,
         kind: Kind,
@@ -263,57 +314,97 @@ impl LogWriter {
         data_len: usize,
         total: usize,
     ) -> *const u8 {
-        let mut header = EntryHeader {
-            checksum: 0,
+        // The header's fields as words, put together in registers: see the assertions at `word`.
+        let words = [
+            0,
             addr,
-            size,
-            index: self.entries,
-            seq: self.base + kind.class(),
-            kind: kind as u8,
-            order: kind.order() as u8,
-            unfenced: self.unfenced.min(u32::from(u16::MAX)) as u16,
-        };
-        // SAFETY: readable by contract.
-        let data_bytes: &[u8] = if data_len == 0 { &[] } else { unsafe { core::slice::from_raw_parts(data, data_len) } };
-        header.checksum = header.compute(self.seed, data_bytes);
-        self.entries_checksum ^= header.checksum;
-        // SAFETY: `total` bytes from the cursor are ours (checked by the caller), aligned to 8; sources are readable.
-        unsafe {
-            if data_len <= SMALL_DATA_LEN {
-                #[repr(C, align(16))]
-                struct Buffer([u8; ENTRY_HEADER_SIZE as usize + SMALL_DATA_LEN]);
-                let mut buffer = core::mem::MaybeUninit::<Buffer>::uninit();
-                let bytes = buffer.as_mut_ptr().cast::<u8>();
-                bytes.cast::<EntryHeader>().write(header);
-                if data_len == 8 {
-                    bytes.add(32).cast::<u64>().write(data.cast::<u64>().read_unaligned());
-                } else if data_len > 0 {
-                    // Zero the last word first: it may be filled only in part.
-                    bytes.add(total - 8).cast::<u64>().write(0);
-                    bytes.add(32).copy_from_nonoverlapping(data, data_len);
-                }
-                self.persistence.stream(self.cursor, bytes, total);
+            u64::from(size) | (u64::from(self.entries()) << 32),
+            word(self.base() + kind.class(), kind, self.unfenced.min(u32::from(u16::MAX))),
+        ];
+        // SAFETY: `total` bytes from the cursor are ours (checked by the caller) and begin a line; the data is readable.
+        let checksum = unsafe {
+            if data_len <= INLINE_DATA_LEN {
+                self.put_line(words, data, data_len)
             } else {
-                self.persistence.stream(self.cursor, header.as_bytes().as_ptr(), ENTRY_HEADER_SIZE as usize);
-                let whole = data_len & !7;
-                let target = self.cursor.add(ENTRY_HEADER_SIZE as usize);
-                self.persistence.stream(target, data, whole);
-                if whole != data_len {
-                    let mut rest = [0u8; 8];
-                    rest.as_mut_ptr().copy_from_nonoverlapping(data.add(whole), data_len - whole);
-                    self.persistence.stream(target.add(whole), rest.as_ptr(), 8);
-                }
+                self.put_long(words, data, data_len, total)
             }
+        };
+        self.entries_checksum ^= checksum;
+        self.count += 1 << 32;
+        self.unfenced += 1;
+        // SAFETY: the cursor stays in the area; the head is mapped as long as the writer lives.
+        unsafe {
             let place = self.cursor;
-            self.cursor = self.cursor.add(total);
-            self.entries += 1;
-            self.unfenced += 1;
+            self.cursor = place.add(total);
             cenote_sys::cpu::compiler_barrier();
             (*self.last).store(place as u64, Ordering::Relaxed);
-            (*self.tail).store(TailWord { base: self.base, entries: self.entries }.to_word(), Ordering::Relaxed);
+            (*self.tail).store(self.count, Ordering::Relaxed);
             // The caller's stores to what the entry covers come after the entry counts.
             cenote_sys::cpu::compiler_barrier();
             place.add(ENTRY_HEADER_SIZE as usize)
+        }
+    }
+
+    /// An entry of one line: put together in registers, then written whole.
+    ///
+    /// # Safety
+    /// The line at the cursor is ours; `data_len`, at most [`INLINE_DATA_LEN`], bytes are readable at `data`.
+    #[inline(always)]
+    unsafe fn put_line(&mut self, words: [u64; HEADER_WORDS], data: *const u8, data_len: usize) -> u64 {
+        let mut line = Line { words: [0; LINE_WORDS] };
+        line.words[..HEADER_WORDS].copy_from_slice(&words);
+        // SAFETY: the data is readable and fits into the line; its source is memory of a store or a value, not this line.
+        unsafe {
+            if data_len.is_multiple_of(8) {
+                // Without a call of a memory copy, which costs more than the four words.
+                for i in 0..INLINE_DATA_LEN / 8 {
+                    if i < data_len / 8 {
+                        line.words[HEADER_WORDS + i] = data.cast::<u64>().add(i).read_unaligned();
+                    }
+                }
+            } else {
+                let room = line.words.as_mut_ptr().add(HEADER_WORDS).cast::<u8>();
+                room.copy_from_nonoverlapping(data, data_len);
+            }
+            line.words[0] = checksum(self.seed, &line.words.as_bytes()[8..ENTRY_HEADER_SIZE as usize + data_len]);
+            self.persistence.stream(self.cursor, line.words.as_ptr().cast(), LINE_LEN);
+        }
+        line.words[0]
+    }
+
+    /// An entry of several lines: the data from its second line on goes straight from where it is to the log.
+    ///
+    /// # Safety
+    /// `total` bytes at the cursor are ours; `data_len`, more than [`INLINE_DATA_LEN`], bytes are readable at `data`.
+    #[inline(never)]
+    unsafe fn put_long(
+        &mut self,
+        words: [u64; HEADER_WORDS],
+        data: *const u8,
+        data_len: usize,
+        total: usize,
+    ) -> u64 {
+        // SAFETY: all parts lie in `total` bytes at the cursor, and in the data.
+        unsafe {
+            let from = data.add(INLINE_DATA_LEN);
+            let to = self.cursor.add(LINE_LEN);
+            let (rest, room) = (data_len - INLINE_DATA_LEN, total - LINE_LEN);
+            let whole = rest / LINE_LEN * LINE_LEN;
+            self.persistence.stream(to, from, whole);
+            if whole != rest {
+                let mut last = Line { words: [0; LINE_WORDS] };
+                last.words.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(from.add(whole), rest - whole);
+                self.persistence.stream(to.add(whole), last.words.as_ptr().cast(), room - whole);
+            }
+            // While those lines are on their way.
+            let mut line = Line { words: [0; LINE_WORDS] };
+            line.words[..HEADER_WORDS].copy_from_slice(&words);
+            let room = line.words.as_mut_ptr().add(HEADER_WORDS).cast::<u8>();
+            room.copy_from_nonoverlapping(data, INLINE_DATA_LEN);
+            let header = checksum(self.seed, words[1..].as_bytes());
+            line.words[0] = checksum(header, core::slice::from_raw_parts(data, data_len));
+            self.persistence.stream(self.cursor, line.words.as_ptr().cast(), LINE_LEN);
+            line.words[0]
         }
     }
 
@@ -326,20 +417,20 @@ impl LogWriter {
             self.further.push(segment);
         }
         let (addr, body) = self.further[self.segment as usize];
-        let area = body.capacity() as usize - ENTRY_HEADER_SIZE as usize;
+        let area = (body.capacity() - entry_size(0)) as usize;
         if total > area {
             return Err(LogError::Grow(
                 format!("an entry of {total} bytes does not fit into a segment of {area} bytes").into(),
             ));
         }
-        // SAFETY: one header's room is kept free at the end of every segment for the jump.
-        unsafe { self.put(Kind::Jump, addr, 0, core::ptr::null(), 0, ENTRY_HEADER_SIZE as usize) };
+        // SAFETY: room is kept free at the end of every segment for the jump.
+        unsafe { self.put(Kind::Jump, addr, 0, core::ptr::null(), 0, entry_size(0) as usize) };
         // The overflow word is true only of a durable jump. It becomes durable with what follows.
         self.fence();
         // SAFETY: the head is mapped as long as the writer lives; the body was checked.
         unsafe {
             let overflow = self.head.overflow();
-            overflow.store(TailWord { base: self.base, entries: number }.to_word(), Ordering::Release);
+            overflow.store(TailWord { base: self.base(), entries: number }.to_word(), Ordering::Release);
             self.persistence.flush(core::ptr::from_ref(overflow).cast(), 8);
             self.cursor = body.ptr.add(ENTRIES_OFFSET as usize);
             self.end = self.cursor.add(area);
@@ -368,48 +459,62 @@ impl LogWriter {
             self.next_segment(total)?; // before the count is taken: a jump is an entry
         }
         let seal =
-            Seal { entries: u64::from(self.entries), entries_checksum: self.entries_checksum, contents };
+            Seal { entries: u64::from(self.entries()), entries_checksum: self.entries_checksum, contents };
         // SAFETY: the seal's bytes are readable, and there is room.
         unsafe { self.append(Kind::Seal, 0, size_of::<Seal>() as u32, seal.as_bytes().as_ptr())? };
         Ok(())
     }
 
-    /// Makes every entry so far (and everything flushed before) durable at the level of the medium: one fence, none at `process`.
+    /// Makes every entry so far, the range, and everything flushed before durable at the level of the medium: one fence, none at `process`.
     #[inline]
     pub fn fence(&mut self) {
+        if self.range_unflushed {
+            self.flush_range();
+        }
         self.persistence.fence();
         self.unfenced = 0;
     }
 
-    /// The range word, and its flush, without a fence.
-    fn store_range(&self, range: SequenceRange) {
+    /// Not inlined: at `process` it is never called.
+    #[inline(never)]
+    fn flush_range(&mut self) {
         // SAFETY: the head is mapped as long as the writer lives.
-        unsafe {
-            let word = self.head.range();
-            cenote_sys::cpu::compiler_barrier();
-            word.store(range.to_word(), Ordering::Release);
-            cenote_sys::cpu::compiler_barrier();
-            self.persistence.flush(core::ptr::from_ref(word).cast(), 8);
-        }
+        unsafe { self.persistence.flush(self.range_word().cast(), 8) };
+        self.range_unflushed = false;
     }
 
-    /// From "running" to "committed": redo-class entries count from now on. Flushed, not fenced.
+    /// The range word. Its flush waits for the next fence: until then nothing is promised about it, and a flush on its way makes
+    /// locked instructions wait, and stores to the same line, as every entry's to the tail word.
+    #[inline]
+    fn store_range(&mut self, range: SequenceRange) {
+        cenote_sys::cpu::compiler_barrier();
+        // SAFETY: the head is mapped as long as the writer lives.
+        unsafe { self.head.range() }.store(range.to_word(), Ordering::Release);
+        cenote_sys::cpu::compiler_barrier();
+        self.range_unflushed = self.persistence.is_power();
+    }
+
+    /// From "running" to "committed": redo-class entries count from now on. Durable with the next fence. For a transaction that has
+    /// entries, all of them fenced (at `power`, redo data sealed).
     pub fn mark_committed(&mut self) {
-        self.store_range(SequenceRange::committed(self.base));
+        self.store_range(SequenceRange::committed(self.base()));
     }
 
-    /// Finishes the transaction, whatever its entries: none of them counts any more, and the next one may begin. Flushed, not fenced;
+    /// Finishes the transaction, whatever its entries: none of them counts any more, and the next one may begin. Durable with the next fence;
     /// the caller fences where the next transaction could otherwise be mistaken (see `cenote-tx`).
     pub fn finish(&mut self) {
-        if self.base >= LAST_BASE - 4 {
+        let base = self.base();
+        let next = if base >= LAST_BASE - 4 {
             // SAFETY: the head is mapped as long as the writer lives, and ours; callers finish only what is durable.
             let epoch = unsafe { next_epoch(self.head, self.persistence) };
-            self.base = 0;
+            self.range_unflushed = false;
             self.seed = entry_seed(self.header.log_id, epoch);
+            0
         } else {
-            self.base += 4;
-            self.store_range(SequenceRange::running(self.base));
-        }
+            self.store_range(SequenceRange::running(base + 4));
+            base + 4
+        };
+        self.count = TailWord { base: next, entries: 0 }.to_word();
         self.rewind();
     }
 
@@ -430,15 +535,16 @@ impl LogWriter {
     /// Puts the sequence numbers near their end, so that a test sees them start again.
     #[doc(hidden)]
     pub fn skip_to_last_base(&mut self) {
-        assert_eq!(self.entries, 0);
-        self.base = LAST_BASE - 8;
-        self.store_range(SequenceRange::running(self.base));
-        self.persistence.fence();
+        assert_eq!(self.entries(), 0);
+        let base = LAST_BASE - 8;
+        self.count = TailWord { base, entries: 0 }.to_word();
+        self.store_range(SequenceRange::running(base));
+        self.fence();
         self.rewind();
     }
 }
 
-/// Checksum of an entry: header after the checksum field, then data.
+/// Checksum of an entry, see [`EntryHeader::checksum`].
 pub(crate) trait EntryChecksum {
     fn compute(&self, seed: u64, data: &[u8]) -> u64;
 }
@@ -446,7 +552,14 @@ pub(crate) trait EntryChecksum {
 impl EntryChecksum for EntryHeader {
     #[inline]
     fn compute(&self, seed: u64, data: &[u8]) -> u64 {
-        let sum = checksum(seed, &self.as_bytes()[8..]);
-        if data.is_empty() { sum } else { checksum(sum, data) }
+        const COVERED: usize = ENTRY_HEADER_SIZE as usize - 8;
+        let header = &self.as_bytes()[8..];
+        if data.len() > INLINE_DATA_LEN {
+            return checksum(checksum(seed, header), data);
+        }
+        let mut line = [0u8; COVERED + INLINE_DATA_LEN];
+        line[..COVERED].copy_from_slice(header);
+        line[COVERED..COVERED + data.len()].copy_from_slice(data);
+        checksum(seed, &line[..COVERED + data.len()])
     }
 }

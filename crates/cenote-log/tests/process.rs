@@ -93,7 +93,10 @@ fn one_store_decides_a_hybrid_transaction() {
             assert_eq!(word(DATA_ADDR + 136), old(136) & !0x0f);
         } else {
             assert_eq!(outcome, Outcome::RolledBack { entries: 2 });
-            assert_eq!((w.read(DATA_ADDR, 8), w.read(DATA_ADDR + 64, 8)), (before[..8].to_vec(), before[64..72].to_vec()));
+            assert_eq!(
+                (w.read(DATA_ADDR, 8), w.read(DATA_ADDR + 64, 8)),
+                (before[..8].to_vec(), before[64..72].to_vec())
+            );
             assert_eq!(word(DATA_ADDR + 128), old(128) & !0xf0);
             assert_eq!(word(DATA_ADDR + 136), old(136));
         }
@@ -254,12 +257,16 @@ fn entries_that_end_anywhere_near_the_end_of_an_area_are_all_found() {
             let w = world();
             let before = w.data();
             let mut writer = w.writer();
-            let mut tx = Tx::begin(&w, &mut writer);
+            let tx = Tx::begin(&w, &mut writer);
             // SAFETY: the data is readable.
             unsafe { tx.writer.append(Kind::Undo, DATA_ADDR, first as u32, w.at(DATA_ADDR, first)).unwrap() };
             w.write(DATA_ADDR, &vec![1; first]);
             // SAFETY: the data is readable.
-            unsafe { tx.writer.append(Kind::Undo, DATA_ADDR + 1024, second as u32, w.at(DATA_ADDR + 1024, second)).unwrap() };
+            unsafe {
+                tx.writer
+                    .append(Kind::Undo, DATA_ADDR + 1024, second as u32, w.at(DATA_ADDR + 1024, second))
+                    .unwrap()
+            };
             w.write(DATA_ADDR + 1024, &vec![2; second]);
             tx.writer.append_seal(0).unwrap(); // one that never fits
             let total = 3 + u64::from(tx.writer.has_overflowed());
@@ -276,7 +283,7 @@ fn a_log_that_cannot_grow_says_so_and_can_still_be_rolled_back() {
     let w = world();
     let before = w.data();
     let mut writer = w.writer();
-    let mut tx = Tx::begin(&w, &mut writer);
+    let tx = Tx::begin(&w, &mut writer);
     let mut full = false;
     for i in 0..1000u64 {
         let addr = DATA_ADDR + i % 100 * 8;
@@ -303,7 +310,11 @@ fn an_entry_that_fits_no_segment_is_refused_and_changes_nothing() {
     let image = w.image();
     let data = vec![1u8; 4096];
     // SAFETY: the data is readable.
-    assert!(matches!(unsafe { writer.append(Kind::Undo, DATA_ADDR, 4096, data.as_ptr()) }, Err(LogError::Grow(_))));
+    assert!(matches!(
+        // SAFETY: the data is readable.
+        unsafe { writer.append(Kind::Undo, DATA_ADDR, 4096, data.as_ptr()) },
+        Err(LogError::Grow(_))
+    ));
     assert_eq!(w.image(), image);
     assert_eq!(writer.entries(), 0);
 }
@@ -319,7 +330,11 @@ fn a_segment_of_another_log_or_number_is_not_written() {
     let image = w.image();
     let data = [0u8; 600];
     // SAFETY: the data is readable.
-    assert!(matches!(unsafe { tx.writer.append(Kind::Undo, DATA_ADDR, 600, data.as_ptr()) }, Err(LogError::Grow(_))));
+    assert!(matches!(
+        // SAFETY: the data is readable.
+        unsafe { tx.writer.append(Kind::Undo, DATA_ADDR, 600, data.as_ptr()) },
+        Err(LogError::Grow(_))
+    ));
     assert_eq!(w.image(), image);
 }
 

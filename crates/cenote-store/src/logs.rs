@@ -41,12 +41,30 @@ const SPARE_MAX: usize = 32;
 #[derive(Debug)]
 #[must_use = "a log that is not given back keeps the store from closing"]
 pub struct LogLease {
+    // Private, so that what is given back is what was handed out.
+    body: Body,
+    log_id: u64,
+    addr: u64,
+}
+
+impl LogLease {
     /// The head segment's body, mapped until the store is dropped.
-    pub body: Body,
+    #[must_use]
+    pub fn body(&self) -> Body {
+        self.body
+    }
+
     /// The log's identity.
-    pub log_id: u64,
+    #[must_use]
+    pub fn log_id(&self) -> u64 {
+        self.log_id
+    }
+
     /// Address of the head's puddle.
-    pub addr: u64,
+    #[must_use]
+    pub fn addr(&self) -> u64 {
+        self.addr
+    }
 }
 
 /// What the session has of logs.
@@ -89,10 +107,13 @@ impl Store {
         Ok(LogLease { body, log_id, addr })
     }
 
-    /// Takes a log back; it is handed out again. Its last transaction must be finished or aborted. A log that holds an
-    /// unfinished transaction is not given back but forgotten: the store then does not count as closed, and the next
+    /// Takes a log of this store back; it is handed out again. Its last transaction must be finished or aborted: a log that holds an
+    /// unfinished transaction is not given back but dropped. The store then does not count as closed, and the next
     /// open rolls the transaction back.
     pub fn release_log(&self, lease: LogLease) {
+        if lease.addr.wrapping_sub(self.inner().window.base()) >= self.inner().window.len() {
+            return; // another store's
+        }
         let mut control = self.inner().control();
         control.logs.in_use = control.logs.in_use.saturating_sub(1);
         control.logs.idle.push(lease);

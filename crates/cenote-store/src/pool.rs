@@ -205,6 +205,21 @@ fn check_name(name: &str) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// Refuses pools that can be in no store.
+fn check_new_pool(name: &str, options: &PoolOptions) -> Result<(), StoreError> {
+    check_name(name)?;
+    check_size(options.puddle_size, true)?;
+    if options.size_max < options.puddle_size {
+        return Err(StoreError::PoolFull {
+            name: name.into(),
+            wanted: options.puddle_size,
+            used: 0,
+            size_max: options.size_max,
+        });
+    }
+    Ok(())
+}
+
 impl Store {
     /// All pools, by number.
     #[must_use]
@@ -229,16 +244,7 @@ impl Store {
     /// # Errors
     /// A bad or taken name, a size that no puddle can have or that does not fit, a full disk. Nothing has changed then.
     pub fn create_pool(&self, name: &str, options: &PoolOptions) -> Result<PoolId, StoreError> {
-        check_name(name)?;
-        check_size(options.puddle_size, true)?;
-        if options.size_max < options.puddle_size {
-            return Err(StoreError::PoolFull {
-                name: name.into(),
-                wanted: options.puddle_size,
-                used: 0,
-                size_max: options.size_max,
-            });
-        }
+        check_new_pool(name, options)?;
         let inner = self.inner();
         let mut control = inner.begin_write("create a pool")?;
         if control.catalog.state.names.contains_key(name) {
@@ -260,6 +266,18 @@ impl Store {
         let record = inner.new_puddle(&mut control, id, Role::Heap, 0, options.puddle_size)?;
         inner.commit_new_puddle(&mut control, &record, &[Record::Pool(pool)])?;
         Ok(id)
+    }
+
+    /// Fails as [`Store::create_pool`] would, as far as that can be told without making anything; for dry runs.
+    ///
+    /// # Errors
+    /// A bad or taken name, a size that no puddle can have.
+    pub fn refuse_new_pool(&self, name: &str, options: &PoolOptions) -> Result<(), StoreError> {
+        check_new_pool(name, options)?;
+        if self.inner().control().catalog.state.names.contains_key(name) {
+            return Err(StoreError::PoolExists { name: name.into() });
+        }
+        Ok(())
     }
 
     /// Removes a pool and everything in it, durably. Pointers into it from other pools dangle.

@@ -34,8 +34,7 @@ pub struct Puddle {
     name: [u8; 40],
     state: AtomicU32,
     mode: AtomicU8,
-    /// For the heap to hang its volatile data about this puddle on. Null at first; whoever sets it frees it.
-    pub heap_slot: AtomicPtr<()>,
+    heap_slot: AtomicPtr<()>,
 }
 
 impl Puddle {
@@ -87,6 +86,16 @@ impl Puddle {
     #[must_use]
     pub fn index(&self) -> u32 {
         self.record.index
+    }
+
+    /// For the heap to hang its volatile data about this puddle on. Null at first; whoever sets it frees it.
+    ///
+    /// # Safety
+    /// Only the heap that the pool is open with stores anything here: what it finds, it takes for its own.
+    #[inline]
+    #[must_use]
+    pub unsafe fn heap_slot(&self) -> &AtomicPtr<()> {
+        &self.heap_slot
     }
 
     /// Address of the body: what follows the header space.
@@ -180,13 +189,28 @@ impl Puddle {
         if self.mode() == mode {
             return Ok(());
         }
-        let was_mapped = self.is_mapped();
-        self.unmap(medium)?;
-        self.mode.store(encode_mode(mode), Ordering::Release);
-        if was_mapped {
-            self.map(medium)?;
+        // In state MAPPING all through: a thread that touches the puddle meanwhile waits, and does not map it the old way in between.
+        loop {
+            if self.state.compare_exchange(MAPPED, MAPPING, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                if let Err(error) = medium.unmap(self.addr(), self.size()) {
+                    self.state.store(MAPPED, Ordering::Release);
+                    return Err(error);
+                }
+                self.mode.store(encode_mode(mode), Ordering::Release);
+                let mapped = medium.map(self.file_name(), self.addr(), self.size(), mode);
+                self.state.store(if mapped.is_ok() { MAPPED } else { ABSENT }, Ordering::Release);
+                return mapped;
+            }
+            match self.state.compare_exchange(ABSENT, MAPPING, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => {
+                    self.mode.store(encode_mode(mode), Ordering::Release);
+                    self.state.store(ABSENT, Ordering::Release);
+                    return Ok(());
+                }
+                Err(REFUSED) => return Ok(()),
+                Err(_) => std::thread::yield_now(),
+            }
         }
-        Ok(())
     }
 }
 

@@ -154,7 +154,7 @@ pub(crate) fn who_is_at(base: u64, len: u64) -> String {
             return format!("{from:#x}..{to:#x} ({what})");
         }
     }
-    "something that is not listed".into()
+    "nothing, but the system refuses so much address space: raise the limit (ulimit -v)".into()
 }
 
 #[cfg(test)]

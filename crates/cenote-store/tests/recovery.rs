@@ -71,9 +71,9 @@ impl SegmentSource for Segments {
 /// Takes a log and writes undo entries for `words`, then changes them to `value`; neither commits nor gives the log back.
 fn half_a_transaction(store: &Store, pool: &PoolHandle, words: std::ops::Range<u64>, value: u64) {
     let lease = store.acquire_log().unwrap();
-    let source = Box::new(Segments(store.clone(), lease.log_id));
+    let source = Box::new(Segments(store.clone(), lease.log_id()));
     // SAFETY: the log is ours and mapped until the store is dropped, which the writer does not outlive.
-    let mut writer = unsafe { LogWriter::attach(lease.body, store.persistence(), source) }.unwrap();
+    let mut writer = unsafe { LogWriter::attach(lease.body(), store.persistence(), source) }.unwrap();
     for index in words {
         let addr = word(pool, index);
         // SAFETY: eight bytes of the puddle.
@@ -159,9 +159,9 @@ fn a_log_that_names_what_its_owner_could_not_write_is_set_aside_and_its_pools_st
     let idle = store.open_pool("idle", Access::ReadOnly).unwrap();
     let foreign = word(&idle, 0);
     let lease = store.acquire_log().unwrap();
-    let source = Box::new(Segments(store.clone(), lease.log_id));
+    let source = Box::new(Segments(store.clone(), lease.log_id()));
     // SAFETY: as in `half_a_transaction`.
-    let mut writer = unsafe { LogWriter::attach(lease.body, store.persistence(), source) }.unwrap();
+    let mut writer = unsafe { LogWriter::attach(lease.body(), store.persistence(), source) }.unwrap();
     let evil = 666u64;
     for addr in [word(&pool, 0), foreign] {
         // SAFETY: `evil` is eight readable bytes.
@@ -436,7 +436,7 @@ fn a_crash_at_any_moment_of_a_session_leaves_a_store_that_opens_with_all_that_wa
     let pool = store.open_pool("one", Access::ReadWrite).unwrap();
     pool.take_puddle(256 << 10).unwrap();
     let lease = store.acquire_log().unwrap();
-    store.grow_log(lease.log_id, 1).unwrap();
+    store.grow_log(lease.log_id(), 1).unwrap();
     store.release_log(lease);
     store.create_pool("two", &pool_options()).unwrap();
     acknowledged(2);

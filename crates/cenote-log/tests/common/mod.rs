@@ -8,8 +8,8 @@
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::log::{ContentHash, Kind};
 use cenote_log::{
-    Body, CrashKind, LogDamage, LogSummary, LogWriter, Outcome, Refusal, ReplayTarget, SegmentSource, format_segment,
-    inspect, replay,
+    Body, CrashKind, LogDamage, LogSummary, LogWriter, Outcome, Refusal, ReplayTarget, SegmentSource,
+    format_segment, inspect, replay,
 };
 use cenote_medium::{Durability, Persistence, SimHook, SimSlot};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -246,7 +246,9 @@ impl<'a> Tx<'a> {
         // SAFETY: `at` checks the range.
         unsafe {
             let data = self.world.at(addr, len);
-            self.writer.append_range(Kind::Undo, addr, len, data, &mut |a, l, _| covered.push((a, l))).unwrap();
+            self.writer
+                .append_range(Kind::Undo, addr, len, data, &mut |a, l, _| covered.push((a, l)))
+                .unwrap();
         }
     }
 
@@ -259,7 +261,9 @@ impl<'a> Tx<'a> {
 
     pub fn set(&mut self, addr: u64, new: &[u8]) {
         // SAFETY: the data is readable.
-        unsafe { self.writer.append_range(Kind::Redo, addr, new.len(), new.as_ptr(), &mut |_, _, _| {}).unwrap() };
+        unsafe {
+            self.writer.append_range(Kind::Redo, addr, new.len(), new.as_ptr(), &mut |_, _, _| {}).unwrap()
+        };
         self.redo.push((addr, new.to_vec()));
     }
 
@@ -434,6 +438,11 @@ impl Recorder {
         core::mem::take(&mut self.state.lock().unwrap().cuts)
     }
 
+    /// How many cuts there are.
+    pub fn events(&self) -> usize {
+        self.state.lock().unwrap().cuts.len()
+    }
+
     fn notice(&self, state: &mut State) {
         let now = self.words();
         for (i, (old, new)) in state.seen.iter().zip(&now).enumerate() {
@@ -455,7 +464,8 @@ impl Recorder {
         if start < self.base || start + len > self.base + SIZE {
             return 0..0;
         }
-        (start - self.base) / round * round / 8..(start - self.base + len).next_multiple_of(round).min(SIZE) / 8
+        (start - self.base) / round * round / 8
+            ..(start - self.base + len).next_multiple_of(round).min(SIZE) / 8
     }
 }
 

@@ -42,6 +42,32 @@ enum Values {
     Name(usize),
 }
 
+/// Where a unit of a [`CrashState`] lies. A file that has no name any more is "".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place<'a> {
+    /// 8 bytes of a mapped file.
+    Word {
+        /// The file.
+        file: &'a str,
+        /// In bytes.
+        offset: u64,
+    },
+    /// 512 bytes of a file.
+    Sector {
+        /// The file.
+        file: &'a str,
+        /// In bytes.
+        offset: u64,
+    },
+    /// The length of a file.
+    Length {
+        /// The file.
+        file: &'a str,
+    },
+    /// A creation, renaming or removal.
+    Name,
+}
+
 /// One thing that a crash decides independently of all others.
 struct Unit {
     /// The file; 0 for changes of names.
@@ -204,6 +230,22 @@ impl CrashState {
     pub(super) fn group(&self, unit: usize) -> u64 {
         let (inode, part) = self.units[unit].group();
         mix(part ^ mix(u64::from(inode)))
+    }
+
+    /// Where a unit lies, for tests that decide several units together.
+    #[must_use]
+    pub fn place(&self, unit: usize) -> Option<Place<'_>> {
+        let unit = self.units.get(unit)?;
+        let file = || {
+            let mut names = self.latest_names.iter().chain(&self.names);
+            names.find(|(_, binding)| **binding == Binding::File(unit.inode)).map_or("", |(name, _)| &**name)
+        };
+        Some(match &unit.values {
+            Values::Words { word, .. } => Place::Word { file: file(), offset: word * 8 },
+            Values::Sectors { sector, .. } => Place::Sector { file: file(), offset: sector * SECTOR as u64 },
+            Values::Lengths(_) => Place::Length { file: file() },
+            Values::Name(_) => Place::Name,
+        })
     }
 
     /// What a unit is, for messages: file, offset and values.

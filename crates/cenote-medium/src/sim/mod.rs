@@ -28,7 +28,7 @@ mod options;
 mod random;
 mod window;
 
-pub use crash::{CrashKind, CrashState, Image};
+pub use crash::{CrashKind, CrashState, Image, Place};
 pub use explore::{Explorer, Limits, Visited};
 pub use fault::{Fault, FaultEffect, FaultPoint};
 pub use medium::SimMedium;

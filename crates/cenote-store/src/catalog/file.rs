@@ -138,17 +138,19 @@ pub(crate) fn merge(bytes: [Option<&[u8]>; 2]) -> Merged {
     if snapshot.is_none() {
         lost = true;
     }
-    for batch in first..=last_complete {
-        if complete.binary_search(&batch).is_err() {
+    // One piece of damage for each gap, however wide: batch numbers on media may be anything.
+    let mut next = first;
+    for &batch in complete.iter().filter(|batch| **batch >= first) {
+        if batch > next {
             lost = true;
-            damage.push(Damage::Catalog {
-                file: "catalog.0 and catalog.1",
-                offset: 0,
-                len: 0,
-                detail: format!("batch {batch} is in neither"),
-                effect: DamageEffect::Lost,
-            });
+            let detail = match batch - next {
+                1 => format!("batch {next} is in neither"),
+                _ => format!("batches {next} to {} are in neither", batch - 1),
+            };
+            let file = "catalog.0 and catalog.1";
+            damage.push(Damage::Catalog { file, offset: 0, len: 0, detail, effect: DamageEffect::Lost });
         }
+        next = batch.saturating_add(1);
     }
 
     let torn = torn_tail(&scans, last_complete);
@@ -214,7 +216,7 @@ pub(crate) fn merge(bytes: [Option<&[u8]>; 2]) -> Merged {
         last_batch: if torn.is_some() && !lost {
             last_complete
         } else {
-            highest.max(last_complete) + u64::from(lost)
+            highest.max(last_complete).saturating_add(u64::from(lost))
         },
         canonical: (!lost).then_some(canonical),
         damage,
