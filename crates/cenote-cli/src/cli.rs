@@ -1,0 +1,271 @@
+//! The command line: every command, argument and option, with the help that users read.
+
+use crate::failure::EXIT_HELP;
+use crate::units::{parse_bytes, parse_seconds};
+use clap::{Args, Parser, Subcommand, ValueHint};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Persistent memory for programs: stores, pools, and what is in them.
+///
+/// A store is a directory. It holds pools: named heaps of values that programs change in transactions, and find again after any crash.
+#[derive(Debug, Parser)]
+#[command(name = "cenote", version, max_term_width = 100, after_help = EXIT_HELP, subcommand_required = true, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    /// Print JSON: one object, or one object a line
+    #[arg(long, global = true, help_heading = "Common options")]
+    pub(crate) json: bool,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    #[command(after_help = EXIT_HELP)]
+    Format(Format),
+    #[command(after_help = EXIT_HELP)]
+    Create(Create),
+    #[command(after_help = EXIT_HELP)]
+    Ls(Ls),
+    #[command(after_help = EXIT_HELP)]
+    Info(Info),
+    #[command(after_help = EXIT_HELP)]
+    Check(Check),
+    #[command(after_help = EXIT_HELP)]
+    Dump(Dump),
+    #[command(after_help = EXIT_HELP)]
+    Rm(Rm),
+    #[command(after_help = EXIT_HELP)]
+    Stats(Stats),
+    #[command(after_help = EXIT_HELP)]
+    Doctor(Doctor),
+    #[command(after_help = EXIT_HELP)]
+    Tour(Tour),
+    #[command(after_help = EXIT_HELP)]
+    Completions(Completions),
+    #[command(after_help = EXIT_HELP)]
+    Man(Man),
+}
+
+/// Make a store in a directory that is missing or empty
+///
+/// Nothing that is there is ever overwritten. The window is the part of the address space that the store's data will have in every
+/// program that opens it; it costs no memory.
+#[derive(Debug, Args)]
+pub(crate) struct Format {
+    /// The directory
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) dir: PathBuf,
+    /// Bytes of the window: all that the store can ever hold
+    #[arg(long, value_name = "SIZE", default_value = "1T", value_parser = parse_bytes)]
+    pub(crate) window_size: u64,
+    /// First address of the window; chosen if not given
+    #[arg(long, value_name = "ADDRESS", value_parser = crate::units::parse_address)]
+    pub(crate) window_base: Option<u64>,
+    #[command(flatten)]
+    pub(crate) care: Care,
+}
+
+/// Create a pool
+///
+/// Sizes are bytes, or have a suffix: 64K, 2M, 1G, 1T.
+#[derive(Debug, Args)]
+pub(crate) struct Create {
+    #[command(flatten)]
+    pub(crate) store: StoreDir,
+    /// The pool's name
+    pub(crate) pool: String,
+    /// Bytes to begin with
+    #[arg(long, value_name = "SIZE", default_value = "2M", value_parser = parse_bytes)]
+    pub(crate) size: u64,
+    /// Bytes that it may grow to; without it, as far as there is space
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub(crate) size_max: Option<u64>,
+    /// Only say what would be done
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
+}
+
+/// List the pools of a store
+#[derive(Debug, Args)]
+pub(crate) struct Ls {
+    #[command(flatten)]
+    pub(crate) store: StoreDir,
+}
+
+/// Show what a store is
+///
+/// Changes nothing: a store that needs recovery is recovered in memory only.
+#[derive(Debug, Args)]
+pub(crate) struct Info {
+    #[command(flatten)]
+    pub(crate) store: StoreDir,
+}
+
+/// Look for damage, leaks and wrong pointers
+///
+/// Looks at the superblock, the catalog, every puddle, every log and every heap, and follows every pointer from the roots. Changes
+/// nothing.
+#[derive(Debug, Args)]
+pub(crate) struct Check {
+    #[command(flatten)]
+    pub(crate) store: StoreDir,
+    /// Only these pools
+    #[arg(long = "pool", value_name = "NAME")]
+    pub(crate) pools: Vec<String>,
+    /// Say everything that was found, not just the first of each kind
+    #[arg(long)]
+    pub(crate) all: bool,
+}
+
+/// Show what is on the medium: superblock, catalog, puddles, logs, types, blocks
+///
+/// With --json, one object a line, each with a "kind".
+#[derive(Debug, Args)]
+pub(crate) struct Dump {
+    #[command(flatten)]
+    pub(crate) store: StoreDir,
+    /// Show this pool: its roots, and its blocks by type
+    #[arg(long, value_name = "NAME")]
+    pub(crate) pool: Option<String>,
+    /// Show every block of the pool
+    #[arg(long, requires = "pool")]
+    pub(crate) blocks: bool,
+}
+
+/// Remove pools and all that is in them, for good
+///
+/// On a terminal it asks first; elsewhere it wants --yes.
+#[derive(Debug, Args)]
+pub(crate) struct Rm {
+    #[command(flatten)]
+    pub(crate) store: StoreDir,
+    /// The pools
+    #[arg(required_unless_present = "whole", conflicts_with = "whole")]
+    pub(crate) pools: Vec<String>,
+    /// Remove the store itself, with all pools
+    #[arg(long = "store")]
+    pub(crate) whole: bool,
+    #[command(flatten)]
+    pub(crate) care: Care,
+}
+
+/// Count blocks and bytes, by pool and type
+#[derive(Debug, Args)]
+pub(crate) struct Stats {
+    #[command(flatten)]
+    pub(crate) store: StoreDir,
+    /// Only these pools
+    pub(crate) pools: Vec<String>,
+}
+
+/// Say what this machine gives, and what is used instead of what is missing
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    /// A directory that is to hold a store
+    #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
+    pub(crate) dir: PathBuf,
+}
+
+/// Build an index of words while being killed again and again, and compare
+///
+/// A process indexes the words of the files (by default, of this project's own documents) in a pool: an ordered tree of words with lists of their
+/// positions, linked by plain pointers, a few words in each transaction. It is killed with SIGKILL at random
+/// moments. After each kill, `cenote-recover`, a program without any of the index's code, recovers the store, and the next process goes on
+/// where the last commit was. At the end the index is compared, entry by entry, with one that the standard library's collections hold.
+#[derive(Debug, Args)]
+pub(crate) struct Tour {
+    /// Text to index
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) files: Vec<PathBuf>,
+    /// Where the store is made, or gone on with; a temporary directory if not given
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) store: Option<PathBuf>,
+    /// How often to kill
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    pub(crate) kills: u32,
+    /// Seed of the random moments; a random one if not given
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// Words in each transaction
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) batch: u32,
+    /// Keep the temporary directory
+    #[arg(long)]
+    pub(crate) keep: bool,
+}
+
+/// Print a completion script for a shell
+///
+/// For bash: cenote completions bash > ~/.local/share/bash-completion/completions/cenote
+#[derive(Debug, Args)]
+pub(crate) struct Completions {
+    /// The shell
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// Write the manual pages into a directory
+#[derive(Debug, Args)]
+pub(crate) struct Man {
+    /// The directory; made if it is missing
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) dir: PathBuf,
+}
+
+/// First argument of what `cenote tour` runs and kills. No command for users, so it is in no help, completion or manual page.
+pub(crate) const TOUR_BUILD: &str = "__tour-build";
+
+/// Its other arguments.
+#[derive(Debug, Parser)]
+pub(crate) struct TourBuild {
+    #[arg(long)]
+    pub(crate) store: PathBuf,
+    #[arg(long)]
+    pub(crate) batch: u32,
+    /// Number of the process without which there is no use in going on.
+    #[arg(long)]
+    pub(crate) parent: u32,
+}
+
+/// A store, and how to come by it.
+#[derive(Debug, Args)]
+pub(crate) struct StoreDir {
+    /// The store's directory
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) dir: PathBuf,
+    /// Wait so long for a store that another process uses
+    #[arg(long, value_name = "SECONDS", default_value = "0", hide_default_value = true, value_parser = parse_seconds)]
+    pub(crate) wait: Duration,
+}
+
+/// Options of commands that make or remove.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Care {
+    /// Only say what would be done
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
+    /// Do not ask
+    #[arg(short = 'y', long)]
+    pub(crate) yes: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_help_with_exit_statuses() {
+        for command in Cli::command().get_subcommands_mut().filter(|c| !c.is_hide_set()) {
+            let help = command.render_long_help().to_string();
+            assert!(help.contains("Exit status:"), "{help}");
+            assert!(command.get_about().is_some(), "{}", command.get_name());
+        }
+    }
+}

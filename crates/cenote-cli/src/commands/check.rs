@@ -1,0 +1,195 @@
+//! `cenote check`: looks at everything and changes nothing.
+//!
+//! Control data are judged when the store is opened (superblock, catalog, puddle headers, logs; a log that needs replay is
+//! replayed into private memory); then every pool's heap is checked: descriptors, bitmaps, blocks that overlap, and by tracing from
+//! the roots, what is allocated and cannot be reached, what is reached and not allocated, and pointers that are not as their
+//! types say.
+
+use super::findings::Findings;
+use super::stats::{chosen, type_name};
+use crate::cli::Check;
+use crate::failure::{Failure, Verdict};
+use crate::opening;
+use crate::output::Out;
+use crate::progress;
+use crate::units::{bytes, count, plural};
+use cenote::{Access, HeapReport, Store};
+use cenote_log::Outcome;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> {
+    let store = opening::to_look(&arguments.store)?;
+    let names = chosen(&store, &arguments.pools)?;
+    let mut findings = Findings::default();
+    control_data(&store, &mut findings);
+
+    let bar = progress::bar(names.len() as u64, "checking pools", out.is_json());
+    let mut pools = Vec::new();
+    for name in &names {
+        bar.set_message(name.clone());
+        pools.push(pool(&store, name, &mut findings));
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+
+    let report = store.report();
+    out.line(format_args!(
+        "{} {}",
+        out.bold(&arguments.store.dir.display().to_string()),
+        opening::state(report)
+    ))?;
+    for log in &report.logs {
+        if log.outcome != Outcome::Idle {
+            out.line(out.dim(&format!("  log {:016x}: {} (here in memory only)", log.log_id, log.outcome)))?;
+        }
+    }
+    for summary in &pools {
+        out.line(format_args!("  pool \"{}\": {}", summary.name, summary.text))?;
+    }
+    findings.print(arguments.all, out)?;
+    if findings.is_empty() {
+        out.line(format_args!("{} {} checked", out.good("sound:"), plural(pools.len() as u64, "pool")))?;
+    } else {
+        let found = plural(findings.count(), "finding");
+        out.line(format_args!("{} {found}; nothing was changed", out.bad("not sound:")))?;
+    }
+    let unlisted: BTreeMap<&str, u64> = findings.unlisted.iter().copied().collect();
+    out.object(&json!({
+        "path": arguments.store.dir.display().to_string(), "store": store.uuid().to_string(), "clean": report.clean,
+        "crash": opening::crash_name(report), "sound": findings.is_empty(),
+        "logs": report.logs.iter().map(|log| json!({
+            "log": format!("{:016x}", log.log_id), "client": log.client.to_string(),
+            "outcome": log.outcome.to_string(),
+        })).collect::<Vec<Value>>(),
+        "pools": pools.into_iter().map(|summary| summary.json).collect::<Vec<Value>>(),
+        "findings": findings.as_json(), "findings_not_listed": unlisted,
+    }))?;
+    Ok(Verdict::found(!findings.is_empty()))
+}
+
+/// What opening the store has found.
+fn control_data(store: &Store, findings: &mut Findings) {
+    let report = store.report();
+    let name_of = |id: cenote::PoolId| {
+        store.pools().into_iter().find(|pool| pool.record.id == id).map(|pool| pool.record.name)
+    };
+    for damage in &report.damage {
+        let kind = match damage {
+            cenote_store::Damage::Log { .. } | cenote_store::Damage::LogSpace { .. } => "log",
+            cenote_store::Damage::Orphan { .. } => "orphan",
+            _ => "damage",
+        };
+        let pools: Vec<String> = damage.pools().into_iter().filter_map(name_of).collect();
+        let pool = pools.first().map(String::as_str);
+        findings.add(kind, pool, None, damage.to_string());
+    }
+    for (_, name) in &report.not_covered {
+        let text = "it was in use when power failed, at a durability level that does not cover that: values may be torn";
+        findings.add("torn", Some(name), None, text.into());
+    }
+}
+
+/// What is said about one pool.
+struct Summary {
+    name: String,
+    text: String,
+    json: Value,
+}
+
+fn pool(store: &Store, name: &str, findings: &mut Findings) -> Summary {
+    let checked = store.pool_with(name, Access::ReadOnly).and_then(|pool| {
+        let report = pool.check()?;
+        overlaps(&pool, name, findings)?;
+        Ok(report)
+    });
+    match checked {
+        Ok(report) => {
+            heap(store, name, &report, findings);
+            let stats = &report.stats;
+            let reached = report.trace.as_ref().map_or(0, |trace| trace.blocks);
+            Summary {
+                name: name.to_owned(),
+                text: format!(
+                    "{} ({}) in {}, {} reachable",
+                    plural(stats.blocks, "block"),
+                    bytes(stats.block_bytes),
+                    plural(stats.puddles, "puddle"),
+                    count(reached)
+                ),
+                json: json!({
+                    "pool": name, "blocks": stats.blocks, "block_bytes": stats.block_bytes,
+                    "puddles": stats.puddles, "bytes": stats.bytes, "reached_blocks": reached,
+                    "leaked_blocks": report.leaked_blocks, "leaked_bytes": report.leaked_bytes,
+                    "unallocated_blocks": report.unallocated_blocks,
+                    "faults": report.trace.as_ref().map_or(0, |trace| trace.faults),
+                }),
+            }
+        }
+        Err(error) => {
+            findings.add("unreadable", Some(name), None, error.to_string());
+            Summary {
+                name: name.to_owned(),
+                text: "cannot be checked".into(),
+                json: json!({ "pool": name, "error": error.to_string() }),
+            }
+        }
+    }
+}
+
+/// Blocks that share bytes. `walk` visits those of a puddle in order of addresses.
+fn overlaps(pool: &cenote::Pool, name: &str, findings: &mut Findings) -> cenote::Result<()> {
+    let mut last_end = 0;
+    let mut last = 0;
+    pool.heap().walk(&mut |block| {
+        if block.addr >= last && block.addr < last_end {
+            let text = format!("the block at {:#x} begins inside the one at {last:#x}", block.addr);
+            findings.add("overlap", Some(name), Some(block.addr), text);
+        }
+        (last, last_end) = (block.addr, block.addr.saturating_add(block.size));
+    })?;
+    Ok(())
+}
+
+fn heap(store: &Store, name: &str, report: &HeapReport, findings: &mut Findings) {
+    for damage in &report.damage {
+        findings.add("heap", Some(name), Some(damage.addr), damage.to_string());
+    }
+    for leak in &report.leaks {
+        let text = format!(
+            "{} bytes at {:#x} ({}) are allocated, and no root leads to them",
+            leak.size,
+            leak.addr,
+            type_name(store, leak.type_id)
+        );
+        findings.add("leak", Some(name), Some(leak.addr), text);
+    }
+    findings.more("leak", report.leaked_blocks.saturating_sub(report.leaks.len() as u64));
+    for block in &report.unallocated {
+        let text = format!(
+            "{} bytes at {:#x} ({}) are reached, and not allocated",
+            block.size,
+            block.addr,
+            type_name(store, block.type_id)
+        );
+        findings.add("unallocated", Some(name), Some(block.addr), text);
+    }
+    findings.more("unallocated", report.unallocated_blocks.saturating_sub(report.unallocated.len() as u64));
+    for addr in &report.miscounted {
+        let text = format!("the superblock at {addr:#x} has another number of blocks than its bitmap says");
+        findings.add("miscounted", Some(name), Some(*addr), text);
+    }
+    if let Some(trace) = &report.trace {
+        for fault in &trace.findings {
+            let text = format!("{fault}, {}", type_name(store, fault.target));
+            findings.add("pointer", Some(name), Some(fault.at), text);
+        }
+        findings.more("pointer", trace.faults.saturating_sub(trace.findings.len() as u64));
+        for id in &trace.unknown_types {
+            let text = format!(
+                "type {id} has blocks, and the store does not know it: they were searched word by word"
+            );
+            findings.add("type", Some(name), None, text);
+        }
+    }
+}

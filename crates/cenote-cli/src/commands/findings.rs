@@ -1,0 +1,88 @@
+//! What `check` finds: each finding has a kind, a place and a sentence.
+
+use crate::failure::Failure;
+use crate::output::Out;
+use serde_json::{Value, json};
+
+/// One thing that is not as it should be.
+#[derive(Clone, Debug)]
+pub(crate) struct Finding {
+    /// A word for programs: `damage`, `log`, `leak`, ...
+    pub(crate) kind: &'static str,
+    /// The pool that it is in.
+    pub(crate) pool: Option<String>,
+    /// Where, if at an address.
+    pub(crate) addr: Option<u64>,
+    /// A sentence.
+    pub(crate) text: String,
+}
+
+/// Findings of one check.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    pub(crate) list: Vec<Finding>,
+    /// Those that were counted and not listed, by kind.
+    pub(crate) unlisted: Vec<(&'static str, u64)>,
+}
+
+/// Findings of a kind that people are shown.
+const SHOWN: usize = 10;
+
+impl Findings {
+    pub(crate) fn add(&mut self, kind: &'static str, pool: Option<&str>, addr: Option<u64>, text: String) {
+        self.list.push(Finding { kind, pool: pool.map(str::to_owned), addr, text });
+    }
+
+    /// Notes that there are more of a kind than are listed.
+    pub(crate) fn more(&mut self, kind: &'static str, count: u64) {
+        if count > 0 {
+            self.unlisted.push((kind, count));
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list.is_empty() && self.unlisted.is_empty()
+    }
+
+    /// All, listed or not.
+    pub(crate) fn count(&self) -> u64 {
+        self.list.len() as u64 + self.unlisted.iter().map(|(_, count)| count).sum::<u64>()
+    }
+
+    /// Prints them, the first of each kind or all.
+    pub(crate) fn print(&self, all: bool, out: &mut Out) -> Result<(), Failure> {
+        let mut kinds: Vec<&'static str> = Vec::new();
+        for finding in &self.list {
+            if !kinds.contains(&finding.kind) {
+                kinds.push(finding.kind);
+            }
+        }
+        for kind in kinds {
+            let of_kind: Vec<&Finding> = self.list.iter().filter(|f| f.kind == kind).collect();
+            let shown = if all { of_kind.len() } else { SHOWN };
+            for finding in of_kind.iter().take(shown) {
+                let place =
+                    finding.pool.as_ref().map(|pool| format!("pool \"{pool}\": ")).unwrap_or_default();
+                let label = out.bad(&format!("{kind}:"));
+                out.line(format_args!("  {label} {place}{}", finding.text))?;
+            }
+            let unlisted: u64 =
+                self.unlisted.iter().filter(|(k, _)| *k == kind).map(|(_, count)| count).sum();
+            let rest = of_kind.len().saturating_sub(shown) as u64 + unlisted;
+            if rest > 0 {
+                let hint = if all { "" } else { "; --all shows them" };
+                out.line(out.dim(&format!("  {kind}: and {rest} more{hint}")))?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn as_json(&self) -> Value {
+        let list = self.list.iter().map(|finding| {
+            json!({
+                "kind": finding.kind, "pool": finding.pool, "addr": finding.addr, "text": finding.text,
+            })
+        });
+        list.collect()
+    }
+}

@@ -1,0 +1,72 @@
+//! `cenote info`: what a store is, where it lies, what that gives, and how it was left.
+
+use super::ls;
+use crate::cli::Info;
+use crate::failure::{Failure, Verdict};
+use crate::opening;
+use crate::output::Out;
+use crate::units::{bytes, date, plural};
+use serde_json::{Value, json};
+
+pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
+    let store = opening::to_look(&arguments.store)?;
+    let info = store.as_raw().info();
+    let report = store.report();
+    let mut pools = store.pools();
+    pools.sort_by(|a, b| a.record.name.cmp(&b.record.name));
+    let damage: Vec<String> = report.damage.iter().map(ToString::to_string).collect();
+
+    out.field("store", out.bold(&info.medium.path))?;
+    out.field("uuid", info.uuid)?;
+    out.field("made", date(info.formatted_at_s))?;
+    out.field("state", opening::state(report))?;
+    out.field("lies on", format_args!("{} ({})", info.medium.fs, info.medium.kind))?;
+    out.field("durability", format_args!("{}: {}", info.durability, info.medium.note))?;
+    out.field(
+        "window",
+        format_args!(
+            "{} at {:#x}, {} free",
+            bytes(info.window_len),
+            info.window_base,
+            bytes(info.window_free)
+        ),
+    )?;
+    out.field(
+        "holds",
+        format_args!(
+            "{} in {} ({} of logs), {}, {}",
+            bytes(info.puddle_bytes),
+            plural(info.puddles, "puddle"),
+            info.log_puddles,
+            plural(info.pools, "pool"),
+            plural(info.types, "type")
+        ),
+    )?;
+    out.field("format", format_args!("version {}", info.format_version))?;
+    for text in &damage {
+        out.wrong("damaged", text)?;
+    }
+    for (_, name) in &report.not_covered {
+        let text =
+            format!("pool \"{name}\" was in use when power failed, at a level that does not cover that");
+        out.wrong("torn?", text)?;
+    }
+    if !pools.is_empty() {
+        out.line("")?;
+        ls::table(&pools).print(out, 0)?;
+    }
+    let not_covered: Vec<&String> = report.not_covered.iter().map(|(_, name)| name).collect();
+    out.object(&json!({
+        "path": info.medium.path, "store": info.uuid.to_string(), "formatted_at_s": info.formatted_at_s,
+        "format_version": info.format_version, "clean": report.clean, "crash": opening::crash_name(report),
+        "medium": info.medium.kind.to_string(), "file_system": info.medium.fs,
+        "durability": info.durability.to_string(), "note": info.medium.note,
+        "window_base": info.window_base, "window_bytes": info.window_len,
+        "window_free_bytes": info.window_free, "puddles": info.puddles, "puddle_bytes": info.puddle_bytes,
+        "log_puddles": info.log_puddles, "types": info.types, "clients": info.clients,
+        "superblock_generation": info.generation, "catalog_batch": info.catalog_batch,
+        "catalog_bytes": info.catalog_bytes, "damage": damage, "not_covered": not_covered,
+        "pools": pools.iter().map(ls::as_json).collect::<Vec<Value>>(),
+    }))?;
+    Ok(Verdict::found(!damage.is_empty() || !report.not_covered.is_empty()))
+}

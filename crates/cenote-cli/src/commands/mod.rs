@@ -1,0 +1,14 @@
+//! One command a file.
+
+pub(crate) mod check;
+pub(crate) mod create;
+pub(crate) mod doctor;
+pub(crate) mod dump;
+pub(crate) mod findings;
+pub(crate) mod format;
+pub(crate) mod info;
+pub(crate) mod logs;
+pub(crate) mod ls;
+pub(crate) mod manual;
+pub(crate) mod rm;
+pub(crate) mod stats;

@@ -1,0 +1,152 @@
+//! `cenote rm`: removes pools, or a whole store.
+//!
+//! A store is removed under its lock. The superblock goes first: **its removal commits**. What a crash leaves then is not a
+//! store any more; `cenote rm --store` again, or the next `cenote format`, clears it away.
+
+use super::stats::chosen;
+use crate::cli::Rm;
+use crate::failure::{Failure, Verdict};
+use crate::opening;
+use crate::output::{Out, asked, somebody_is_there};
+use crate::units::{bytes, plural};
+use cenote::{Medium as _, MediumOptions, RealMedium};
+use cenote_medium::{LockGuard, LockKind};
+use serde_json::json;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+pub(crate) fn run(arguments: &Rm, out: &mut Out) -> Result<Verdict, Failure> {
+    if arguments.whole { whole_store(arguments, out) } else { pools(arguments, out) }
+}
+
+/// Asks, unless that was answered on the command line.
+fn confirm(arguments: &Rm, what: &str) -> Result<(), Failure> {
+    if arguments.care.yes {
+        return Ok(());
+    }
+    if !somebody_is_there() {
+        return Err(Failure::Usage(format!("{what} was not removed: there is nobody to ask: say --yes")));
+    }
+    if asked(&format!("remove {what}, for good?"))? {
+        Ok(())
+    } else {
+        Err(Failure::Usage(format!("{what} was not removed: nobody said yes")))
+    }
+}
+
+fn pools(arguments: &Rm, out: &mut Out) -> Result<Verdict, Failure> {
+    // Looked at first, so that a wrong name removes nothing and a dry run writes nothing.
+    let found = {
+        let store = opening::to_look(&arguments.store)?;
+        let mut names = chosen(&store, &arguments.pools)?;
+        names.sort();
+        names.dedup();
+        let pools = store.pools();
+        names
+            .into_iter()
+            .filter_map(|name| {
+                let size = pools.iter().find(|pool| pool.record.name == name)?.bytes;
+                Some((name, size))
+            })
+            .collect::<Vec<_>>()
+    };
+    if !arguments.care.dry_run {
+        let names: Vec<String> =
+            found.iter().map(|(name, size)| format!("pool \"{name}\" ({})", bytes(*size))).collect();
+        confirm(arguments, &names.join(" and "))?;
+    }
+    let store = if arguments.care.dry_run { None } else { Some(opening::to_change(&arguments.store)?) };
+    for (name, size) in &found {
+        if let Some(store) = &store {
+            store.remove_pool(name)?;
+            out.line(format_args!("{} removed pool \"{name}\" ({})", out.good("done:"), bytes(*size)))?;
+        } else {
+            out.line(format_args!("would remove pool \"{name}\" ({})", bytes(*size)))?;
+        }
+        out.object(&json!({ "pool": name, "bytes": size, "dry_run": store.is_none() }))?;
+    }
+    if let Some(store) = store {
+        store.close()?;
+    }
+    Ok(Verdict::Clean)
+}
+
+/// Names that a store has in its directory, the superblock first.
+const FILES: [&str; 6] =
+    ["superblock", "superblock.new", "catalog.0", "catalog.1", "catalog.0.new", "catalog.1.new"];
+
+fn whole_store(arguments: &Rm, out: &mut Out) -> Result<Verdict, Failure> {
+    let dir = &arguments.store.dir;
+    let shown = dir.display();
+    let medium = RealMedium::open(dir, &MediumOptions::default())?;
+    if !FILES.iter().any(|name| medium.exists(name).unwrap_or(false)) {
+        return Err(Failure::Failed(format!(
+            "{shown} is not a store: it has no file \"superblock\": check the path"
+        )));
+    }
+    let puddles = match medium.list("puddles") {
+        Err(error) if error.is_not_found() => Vec::new(),
+        names => names?,
+    };
+    // Only what a store puts there.
+    let is_puddle = |name: &&String| name.len() == 32 && name.bytes().all(|b| b.is_ascii_hexdigit());
+    let puddles: Vec<String> =
+        puddles.iter().filter(is_puddle).map(|name| format!("puddles/{name}")).collect();
+    let mut size = 0;
+    for name in &puddles {
+        size += medium.len(name)?;
+    }
+    let what = format!("the store {shown} ({} in {})", bytes(size), plural(puddles.len() as u64, "puddle"));
+    if arguments.care.dry_run {
+        out.line(format_args!("would remove {what}"))?;
+    } else {
+        confirm(arguments, &what)?;
+        {
+            let _lock = locked(&medium, dir, arguments.store.wait)?;
+            for name in FILES {
+                if medium.exists(name)? {
+                    medium.remove(name)?;
+                    medium.sync_dir("")?;
+                }
+            }
+            for name in &puddles {
+                medium.remove(name)?;
+            }
+        }
+        // Whatever else is there stays, and its directory with it.
+        let _ = std::fs::remove_dir(dir.join("puddles"));
+        let _ = std::fs::remove_file(dir.join("lock"));
+        let gone = remove_directory(dir);
+        out.line(format_args!("{} removed {what}", out.good("done:")))?;
+        if !gone {
+            out.line(out.warn(&format!("the directory {shown} holds other files and stays")))?;
+        }
+    }
+    out.object(&json!({ "store": shown.to_string(), "bytes": size, "dry_run": arguments.care.dry_run }))?;
+    Ok(Verdict::Clean)
+}
+
+/// The store's lock, for as long as it is held.
+fn locked(medium: &RealMedium, dir: &Path, wait: Duration) -> Result<LockGuard, Failure> {
+    let begun = Instant::now();
+    loop {
+        match medium.lock("lock", LockKind::Exclusive)? {
+            Ok(guard) => return Ok(guard),
+            Err(holder) if begun.elapsed() >= wait => {
+                let shown = dir.display();
+                return Err(Failure::InUse(format!(
+                    "{shown} is in use by {holder}: end that, or wait with --wait SECONDS"
+                )));
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+fn remove_directory(dir: &Path) -> bool {
+    match std::fs::remove_dir(dir) {
+        Ok(()) => true,
+        // A mount point or the like: it is empty, that is enough.
+        Err(_) => std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none()),
+    }
+}

@@ -1,0 +1,171 @@
+//! How a command ends: the exit statuses, and the one line that says why.
+
+use cenote_medium::MediumError;
+use cenote_store::{FormatError, OpenError, StoreError};
+use std::fmt;
+
+/// Something was found: damage, a leak, a difference.
+pub(crate) const FOUND: u8 = 1;
+/// The command line makes no sense, or a question was answered with no.
+pub(crate) const USAGE: u8 = 2;
+/// It cannot be done: not a store, no permission, no space, an error of the medium.
+pub(crate) const FAILED: u8 = 3;
+/// Another process uses the store.
+pub(crate) const IN_USE: u8 = 4;
+/// Stopped by a signal.
+pub(crate) const INTERRUPTED: u8 = 130;
+
+/// What `--help` says about them.
+pub(crate) const EXIT_HELP: &str = "\
+Exit status:
+    0  done, and nothing is wrong
+    1  something was found: damage, a leak, a difference
+    2  wrong arguments, or a question was not answered with yes
+    3  it cannot be done: not a store, no permission, no space, an I/O error
+    4  another process uses the store
+  130  stopped by Ctrl-C; the store is usable";
+
+/// What a command that has worked found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Nothing is wrong.
+    Clean,
+    /// Something is: it has been said on standard output.
+    Found,
+}
+
+impl Verdict {
+    /// `Found` if so.
+    pub(crate) fn found(found: bool) -> Self {
+        if found { Self::Found } else { Self::Clean }
+    }
+}
+
+/// Why a command has not worked.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// [`USAGE`].
+    Usage(String),
+    /// [`FAILED`].
+    Failed(String),
+    /// [`IN_USE`].
+    InUse(String),
+    /// [`INTERRUPTED`].
+    Interrupted(String),
+    /// Whoever read the output has gone. No error.
+    Pipe,
+}
+
+impl Failure {
+    /// A failure with the message of any error.
+    pub(crate) fn failed(error: impl fmt::Display) -> Self {
+        Self::Failed(error.to_string())
+    }
+
+    /// The exit status.
+    pub(crate) fn status(&self) -> u8 {
+        match self {
+            Self::Usage(_) => USAGE,
+            Self::Failed(_) => FAILED,
+            Self::InUse(_) => IN_USE,
+            Self::Interrupted(_) => INTERRUPTED,
+            Self::Pipe => 0,
+        }
+    }
+
+    /// The message, as one line.
+    pub(crate) fn message(&self) -> Option<String> {
+        match self {
+            Self::Usage(text) | Self::Failed(text) | Self::InUse(text) | Self::Interrupted(text) => {
+                Some(text.lines().map(str::trim).collect::<Vec<_>>().join("; "))
+            }
+            Self::Pipe => None,
+        }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    /// Of standard output.
+    fn from(error: std::io::Error) -> Self {
+        if error.kind() == std::io::ErrorKind::BrokenPipe {
+            return Self::Pipe;
+        }
+        Self::Failed(format!("cannot write the output: {error}: check where it is redirected to"))
+    }
+}
+
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Locked { path, holder, waited, .. } => {
+                let waited = if waited.is_zero() || waited.as_millis() < 100 {
+                    String::new()
+                } else {
+                    format!(", also after {:.1} s", waited.as_secs_f64())
+                };
+                Self::InUse(format!(
+                    "{path} is in use by {holder}{waited}: end that, or wait with --wait SECONDS"
+                ))
+            }
+            // Its advice is for programs.
+            OpenError::NotAStore { path } => Self::Failed(format!(
+                "{path} is not a store: it has no file \"superblock\": check the path, or make a store with \
+                 `cenote format {path}`"
+            )),
+            error => Self::failed(error),
+        }
+    }
+}
+
+impl From<FormatError> for Failure {
+    fn from(error: FormatError) -> Self {
+        match error {
+            FormatError::Locked { .. } => Self::InUse(error.to_string()),
+            FormatError::NoWindow { len } => Self::Failed(format!(
+                "no {} of address space are free for the window: choose a smaller --window-size, or raise the limit \
+                 (ulimit -v)",
+                crate::units::bytes(len)
+            )),
+            error => Self::failed(error),
+        }
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Self::failed(error)
+    }
+}
+
+impl From<MediumError> for Failure {
+    fn from(error: MediumError) -> Self {
+        Self::failed(error)
+    }
+}
+
+impl From<cenote::Error> for Failure {
+    fn from(error: cenote::Error) -> Self {
+        match error {
+            cenote::Error::Open(error) => error.into(),
+            cenote::Error::Format(error) => error.into(),
+            error => Self::failed(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_one_line_whatever_an_error_says() {
+        let failure = Failure::Failed("first\n   second\r\nthird".into());
+        assert_eq!(failure.message().as_deref(), Some("first; second; third"));
+    }
+
+    #[test]
+    fn a_closed_pipe_is_no_error() {
+        let failure = Failure::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
+        assert_eq!((failure.status(), failure.message()), (0, None));
+    }
+}

@@ -1,0 +1,46 @@
+//! Opening stores: to look, or to change.
+
+use crate::cli::StoreDir;
+use crate::failure::Failure;
+use cenote::{Access, DamagePolicy, OpenOptions, OpenReport, PowerLossPolicy, Store};
+use cenote_log::CrashKind;
+use serde_json::{Value, json};
+
+/// Opens a store to look at it, whatever is damaged. Nothing is written: recovery goes into private memory.
+pub(crate) fn to_look(store: &StoreDir) -> Result<Store, Failure> {
+    let options = OpenOptions {
+        access: Access::ReadOnly,
+        lock_timeout: store.wait,
+        damage: DamagePolicy::ReadOnly,
+        power_loss: PowerLossPolicy::ReadOnly,
+        ..OpenOptions::default()
+    };
+    Ok(Store::open_with(&store.dir, &options)?)
+}
+
+/// Opens a store to change it; recovers it first.
+pub(crate) fn to_change(store: &StoreDir) -> Result<Store, Failure> {
+    Ok(Store::open_with(&store.dir, &OpenOptions { lock_timeout: store.wait, ..OpenOptions::default() })?)
+}
+
+/// How the last writer ended, in words.
+pub(crate) fn state(report: &OpenReport) -> &'static str {
+    match (report.clean, report.crash) {
+        (true, _) | (false, None) => "closed properly",
+        (false, Some(CrashKind::Process)) => {
+            "its last process ended without closing it; the next to write recovers it"
+        }
+        (false, Some(CrashKind::Power)) => {
+            "the machine went down while it was open; the next to write recovers it"
+        }
+    }
+}
+
+/// Name of a crash in JSON.
+pub(crate) fn crash_name(report: &OpenReport) -> Value {
+    match report.crash {
+        None => Value::Null,
+        Some(CrashKind::Process) => json!("process"),
+        Some(CrashKind::Power) => json!("power"),
+    }
+}

@@ -1,0 +1,54 @@
+//! The process that is killed: indexes words, and says after each commit how far it is.
+//!
+//! It reads the text from standard input, and writes 8 bytes to standard output when it has found out where the last commit was,
+//! and after every commit: the number of words that are indexed. What it has written there it must never lose.
+
+use super::{index, text};
+use crate::cli::TourBuild;
+use crate::failure::{Failure, Verdict};
+use cenote::Store;
+use std::io::{Read as _, Write as _};
+
+pub(crate) fn run(arguments: &TourBuild) -> Result<Verdict, Failure> {
+    die_with(arguments.parent)?;
+    let mut normal = String::new();
+    std::io::stdin()
+        .read_to_string(&mut normal)
+        .map_err(|e| Failure::Failed(format!("the builder cannot read the text: {e}")))?;
+    let words = text::words(&normal);
+
+    let store = Store::open(&arguments.store)?;
+    let pool = store.pool(index::POOL)?;
+    let progress = index::begin(&pool, text::fingerprint(&normal))?;
+    let mut next = usize::try_from(progress.next).unwrap_or(usize::MAX);
+    acknowledge(progress.next)?;
+    let batch = usize::try_from(arguments.batch).unwrap_or(1).max(1);
+    while let Some(rest) = words.get(next..).filter(|rest| !rest.is_empty()) {
+        let done = index::add(&pool, &rest[..batch.min(rest.len())])?;
+        acknowledge(done)?;
+        next = usize::try_from(done).unwrap_or(usize::MAX);
+    }
+    drop(pool);
+    store.close()?;
+    Ok(Verdict::Clean)
+}
+
+/// One write of 8 bytes is whole or not there: pipes keep writes of this size together.
+fn acknowledge(words: u64) -> Result<(), Failure> {
+    let mut pipe = std::io::stdout().lock();
+    pipe.write_all(&words.to_le_bytes())?;
+    Ok(pipe.flush()?)
+}
+
+/// Asks the kernel to kill this process when `parent` ends.
+fn die_with(parent: u32) -> Result<(), Failure> {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
+        .map_err(|e| Failure::Failed(format!("the builder cannot be bound to its parent: {e}")))?;
+    // It may have ended just before.
+    let now = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs());
+    if now == parent {
+        Ok(())
+    } else {
+        Err(Failure::Failed("the builder is run by `cenote tour` only: use that".into()))
+    }
+}

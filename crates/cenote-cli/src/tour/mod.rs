@@ -1,0 +1,210 @@
+//! `cenote tour`: an index of words that survives being killed again and again.
+//!
+//! ```text
+//! tour ---- starts, reads acknowledgements, kills ----> builder (this program; builder.rs, index.rs)
+//!   |                                                      | stores straight into the pool
+//!   +------ starts after each kill --> cenote-recover --> store
+//!   +------ compares at the end (compare.rs)
+//! ```
+//!
+//! What must hold, and is checked: a builder that begins finds at least what the one before it has acknowledged, nothing that a
+//! recovery says is damage, and at the end the index is the same as one that was never disturbed.
+
+pub(crate) mod builder;
+mod compare;
+mod index;
+mod place;
+mod plan;
+mod recovery;
+mod report;
+mod text;
+mod watch;
+
+use crate::cli::Tour;
+use crate::failure::{Failure, Verdict};
+use crate::output::Out;
+use crate::progress;
+use crate::units::{count, plural};
+use place::Place;
+use plan::{Kill, Plan};
+use recovery::{Recoverer, Recoveries, eprint_line};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use text::Text;
+use watch::{Ending, Watch};
+
+/// What happened.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// Of the text.
+    words: u64,
+    /// By this tour: fewer if it went on with an earlier one.
+    indexed: u64,
+    batch: u32,
+    seed: u64,
+    kills: u32,
+    /// Kills before the builder had said anything.
+    kills_at_start: u32,
+    transactions: u64,
+    recoveries: Recoveries,
+    /// Time between the first and the last word of each builder, added up.
+    building: Duration,
+    wall: Duration,
+    store: String,
+    kept: bool,
+}
+
+pub(crate) fn run(arguments: &Tour, out: &mut Out) -> Result<Verdict, Failure> {
+    let begun = Instant::now();
+    let text = Text::load(&arguments.files)?;
+    let recoverer = Recoverer::find()?;
+    let stop = stop_signals()?;
+    let seed = match arguments.seed {
+        Some(seed) => seed,
+        None => random_seed()?,
+    };
+    let words = text.words();
+    let place = Place::take(arguments.store.as_deref(), arguments.keep, text::fingerprint(&text.normal))?;
+
+    let mut different: Vec<&str> = words.clone();
+    different.sort_unstable();
+    different.dedup();
+    out.field("text", &text.source)?;
+    out.field(
+        "",
+        format_args!("{} words, {} different", count(words.len() as u64), count(different.len() as u64)),
+    )?;
+    out.field("store", place.describe()?)?;
+    out.field("seed", seed)?;
+    out.finish()?;
+
+    let mut tally = Tally {
+        words: words.len() as u64,
+        batch: arguments.batch,
+        seed,
+        store: place.store().display().to_string(),
+        kept: place.is_kept(),
+        ..Tally::default()
+    };
+    let plan = Plan::new(seed, tally.words, arguments.kills);
+    let built = build(&text, &place, &recoverer, plan, &stop, &mut tally, out.is_json());
+    if let Err(Failure::Interrupted(_)) = built {
+        return Err(interrupted(&place, &recoverer, &tally));
+    }
+    built.map_err(|failure| place.keep_for(failure))?;
+    let compared = compare::compare(place.store(), &words).map_err(|failure| place.keep_for(failure))?;
+    tally.wall = begun.elapsed();
+    let same = compared.difference_count == 0;
+    if !same {
+        place.keep();
+    }
+    if place.is_kept() {
+        // Before the report: its last line is the result.
+        let store = place.store().display();
+        out.field("look at it", format_args!("`cenote check {store}`, `cenote dump {store}`"))?;
+    }
+    tally.kept = place.is_kept();
+    report::print(&tally, &compared, out)
+}
+
+/// Starts builders, kills them, has the store recovered, until one comes to the end.
+fn build(
+    text: &Text,
+    place: &Place,
+    recoverer: &Recoverer,
+    mut plan: Plan,
+    stop: &Arc<AtomicBool>,
+    tally: &mut Tally,
+    json: bool,
+) -> Result<(), Failure> {
+    let store = place.store();
+    let bar = progress::bar(tally.words, "indexing", json);
+    let mut watch = Watch::new(&text.normal, store, tally.batch, Arc::clone(stop))?;
+    let mut acknowledged = place.indexed();
+    let planned = plan.left();
+    loop {
+        bar.set_message(format!("words, {} of {planned} kills", tally.kills));
+        let kill = plan.next(acknowledged);
+        let seen = watch.run(kill, &mut |words| bar.set_position(words))?;
+        if let Some(first) = seen.first {
+            if first < acknowledged {
+                return Err(Failure::Failed(format!(
+                    "a commit was lost: {acknowledged} words were acknowledged, and {first} are there after recovery \
+                     (seed {})",
+                    tally.seed
+                )));
+            }
+            let last = seen.last.unwrap_or(first).max(first);
+            // What was committed and not acknowledged counts too.
+            tally.indexed += last - acknowledged;
+            tally.transactions += seen.acknowledgements;
+            tally.building += seen.building;
+            plan.started_after(seen.starting);
+            if let (Some(Kill::AfterWord(planned, _)), Ending::Killed) = (kill, seen.ending) {
+                plan.came_to(planned, last);
+            }
+            acknowledged = last;
+        }
+        match seen.ending {
+            Ending::Done => break,
+            Ending::Killed => {
+                plan.done();
+                tally.kills += 1;
+                tally.kills_at_start += u32::from(seen.first.is_none());
+                recover(recoverer, store, &mut plan, tally)?;
+            }
+            Ending::Interrupted => return Err(Failure::Interrupted(String::new())),
+        }
+        if stop.load(Ordering::Relaxed) {
+            return Err(Failure::Interrupted(String::new()));
+        }
+    }
+    bar.finish_and_clear();
+    Ok(())
+}
+
+fn recover(recoverer: &Recoverer, store: &Path, plan: &mut Plan, tally: &mut Tally) -> Result<(), Failure> {
+    // A builder that was killed before it had formatted anything left nothing to recover.
+    if !store.join("superblock").exists() {
+        return Ok(());
+    }
+    recoverer.recover(store, plan, &mut tally.recoveries)
+}
+
+/// Leaves a usable store, or none.
+fn interrupted(place: &Place, recoverer: &Recoverer, tally: &Tally) -> Failure {
+    let mut seen = Recoveries::default();
+    let mut plan = Plan::new(0, 0, 0);
+    // The terminal sends Ctrl-C to all processes of the tour: a recovery may have been stopped by it.
+    let usable = !place.store().join("superblock").exists()
+        || recoverer.recover(place.store(), &mut plan, &mut seen).is_ok();
+    let done = format!("stopped after {} and {} kills", plural(tally.indexed, "word"), tally.kills);
+    Failure::Interrupted(if !place.is_kept() {
+        format!("{done}; the temporary store is removed (--keep keeps it)")
+    } else if usable {
+        format!("{done}; the store {0} is whole: `cenote tour --store {0}` goes on", place.store().display())
+    } else {
+        format!("{done}; the store {} is recovered when it is opened next", place.store().display())
+    })
+}
+
+/// A flag that Ctrl-C and its like raise.
+fn stop_signals() -> Result<Arc<AtomicBool>, Failure> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        if let Err(error) = signal_hook::flag::register(signal, Arc::clone(&stop)) {
+            eprint_line(&format!("cenote: signal {signal} cannot be handled: {error}"));
+        }
+    }
+    Ok(stop)
+}
+
+fn random_seed() -> Result<u64, Failure> {
+    let bytes = cenote_sys::process::random_bytes16()
+        .map_err(|e| Failure::Failed(format!("the system gives no random numbers: {e}: name a --seed")))?;
+    // Short enough to be typed again.
+    Ok(u64::from(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])))
+}

@@ -1,0 +1,250 @@
+//! Every command does what its help says, for people and for programs.
+
+mod common;
+
+use common::{cenote, empty, run, with_pool};
+use std::process::Stdio;
+
+#[test]
+fn format_makes_a_store_and_never_touches_another() {
+    let fixture = empty();
+    let files = fixture.files();
+    fixture.run("format", &[]).complains(3, &["holds a store already", "cenote rm --store"]);
+    assert_eq!(fixture.files(), files);
+
+    let other = fixture.dir.path().join("other");
+    let other = other.to_str().expect("text");
+    let object = run(["format", "-n", other, "--window-size", "64G", "--json"]).exits(0).json();
+    assert_eq!((object["dry_run"].as_bool(), object["window_bytes"].as_u64()), (Some(true), Some(64 << 30)));
+    assert!(!std::path::Path::new(other).exists());
+    let object = run(["format", "-y", other, "--window-size", "64G", "--json"]).exits(0).json();
+    assert_eq!(object["durability"], "process");
+    let info = run(["info", other, "--json"]).exits(0).json();
+    assert_eq!((&info["store"], info["window_bytes"].as_u64()), (&object["store"], Some(64 << 30)));
+}
+
+#[test]
+fn format_refuses_a_directory_with_files_and_windows_that_cannot_be() {
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::write(dir.path().join("letter"), "dear").expect("written");
+    let path = dir.path().to_str().expect("text");
+    run(["format", path]).complains(3, &["not empty", "letter"]);
+    run(["format", path, "--window-size", "12"]).exits(3);
+    run(["format", path, "--window-size", "1X"]).complains(2, &["no size"]);
+    let inside = dir.path().join("no/such/parent");
+    run(["format", inside.to_str().expect("text")]).exits(3);
+    assert_eq!(std::fs::read_dir(dir.path()).expect("readable").count(), 1);
+}
+
+#[test]
+fn create_makes_pools_and_says_why_not() {
+    let fixture = empty();
+    let object =
+        fixture.run("create", &["words", "--size", "4M", "--size-max", "1G", "--json"]).exits(0).json();
+    assert_eq!((object["pool"].as_str(), object["bytes"].as_u64()), (Some("words"), Some(4 << 20)));
+    let files = fixture.files();
+    fixture.run("create", &["dry", "-n"]).exits(0);
+    fixture.run("create", &["words", "-n"]).complains(3, &["\"words\" already"]);
+    fixture.run("create", &["dry", "-n", "--size", "5"]).exits(3);
+    assert_eq!(fixture.files(), files, "a dry run wrote something");
+    fixture.run("create", &["words"]).complains(3, &["\"words\" already"]);
+    fixture.run("create", &["a", "--size", "5"]).complains(3, &["5 bytes", "4096"]);
+    fixture.run("create", &["a", "--size", "4M", "--size-max", "2M"]).exits(3);
+    fixture.run("create", &[" a"]).complains(3, &["cannot name a pool"]);
+    fixture.run("create", &["a", "--size", "2T"]).exits(3);
+    let pools = fixture.run("ls", &["--json"]).exits(0).json_lines();
+    assert_eq!(pools.len(), 1);
+    assert_eq!((pools[0]["bytes"].as_u64(), pools[0]["bytes_max"].as_u64()), (Some(4 << 20), Some(1 << 30)));
+}
+
+#[test]
+fn ls_info_stats_and_dump_tell_of_pools() {
+    let fixture = with_pool();
+    assert!(fixture.run("ls", &[]).exits(0).out.contains("words"));
+    let info = fixture.run("info", &[]).exits(0).out;
+    assert!(info.contains("durability   process") && info.contains("closed properly"), "{info}");
+    let info = fixture.run("info", &["--json"]).exits(0).json();
+    assert_eq!((info["clean"].as_bool(), info["pools"][0]["pool"].as_str()), (Some(true), Some("words")));
+    let stats = fixture.run("stats", &["words", "--json"]).exits(0).json();
+    assert_eq!((stats["blocks"].as_u64(), stats["bytes"].as_u64()), (Some(0), Some(2 << 20)));
+    assert!(fixture.run("stats", &[]).exits(0).out.contains("pool \"words\""));
+    let kinds: Vec<String> = fixture
+        .run("dump", &["--json"])
+        .exits(0)
+        .json_lines()
+        .iter()
+        .map(|object| object["kind"].as_str().expect("a kind").to_owned())
+        .collect();
+    for kind in ["superblock", "catalog", "pool", "puddle"] {
+        assert!(kinds.iter().any(|k| k == kind), "{kind} is not in {kinds:?}");
+    }
+    assert!(fixture.run("dump", &[]).exits(0).out.contains("superblock, copy 1"));
+    fixture.run("dump", &["--pool", "words", "--blocks", "--json"]).exits(0);
+    fixture.run("dump", &["--blocks"]).complains(2, &["--pool"]);
+}
+
+#[test]
+fn an_unknown_pool_is_named_with_those_that_are_there() {
+    let fixture = with_pool();
+    for (command, arguments) in [
+        ("stats", vec!["nope"]),
+        ("check", vec!["--pool", "nope"]),
+        ("dump", vec!["--pool", "nope"]),
+        ("rm", vec!["nope", "-y"]),
+    ] {
+        fixture.run(command, &arguments).complains(3, &["\"nope\"", "words"]);
+    }
+}
+
+#[test]
+fn rm_removes_what_was_named_and_only_if_somebody_says_yes() {
+    let fixture = with_pool();
+    fixture.run("create", &["other"]).exits(0);
+    let files = fixture.files();
+    fixture.run("rm", &["words"]).complains(2, &["\"words\"", "--yes"]);
+    fixture.run("rm", &["words", "-n"]).exits(0);
+    fixture.run("rm", &["words", "nope", "-y"]).exits(3);
+    fixture.run("rm", &["--store"]).complains(2, &["--yes"]);
+    fixture.run("rm", &["--store", "-n"]).exits(0);
+    fixture.run("rm", &[]).exits(2);
+    assert_eq!(fixture.files(), files, "something was changed that nobody had agreed to");
+    let object = fixture.run("rm", &["words", "-y", "--json"]).exits(0).json();
+    assert_eq!((object["pool"].as_str(), object["bytes"].as_u64()), (Some("words"), Some(2 << 20)));
+    assert_eq!(fixture.run("ls", &["--json"]).exits(0).json()["pool"], "other");
+    assert_eq!(std::fs::read_dir(fixture.store.join("puddles")).expect("readable").count(), 1);
+}
+
+#[test]
+fn rm_store_removes_all_of_a_store_and_nothing_else() {
+    let fixture = with_pool();
+    std::fs::write(fixture.store.join("letter"), "dear").expect("written");
+    let ran = fixture.run("rm", &["--store", "-y"]).exits(0);
+    assert!(ran.out.contains("other files"), "{}", ran.out);
+    let left: Vec<_> =
+        std::fs::read_dir(&fixture.store).expect("readable").flatten().map(|e| e.file_name()).collect();
+    assert_eq!(left, ["letter"]);
+    fixture.run("rm", &["--store", "-y"]).complains(3, &["is not a store"]);
+
+    let fixture = with_pool();
+    fixture.run("rm", &["--store", "-y"]).exits(0);
+    assert!(!fixture.store.exists());
+}
+
+#[test]
+fn doctor_says_what_a_directory_gives() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().to_str().expect("text");
+    let text = run(["doctor", path]).exits(0).out;
+    for word in [
+        "file system",
+        "DAX",
+        "durability",
+        "flush",
+        "userfaultfd",
+        "PAGEMAP_SCAN",
+        "protection keys",
+        "huge pages",
+        "open files",
+    ] {
+        assert!(text.contains(word), "{word} is not in:\n{text}");
+    }
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    let object = run(["doctor", path, "--json"]).exits(0).json();
+    assert!(object["durability"].is_string() && object["userfaultfd"]["available"].is_boolean());
+    assert_eq!(std::fs::read_dir(dir.path()).expect("readable").count(), 0, "doctor left something behind");
+    run(["doctor", "/no/such/directory"]).complains(3, &["/no/such/directory"]);
+}
+
+#[test]
+fn completions_and_manual_pages_are_made() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = run(["completions", shell]).exits(0).out;
+        assert!(script.contains("cenote") && script.contains("doctor"), "{shell}");
+        assert!(!script.contains("__tour-build"), "{shell} offers what is not for users");
+    }
+    run(["completions", "tcsh"]).complains(2, &["tcsh"]);
+    let dir = tempfile::tempdir().expect("a directory");
+    let pages = dir.path().join("man");
+    let object = run(["man", pages.to_str().expect("text"), "--json"]).exits(0).json();
+    assert!(object["pages"].as_array().is_some_and(|pages| pages.len() == 13), "{object}");
+    let page = std::fs::read_to_string(pages.join("cenote-rm.1")).expect("a page");
+    assert!(page.contains(".TH") && page.contains("Exit status"), "{page}");
+    assert!(!pages.join("cenote-__tour-build.1").exists());
+    std::fs::write(dir.path().join("file"), "").expect("written");
+    run(["man", dir.path().join("file/x").to_str().expect("text")])
+        .complains(3, &["cannot write manual pages"]);
+}
+
+#[test]
+fn help_names_the_exit_statuses_and_fits_a_terminal() {
+    let commands = [
+        "format",
+        "create",
+        "ls",
+        "info",
+        "check",
+        "dump",
+        "rm",
+        "stats",
+        "doctor",
+        "tour",
+        "completions",
+        "man",
+    ];
+    for arguments in commands.iter().map(|c| vec![*c, "--help"]).chain([vec!["--help"], vec!["-h"]]) {
+        let help = run(&arguments).exits(0).out;
+        assert!(help.contains("Exit status:") && help.contains("--json"), "{help}");
+        assert!(help.lines().all(|line| line.chars().count() <= 100), "{help}");
+        assert!(!help.contains("__tour-build"));
+    }
+}
+
+#[test]
+fn a_wrong_command_line_is_one_line_and_exit_status_2() {
+    run(["chekc"]).complains(2, &["chekc", "check"]);
+    run(["ls"]).complains(2, &["DIR", "cenote ls --help"]);
+    run(["ls", "--wait", "x", "."]).complains(2, &["seconds"]);
+    run(["tour", "--kills", "-3"]).exits(2);
+    run(["--nope"]).complains(2, &["--nope"]);
+    let nothing: [&str; 0] = [];
+    assert!(run(nothing).exits(2).err.contains("Usage:"));
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_a_command_quietly() {
+    let fixture = with_pool();
+    for arguments in [vec!["dump"], vec!["ls", "--json"], vec!["info"], vec!["check"]] {
+        let mut child = cenote()
+            .arg(arguments[0])
+            .arg(&fixture.store)
+            .args(&arguments[1..])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("cenote runs");
+        drop(child.stdout.take());
+        let output = child.wait_with_output().expect("it ends");
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+        assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
+fn output_that_cannot_be_written_is_an_error() {
+    let fixture = with_pool();
+    let Ok(full) = std::fs::OpenOptions::new().write(true).open("/dev/full") else {
+        println!("skipped: there is no /dev/full here");
+        return;
+    };
+    let output = cenote().arg("ls").arg(&fixture.store).stdout(full).output().expect("cenote runs");
+    assert_eq!(output.status.code(), Some(3));
+    assert!(String::from_utf8_lossy(&output.stderr).starts_with("cenote: cannot write the output"));
+}
+
+#[test]
+fn there_is_no_colour_outside_a_terminal() {
+    let fixture = with_pool();
+    for command in ["ls", "info", "check", "dump", "stats"] {
+        assert!(!fixture.run(command, &[]).exits(0).out.contains('\x1b'), "{command}");
+    }
+}

@@ -1,0 +1,254 @@
+//! The tour ends as it promises, can be stopped and gone on with, and notices what is not identical.
+
+mod common;
+
+use common::{cenote, killed, run};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+/// Temporary stores of tours that this machine has.
+fn temporary() -> usize {
+    std::fs::read_dir("/dev/shm").map_or(0, |dir| {
+        dir.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with("cenote-tour-")).count()
+    })
+}
+
+#[test]
+fn a_tour_with_kills_ends_identical() {
+    let ran = run(["tour", "--kills", "12", "--seed", "1"]).exits(0);
+    let last = ran.out.lines().last().expect("a last line");
+    let words: Vec<&str> = last.split(' ').collect();
+    assert_eq!(
+        (words[0], words[2], words[4], words[5]),
+        ("tour:", "words,", "kills,", "identical"),
+        "{last}"
+    );
+    assert!(words[1].parse::<u64>().is_ok_and(|n| n >= 20_000), "{last}");
+    assert!(words[3].parse::<u64>().is_ok_and(|n| n >= 8), "{last}");
+    assert!(ran.out.contains("recovery") && ran.out.contains("cenote-recover"), "{}", ran.out);
+}
+
+#[test]
+fn a_tour_of_given_files_tells_programs_what_happened() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("text");
+    let text: String = (0..30_000).map(|i| format!("Wort{} und ", i % 613)).collect();
+    std::fs::write(&file, text).expect("written");
+    let store = dir.path().join("store");
+    let arguments =
+        ["tour", file.to_str().expect("text"), "--store", store.to_str().expect("text"), "--json"];
+    let object = run(arguments.into_iter().chain(["--kills", "10"])).exits(0).json();
+    assert_eq!((object["identical"].as_bool(), object["words"].as_u64()), (Some(true), Some(60_000)));
+    assert_eq!((object["entries"].as_u64(), object["difference_count"].as_u64()), (Some(614), Some(0)));
+    assert!(object["recoveries"].as_u64() >= object["kills"].as_u64().map(|kills| kills / 2), "{object}");
+    // The store is there, and as it should be; a further tour finds nothing to do.
+    run(["check", store.to_str().expect("text")]).exits(0);
+    let again = run(arguments).exits(0).json();
+    assert_eq!((again["words_indexed"].as_u64(), again["identical"].as_bool()), (Some(0), Some(true)));
+    // Of another text it does not make a mixture.
+    std::fs::write(&file, "something else").expect("written");
+    run(arguments).complains(3, &["another text", "cenote rm"]);
+}
+
+#[test]
+fn a_tour_says_what_differs() {
+    use cenote::{Persist, Reader as _, Store};
+    // The root as the tour writes it: the same name, the same fields.
+    #[derive(Persist)]
+    #[persist(name = "tour::Entry")]
+    struct Entry {
+        left: Option<cenote::Ptr<Entry>>,
+        right: Option<cenote::Ptr<Entry>>,
+        first: Option<cenote::Ptr<Positions>>,
+        last: Option<cenote::Ptr<Positions>>,
+        word: Word,
+    }
+    #[derive(Persist)]
+    #[persist(name = "tour::Positions")]
+    struct Positions {
+        next: Option<cenote::Ptr<Positions>>,
+        used: u64,
+        at: [u64; 6],
+    }
+    #[derive(Persist)]
+    #[persist(name = "tour::Word")]
+    struct Word {
+        len: u8,
+        bytes: [u8; 39],
+    }
+    #[derive(Persist)]
+    #[persist(name = "tour::Progress")]
+    struct Progress {
+        text: u64,
+        next: u64,
+        entries: u64,
+        tree: Option<cenote::Ptr<Entry>>,
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let (file, store) = (dir.path().join("text"), dir.path().join("store"));
+    std::fs::write(&file, "a rose is a rose").expect("written");
+    let arguments = ["tour", file.to_str().expect("text"), "--store", store.to_str().expect("text")];
+    run(arguments.into_iter().chain(["--kills", "0"])).exits(0);
+    {
+        let store = Store::open(&store).expect("opened");
+        let pool = store.pool("tour").expect("a pool");
+        pool.write(|tx| -> cenote::Result<()> {
+            let root = tx.root::<Progress>()?.expect("a root");
+            let entry = tx.get(root)?.tree.expect("an entry");
+            let positions = tx.get(entry)?.first.expect("positions");
+            tx.get_mut(positions)?.at[0] += 100;
+            Ok(())
+        })
+        .expect("committed");
+        drop(pool);
+        store.close().expect("closed");
+    }
+    let ran = run(arguments).exits(1);
+    assert!(ran.out.contains("different:") && ran.out.ends_with("1 differences\n"), "{}", ran.out);
+}
+
+#[test]
+fn bad_files_are_named() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let empty = dir.path().join("empty");
+    std::fs::write(&empty, " ... ").expect("written");
+    run(["tour", "/no/such/file"]).complains(3, &["/no/such/file"]);
+    run(["tour", dir.path().to_str().expect("text")]).complains(3, &["cannot read"]);
+    run(["tour", empty.to_str().expect("text")]).complains(3, &["no word"]);
+    run(["tour", "--batch", "0"]).exits(2);
+    let inside = dir.path().join("no/parent");
+    run(["tour", "--store", inside.to_str().expect("text")]).exits(3);
+}
+
+#[test]
+fn the_smallest_text_and_the_largest_batch_work() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("text");
+    std::fs::write(&file, "word").expect("written");
+    let path = file.to_str().expect("text");
+    let ran = run(["tour", path, "--kills", "3", "--batch", "100000"]).exits(0);
+    assert!(ran.out.contains("tour: 1 words, "), "{}", ran.out);
+}
+
+#[test]
+fn ctrl_c_leaves_a_store_that_another_tour_goes_on_with() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (file, store) = (dir.path().join("text"), dir.path().join("store"));
+    let text: String = (0..400_000_u64).map(|i| format!("w{} ", i * 7919 % 5003)).collect();
+    std::fs::write(&file, text).expect("written");
+    let arguments = ["tour", file.to_str().expect("text"), "--store", store.to_str().expect("text")];
+    let mut child = cenote()
+        .args(arguments)
+        .args(["--batch", "1", "--kills", "20"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("a tour");
+    wait_for_log(&mut child, &store);
+    std::thread::sleep(Duration::from_millis(100));
+    interrupt(child.id());
+    let output = child.wait_with_output().expect("it ends");
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{err}");
+    assert!(err.lines().count() == 1 && err.contains("is whole") && err.contains("--store"), "{err}");
+    run(["check", store.to_str().expect("text")]).exits(0);
+    let object = run(arguments.into_iter().chain(["--kills", "0", "--json"])).exits(0).json();
+    assert_eq!(object["identical"].as_bool(), Some(true));
+    assert!(object["words_indexed"].as_u64() < Some(400_000), "it has begun anew: {object}");
+}
+
+#[test]
+fn ctrl_c_removes_a_temporary_store() {
+    if !Path::new("/dev/shm").is_dir() {
+        println!("skipped: there is no /dev/shm here");
+        return;
+    }
+    let mut child = cenote()
+        .args(["tour", "--batch", "1", "--kills", "100000"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("a tour");
+    let mut out = std::io::BufReader::new(child.stdout.take().expect("piped"));
+    let store = loop {
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut out, &mut line).expect("a line");
+        if let Some(place) = line.strip_prefix("store") {
+            break place.trim().split(' ').next().expect("a path").to_owned();
+        }
+        assert!(!line.is_empty(), "the tour ended");
+    };
+    wait_for(&mut child, &Path::new(&store).join("superblock"));
+    interrupt(child.id());
+    let mut err = String::new();
+    std::io::Read::read_to_string(&mut child.stderr.take().expect("piped"), &mut err).expect("text");
+    assert_eq!(child.wait().expect("it ends").code(), Some(130), "{err}");
+    assert!(!Path::new(&store).exists(), "{store} is still there, of {}", temporary());
+}
+
+#[test]
+fn a_builder_dies_with_its_tour() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (file, store) = (dir.path().join("text"), dir.path().join("store"));
+    let text: String = (0..2_000_000_u64).map(|i| format!("w{} ", i * 7919 % 100_003)).collect();
+    std::fs::write(&file, text).expect("written");
+    let mut child = cenote()
+        .args(["tour", "--batch", "1", "--kills", "0", "--store"])
+        .arg(&store)
+        .arg(&file)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("a tour");
+    wait_for_log(&mut child, &store);
+    child.kill().expect("killed");
+    child.wait().expect("reaped");
+    // Nobody has the store open soon: the lock is free, and recovery works.
+    let object = run(["info", store.to_str().expect("text"), "--wait", "10", "--json"]).exits(0).json();
+    assert_eq!(object["clean"].as_bool(), Some(false), "the builder came to the end before it was killed");
+}
+
+#[test]
+fn the_hidden_builder_is_not_for_users() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("store");
+    run(["__tour-build", "--store", store.to_str().expect("text"), "--batch", "1", "--parent", "1"])
+        .complains(3, &["cenote tour"]);
+    assert!(!store.exists());
+}
+
+#[test]
+fn a_killed_builder_has_not_lost_what_it_acknowledged() {
+    // 20 transactions of 50 words were acknowledged, counting the first message.
+    let fixture = killed();
+    let blocks = fixture.run("dump", &["--pool", "tour", "--json"]).exits(0).json_lines();
+    assert!(blocks.iter().any(|object| object["kind"] == "root"));
+    fixture.run("check", &[]).exits(0);
+}
+
+fn wait_for(child: &mut std::process::Child, path: &Path) {
+    wait_until(child, &path.display().to_string(), || path.exists());
+}
+
+/// A heap puddle, a log space and a log: the index is being built.
+fn wait_for_log(child: &mut std::process::Child, store: &Path) {
+    wait_until(child, "a log", || {
+        std::fs::read_dir(store.join("puddles")).is_ok_and(|puddles| puddles.count() >= 3)
+    });
+}
+
+fn wait_until(child: &mut std::process::Child, what: &str, mut there: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !there() {
+        assert!(Instant::now() < end, "{what} does not appear");
+        assert!(child.try_wait().expect("asked").is_none(), "the tour ended before it was stopped");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// As a terminal does, but to the tour alone.
+fn interrupt(pid: u32) {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).expect("a number")).expect("a process");
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("sent");
+}
