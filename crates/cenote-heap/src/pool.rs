@@ -36,7 +36,8 @@ unsafe impl Ground for PoolHandle {
     fn slot(&self, addr: u64) -> Option<&AtomicPtr<()>> {
         let puddle = self.store().puddle_of(addr)?;
         // Log puddles belong to no pool.
-        (puddle.pool() == self.id()).then_some(&puddle.heap_slot)
+        // SAFETY: this is the pool's heap; should there be two, the second finds the slot of the root puddle taken and is not opened.
+        (puddle.pool() == self.id()).then(|| unsafe { puddle.heap_slot() })
     }
 
     fn is_foreign(&self, addr: u64) -> bool {

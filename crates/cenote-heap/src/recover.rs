@@ -13,12 +13,12 @@ use crate::heap::BlockInfo;
 use crate::lock::Guard;
 use crate::report::{BinStats, Damage, HeapReport, HeapStats, LISTED_MAX, RecoveryReport, TraceCounts};
 use crate::superblock::{Claim, PLACE_NONE, PuddleHeap, Use, WORDS, classify};
-use crate::trace::{Tracer, Types};
+use crate::trace::{Tracer, Types, Worker};
 use crate::traced::{TracedHeap, lock};
 use cenote_layout::heap::{Descriptor, ROOT_COUNT, SUPERBLOCK_SIZE};
 use cenote_layout::id::TypeId;
 use core::sync::atomic::Ordering;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, MutexGuard, PoisonError, RwLockWriteGuard};
 use std::time::Instant;
 
@@ -58,7 +58,15 @@ impl<G: Ground> TracedHeap<G> {
     }
 
     fn trace(&self, tracer: &Tracer<'_, G>, roots: &[u64]) -> TraceCounts {
-        let mut worker = tracer.worker();
+        self.trace_with(tracer.worker(), tracer, roots).0
+    }
+
+    fn trace_with(
+        &self,
+        mut worker: Worker<'_, '_, G>,
+        tracer: &Tracer<'_, G>,
+        roots: &[u64],
+    ) -> (TraceCounts, BTreeSet<u64>) {
         // The root puddle is looked up once: there are a thousand roots, and most are null.
         let puddle = self.root_puddle();
         for slot in puddle.iter().flat_map(|puddle| (0..ROOT_COUNT as u16).filter_map(|index| puddle.root(index))) {
@@ -69,9 +77,28 @@ impl<G: Ground> TracedHeap<G> {
             worker.root(0, addr, TypeId::UNTYPED);
         }
         worker.run();
+        let foreign = worker.foreign.take().unwrap_or_default();
         let mut counts = worker.finish();
         counts.unknown_types = tracer.unknown_types();
-        counts
+        (counts, foreign)
+    }
+
+    /// The addresses in other pools that something leads to which can be reached from this pool's roots and from `roots`. Changes nothing, and believes no
+    /// mark. A pool whose values others point to is recovered with these as roots ([`Heap::recover`](crate::Heap::recover)): what only another pool
+    /// leads to is allocated as well. The other pools must be open, or their addresses are not known to be theirs.
+    ///
+    /// # Errors
+    /// A puddle cannot be mapped.
+    pub fn foreign_pointers(&self, types: &dyn Types, roots: &[u64]) -> Result<BTreeSet<u64>, RecoverError> {
+        self.attach_all()?;
+        let stopped = self.stop();
+        let puddles = self.attached();
+        let tracer = Tracer::new(&self.ground, types, &puddles);
+        let mut worker = tracer.worker();
+        worker.foreign = Some(BTreeSet::new());
+        let (_, foreign) = self.trace_with(worker, &tracer, roots);
+        drop(stopped);
+        Ok(foreign)
     }
 
     pub(crate) fn recover_heap(

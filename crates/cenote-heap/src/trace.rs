@@ -176,7 +176,7 @@ impl<'a, G: Ground> Tracer<'a, G> {
     }
 
     pub(crate) fn worker(&self) -> Worker<'_, 'a, G> {
-        Worker { tracer: self, stack: Vec::new(), counts: TraceCounts::default() }
+        Worker { tracer: self, stack: Vec::new(), counts: TraceCounts::default(), foreign: None }
     }
 
     #[inline]
@@ -242,6 +242,8 @@ pub(crate) struct Worker<'t, 'g, G: Ground> {
     tracer: &'t Tracer<'g, G>,
     stack: Vec<Pending>,
     counts: TraceCounts,
+    /// Where pointers into other pools lead, if somebody wants to know.
+    pub(crate) foreign: Option<BTreeSet<u64>>,
 }
 
 impl<G: Ground> Worker<'_, '_, G> {
@@ -289,7 +291,12 @@ impl<G: Ground> Worker<'_, '_, G> {
                 self.counts.bytes += size;
                 self.stack.push(Pending { addr: start, size, from: 0, program: cell.program });
             }
-            Lead::Foreign => self.counts.foreign_pointers += u64::from(known),
+            Lead::Foreign => {
+                self.counts.foreign_pointers += u64::from(known);
+                if let Some(foreign) = &mut self.foreign {
+                    foreign.insert(to);
+                }
+            }
             Lead::Lost if known => self.fault(Fault::Lost, at, to, target),
             Lead::Nothing if known => self.fault(Fault::Dangling, at, to, target),
             Lead::Outside if known => self.fault(Fault::Outside, at, to, target),

@@ -345,6 +345,9 @@ pub const ENTRY_HEADER_SIZE: u64 = 32;
 /// Data up to this many bytes lies in the same cache line as its entry's header, and has one checksum with it.
 pub const ENTRY_INLINE_DATA_MAX: u64 = crate::LINE_SIZE - ENTRY_HEADER_SIZE;
 
+/// Contents under a seal are hashed in pieces of this many bytes, so that a writer can flush one while it hashes the next.
+pub const PIECE_LEN: usize = 1024;
+
 /// Bytes that an entry with `data_len` bytes of data takes: whole cache lines, so that no line holds parts of two entries. An entry of
 /// one line reaches memory as one whole line, and a line that was written back once is not written again by the next entry.
 #[inline]
@@ -376,8 +379,8 @@ pub struct Seal {
 
 const _: () = assert!(size_of::<Seal>() == 24);
 
-/// Running hash of the contents that a seal covers: each range in pieces of [`ContentHash::PIECE_LEN`] bytes and a shorter last one, each piece
-/// hashed with XXH3-64, seeded by the hash so far. Pieces let a writer flush one while it hashes the next.
+/// Running hash of the contents that a seal covers: each range in pieces of [`PIECE_LEN`] bytes and a shorter last one, each piece
+/// hashed with XXH3-64, seeded by the hash so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContentHash(pub u64);
 
@@ -385,21 +388,18 @@ impl ContentHash {
     /// The hash of no range.
     pub const EMPTY: Self = Self(crate::checksum::seed::SEAL);
 
-    /// Most bytes of a piece.
-    pub const PIECE_LEN: usize = 1024;
-
     /// Adds the contents of one range.
     #[inline]
     #[must_use]
     pub fn with(self, contents: &[u8]) -> Self {
-        contents.chunks(Self::PIECE_LEN).fold(self, Self::with_piece)
+        contents.chunks(PIECE_LEN).fold(self, Self::with_piece)
     }
 
     /// Adds one piece of a range.
     #[inline]
     #[must_use]
     pub fn with_piece(self, piece: &[u8]) -> Self {
-        debug_assert!(!piece.is_empty() && piece.len() <= Self::PIECE_LEN);
+        debug_assert!(!piece.is_empty() && piece.len() <= PIECE_LEN);
         Self(crate::checksum::checksum(self.0, piece))
     }
 }

@@ -47,6 +47,16 @@ pub enum Bug {
     CatalogNotSynced,
     /// The superblock copy in use is overwritten instead of the other one.
     SuperblockSameCopy,
+    /// The range moves on before deferred writes are durable in place.
+    RedoNotFenced,
+    /// A transaction is finished lazily although a block that its seal covers is given out again.
+    LazyDespiteFreed,
+    /// A second log comes into use while the first one's range is not durable.
+    JoinNotFlushed,
+    /// The overflow word names a segment before the jump into it is durable.
+    OverflowEarly,
+    /// Recovery after a loss of power forgets to say that marks must be computed again.
+    TraceDueForgotten,
 }
 
 #[cfg(feature = "planted-bugs")]

@@ -239,6 +239,12 @@ impl Store {
         state.pools.values().map(info).collect()
     }
 
+    /// The pools whose heaps must compute again which blocks are allocated; see [`PoolHandle::trace_due`].
+    #[must_use]
+    pub fn pools_due(&self) -> Vec<PoolId> {
+        self.inner().control().catalog.state.trace_due.iter().copied().collect()
+    }
+
     /// Creates a pool with its root puddle. It is durable on return; open it with [`Store::open_pool`].
     ///
     /// # Errors

@@ -12,6 +12,7 @@ use crate::error::OpenError;
 use crate::report::Damage;
 use cenote_layout::header::{self, Header, HeaderError, HeaderPrefix, read};
 use cenote_layout::superblock::{COPY_SIZE, STATE_CLEAN, Superblock};
+use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{Medium, MediumError};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -134,7 +135,8 @@ pub(crate) fn store_next(medium: &dyn Medium, block: &mut Superblock) -> Result<
     next.prefix = HeaderPrefix::new(Superblock::MAGIC, size_of::<Superblock>() as u32);
     next.generation = block.generation + 1;
     header::seal(&mut next);
-    medium.write_at(FILE, next.generation % 2 * COPY_SIZE, next.as_bytes())?;
+    let copy = (next.generation + u64::from(planted(Bug::SuperblockSameCopy))) % 2;
+    medium.write_at(FILE, copy * COPY_SIZE, next.as_bytes())?;
     medium.sync(FILE)?;
     *block = next;
     Ok(())

@@ -75,10 +75,14 @@ pub struct TxContext {
     pub(crate) group: Arc<LogGroup>,
     pub(crate) ranges: RangeSet,
     pub(crate) redo: Vec<Redo>,
+    /// The bytes that `redo` is going to write.
+    pub(crate) pending: RangeSet,
     pub(crate) volatile: Vec<Volatile>,
     pub(crate) buffer: Vec<u8>,
     pub(crate) allocated: Vec<HeapBlock>,
     pub(crate) freed: Vec<HeapBlock>,
+    /// First bytes of `freed`, to find one among many.
+    pub(crate) freed_at: RangeSet,
     /// Whether the range that finished the last transaction may not be durable yet.
     pub(crate) range_pending: bool,
 }
@@ -103,10 +107,12 @@ impl TxContext {
             group,
             ranges: RangeSet::default(),
             redo: Vec::new(),
+            pending: RangeSet::default(),
             volatile: Vec::new(),
             buffer: Vec::new(),
             allocated: Vec::new(),
             freed: Vec::new(),
+            freed_at: RangeSet::default(),
             range_pending: false,
         }
     }

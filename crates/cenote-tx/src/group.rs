@@ -2,11 +2,12 @@
 //!
 //! Invariant: at most one log has a range word that is stored but not known to be durable, and then it is the only log of the group.
 //!
-//! A log that joins raises the count, makes every running thread see that (`membarrier`: after it, each thread has either stored
-//! its range, which is then visible and flushed here, or will read the new count when it commits), flushes all range words and
-//! fences. Where `membarrier` is missing no log is ever lazy.
+//! A log that joins raises the count, makes every running thread see that, flushes all range words and fences. A thread that commits stores its range
+//! first and reads the count then: after `membarrier` it has either stored its range, which is then visible and flushed here, or
+//! will read the new count and fence itself. Where `membarrier` is missing no log is ever lazy.
 
 use cenote_medium::Persistence;
+use cenote_medium::planted::{Bug, planted};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -30,9 +31,11 @@ impl LogGroup {
         })
     }
 
-    /// Whether the range of the log that asks, which is a member, may stay unfenced.
+    /// Whether the range of the log that asks, which is a member, may stay unfenced. Decides only after the range is stored; before, it is a guess.
     #[inline]
     pub(crate) fn lazy_allowed(&self) -> bool {
+        // The asking thread's store of its range is before this load, for the compiler too: `membarrier` orders the processor.
+        cenote_sys::cpu::compiler_barrier();
         self.lazy_supported.load(Ordering::Relaxed) && self.count.load(Ordering::Relaxed) == 1
     }
 
@@ -42,7 +45,7 @@ impl LogGroup {
     pub(crate) fn join(&self, range_word: usize, persistence: Persistence) {
         let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
         self.count.fetch_add(1, Ordering::SeqCst);
-        if persistence.is_power() && !members.is_empty() {
+        if persistence.is_power() && !members.is_empty() && !planted(Bug::JoinNotFlushed) {
             // Registered at the start, it does not fail any more; should it, the flush below still orders what is visible, and nobody
             // is lazy from now on.
             if self.lazy_supported.load(Ordering::Relaxed) && !cenote_sys::membarrier::private_expedited() {

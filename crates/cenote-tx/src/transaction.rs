@@ -4,13 +4,18 @@ use crate::context::{HeapBlock, Redo, TxContext, TxError, Volatile};
 use crate::ranges::Range;
 use cenote_heap::{Block, Cancelled, Heap};
 use cenote_layout::id::TypeId;
-use cenote_layout::log::{ContentHash, ENTRY_HEADER_SIZE, Kind};
+use cenote_layout::log::{ContentHash, ENTRY_HEADER_SIZE, Kind, PIECE_LEN};
 use cenote_log::LogError;
 use cenote_medium::planted::{Bug, planted};
 use std::ptr::NonNull;
 
-/// Most bytes that a lazy seal covers: hashing more costs as much as the fence that it saves.
-const SEAL_BYTES_MAX: u64 = 1024;
+/// Most bytes that a lazy seal covers. Hashing them is hidden behind their flushes; but what is sealed is hashed again if recovery
+/// finds it, and much more than this saves nothing that counts.
+const SEAL_BYTES_MAX: u64 = 8192;
+
+/// Most bytes of fresh allocations among them: a block that was not written yet is in no cache, and reading it costs more than the fence that a
+/// seal saves.
+const SEAL_FRESH_BYTES_MAX: u64 = 1024;
 
 /// A transaction in progress. Dropped without [`Transaction::commit`], as by an early return or a panic, it aborts.
 #[derive(Debug)]
@@ -35,8 +40,9 @@ impl<'c> Transaction<'c> {
     /// `len` bytes from `ptr` are readable and lie in puddles of the store that this process holds for writing.
     #[inline]
     pub unsafe fn add(&mut self, ptr: *const u8, len: usize) -> Result<(), TxError> {
+        // The most frequent length has code of its own.
         // SAFETY: passed on.
-        if unsafe { self.add_unfenced(ptr, len)? } && !planted(Bug::UndoNotFenced) {
+        if unsafe { if len == 8 { self.add_word(ptr)? } else { self.add_unfenced(ptr, len)? } } && !planted(Bug::UndoNotFenced) {
             self.fence();
         }
         Ok(())
@@ -55,7 +61,7 @@ impl<'c> Transaction<'c> {
         let mut result = Ok(());
         for &(ptr, len) in ranges {
             // SAFETY: passed on.
-            match unsafe { self.add_unfenced(ptr, len) } {
+            match unsafe { if len == 8 { self.add_word(ptr) } else { self.add_unfenced(ptr, len) } } {
                 Ok(new) => logged |= new,
                 Err(error) => {
                     result = Err(error);
@@ -75,8 +81,42 @@ impl<'c> Transaction<'c> {
         self.context.range_pending = false;
     }
 
-    #[inline]
+    #[inline(never)]
+    unsafe fn add_word(&mut self, ptr: *const u8) -> Result<bool, TxError> {
+        // SAFETY: passed on.
+        unsafe { self.add_inline(ptr, 8) }
+    }
+
+    #[inline(never)]
     unsafe fn add_unfenced(&mut self, ptr: *const u8, len: usize) -> Result<bool, TxError> {
+        // SAFETY: passed on.
+        unsafe { self.add_inline(ptr, len) }
+    }
+
+    /// Logs what is not logged yet; whether there was any.
+    #[inline(always)]
+    unsafe fn add_inline(&mut self, ptr: *const u8, len: usize) -> Result<bool, TxError> {
+        let start = ptr as u64;
+        let context = &mut *self.context;
+        if let Some(end) = start.checked_add(len as u64)
+            && len != 0
+            && u32::try_from(len).is_ok()
+            && context.redo.is_empty()
+            && !context.ranges.overlaps(start, end)
+        {
+            // SAFETY: the caller promises a readable range.
+            if let Some(old) = unsafe { context.writer.append_line(Kind::Undo, start, len as u32, ptr) } {
+                context.ranges.push(Range { start, end, old });
+                return Ok(true);
+            }
+        }
+        // SAFETY: passed on.
+        unsafe { self.add_rest(ptr, len) }
+    }
+
+    /// Any range: long ones, ones that overlap others, in a log that is full.
+    #[inline(never)]
+    unsafe fn add_rest(&mut self, ptr: *const u8, len: usize) -> Result<bool, TxError> {
         let start = ptr as u64;
         let Some(end) = start.checked_add(len as u64) else {
             return Err(TxError::Range { addr: start, len: len as u64 });
@@ -85,11 +125,6 @@ impl<'c> Transaction<'c> {
             return Ok(false);
         }
         self.refuse_pending_redo(start, end)?;
-        if !self.context.ranges.overlaps(start, end) {
-            // SAFETY: passed on.
-            unsafe { self.log_undo(start, end)? };
-            return Ok(true);
-        }
         let mut logged = false;
         while let Some((a, b)) = self.context.ranges.gap(start, end) {
             // SAFETY: a part of the range.
@@ -100,7 +135,6 @@ impl<'c> Transaction<'c> {
     }
 
     /// Appends undo entries for a range that none covers. Entry first, then the range is believed to be logged.
-    #[inline]
     unsafe fn log_undo(&mut self, start: u64, end: u64) -> Result<(), TxError> {
         let context = &mut *self.context;
         let ranges = &mut context.ranges;
@@ -118,7 +152,7 @@ impl<'c> Transaction<'c> {
     }
 
     fn refuse_pending_redo(&self, start: u64, end: u64) -> Result<(), TxError> {
-        if self.context.redo.iter().any(|r| r.addr < end && start < r.addr + r.len as u64) {
+        if self.context.pending.overlaps(start, end) {
             return Err(TxError::PendingRedo { addr: start, len: end - start });
         }
         Ok(())
@@ -156,6 +190,10 @@ impl<'c> Transaction<'c> {
             let at = context.buffer.len();
             context.buffer.extend_from_slice(core::slice::from_raw_parts(src, len));
             context.redo.push(Redo { addr: start, len, at });
+        }
+        // A range that is written twice is in `redo` twice, and in `pending` once.
+        while let Some((start, end)) = context.pending.gap(start, end) {
+            context.pending.push(Range { start, end, old: core::ptr::null() });
         }
         if planted(Bug::RedoAppliedEarly) {
             // SAFETY: as above.
@@ -250,7 +288,7 @@ impl<'c> Transaction<'c> {
         }
         let block = heap.find(addr)?;
         let context = &mut *self.context;
-        if context.freed.iter().any(|f| f.block.addr == block.addr) {
+        if context.freed_at.covers(addr, addr + 1) {
             return Err(TxError::AlreadyFreed { addr });
         }
         // SAFETY: the mask is readable.
@@ -265,13 +303,14 @@ impl<'c> Transaction<'c> {
         // SAFETY: as in `alloc`.
         let heap = unsafe { core::mem::transmute::<NonNull<dyn Heap + '_>, NonNull<dyn Heap>>(NonNull::from(heap)) };
         context.freed.push(HeapBlock { heap, block });
+        context.freed_at.push(Range { start: addr, end: addr + 1, old: core::ptr::null() });
         Ok(())
     }
 
     /// Whether all of a range is logged or freshly allocated by this transaction.
     #[must_use]
     pub fn is_covered(&self, addr: u64, len: u64) -> bool {
-        self.context.ranges.covers(addr, addr.saturating_add(len))
+        self.context.ranges.gap(addr, addr.saturating_add(len)).is_none()
     }
 
     /// Commits: on return all changes are durable at the level of the medium.
@@ -342,15 +381,18 @@ fn commit_process(context: &mut TxContext) {
 
 fn commit_power(context: &mut TxContext) -> Result<(), TxError> {
     let lazy = context.group.lazy_allowed();
-    let seal = !context.redo.is_empty() || (lazy && context.ranges.bytes() <= SEAL_BYTES_MAX);
+    let seal = !context.redo.is_empty() || (lazy
+            && context.ranges.bytes() <= SEAL_BYTES_MAX
+            && context.ranges.fresh_bytes() <= SEAL_FRESH_BYTES_MAX);
     if planted(Bug::RangeMovedEarly) {
         context.writer.finish();
         context.writer.fence();
     }
-    flush_contents(context);
     if seal {
-        let contents = hash_contents(context);
-        context.writer.append_seal(contents)?;
+        let contents = flush_contents::<true>(context);
+        context.writer.append_seal(contents.0)?;
+    } else {
+        flush_contents::<false>(context);
     }
     // State 1, before this fence completes: rolled back, unless seal and contents happen to be whole, which is the commit.
     if !planted(Bug::DataNotFenced) {
@@ -364,15 +406,21 @@ fn commit_power(context: &mut TxContext) -> Result<(), TxError> {
         // forward that outlives the power: so this store needs no fence.
         context.writer.mark_committed();
         apply_redo(context);
-        if !context.redo.is_empty() {
-            context.writer.fence();
+        if !context.redo.is_empty() && !planted(Bug::RedoNotFenced) {
+            // Of the data alone: whether the range on media says "committed" or still "running" is all the same to recovery, which finds the
+            // whole seal. So its line is not flushed here, but once, by the fence that makes the finishing store durable.
+            context.persistence.fence();
         }
         clear_marks(&context.freed);
     }
     // State 3: everything is in place and durable; the range says so. It may stay unfenced if nothing that the seal covers can change
     // before this log's next fence; a covered block that is given back could.
-    let lazy = seal && lazy && !context.writer.has_overflowed() && !freed_is_covered(context);
+    let freed_is_covered = freed_is_covered(context) && !planted(Bug::LazyDespiteFreed);
+    let lazy = seal && lazy && !context.writer.has_overflowed() && !freed_is_covered;
     context.writer.finish();
+    // Asked again, now that the range is stored: a log that has joined since the first time may have flushed this log's range word before that.
+    // One that joins from here on flushes what was stored (see `LogGroup`).
+    let lazy = lazy && context.group.lazy_allowed();
     if lazy || planted(Bug::FinishNotFenced) {
         context.range_pending = true;
     } else {
@@ -382,25 +430,41 @@ fn commit_power(context: &mut TxContext) -> Result<(), TxError> {
     Ok(())
 }
 
-fn flush_contents(context: &TxContext) {
-    for range in context.ranges.list() {
-        let skip = if range.old.is_null() { planted(Bug::FreshNotFlushed) } else { planted(Bug::DataNotFlushed) };
-        if !skip {
-            // SAFETY: logged ranges are mapped until the transaction ends (contract of `add` and `alloc`).
-            unsafe { context.persistence.flush(range.start as *const u8, (range.end - range.start) as usize) };
-        }
-    }
-}
-
-fn hash_contents(context: &TxContext) -> u64 {
+/// Flushes every line that holds a byte of what was logged or allocated; a line that small ranges share, once. With `HASH` also hashes the
+/// contents, piece by piece, while the flushes of the piece before are on their way.
+fn flush_contents<const HASH: bool>(context: &TxContext) -> ContentHash {
+    const LINE: u64 = cenote_layout::LINE_SIZE;
+    /// Lines that are remembered: structures are small and neighbours.
+    const RECENT: usize = 4;
     let mut hash = ContentHash::EMPTY;
+    let mut recent = [u64::MAX; RECENT];
+    let mut next = 0;
     for range in context.ranges.list() {
-        // SAFETY: logged ranges are mapped, and nobody changes them while the transaction commits (contract: its caller isolates).
+        // SAFETY: logged ranges are mapped until the transaction ends (contract of `add` and `alloc`), and nobody changes them while it commits
+        // (contract: its caller isolates).
         let contents =
             unsafe { core::slice::from_raw_parts(range.start as *const u8, (range.end - range.start) as usize) };
-        hash = hash.with(contents);
+        let skip = if range.old.is_null() { planted(Bug::FreshNotFlushed) } else { planted(Bug::DataNotFlushed) };
+        let (first, last) = (range.start / LINE, (range.end - 1) / LINE);
+        let flushed = skip || (first == last && recent.contains(&first));
+        if !flushed {
+            recent[next % RECENT] = last;
+            next += 1;
+        }
+        if HASH {
+            for piece in contents.chunks(PIECE_LEN) {
+                hash = hash.with_piece(piece);
+                if !flushed {
+                    // SAFETY: mapped, as above.
+                    unsafe { context.persistence.flush(piece.as_ptr(), piece.len()) };
+                }
+            }
+        } else if !flushed {
+            // SAFETY: mapped, as above.
+            unsafe { context.persistence.flush(contents.as_ptr(), contents.len()) };
+        }
     }
-    hash.0
+    hash
 }
 
 /// Whether a block that is about to be given back holds bytes that a seal covers.
@@ -471,11 +535,17 @@ impl TxContext {
     #[inline]
     fn clear(&mut self) {
         self.ranges.clear();
-        self.redo.clear();
+        if !self.redo.is_empty() {
+            self.redo.clear();
+            self.pending.clear();
+        }
+        if !self.freed.is_empty() {
+            self.freed.clear();
+            self.freed_at.clear();
+        }
         self.volatile.clear();
         self.buffer.clear();
         self.allocated.clear();
-        self.freed.clear();
     }
 }
 

@@ -90,6 +90,12 @@ pub enum Error {
         /// The pool.
         pool: String,
     },
+    /// A text cannot be cut there.
+    #[error("byte {index} of the text is inside a character")]
+    CharBoundary {
+        /// Where.
+        index: u64,
+    },
     /// Torn data would be taken for values.
     #[error("PowerLossPolicy::AsIs may show torn values, which safe code must not see: use Store::open_torn")]
     AsIs,

@@ -53,7 +53,7 @@ pub use cenote_store::{
 };
 pub use error::{Error, Result};
 pub use persist::Persist;
-pub use pool::{Pool, View};
+pub use pool::{Blocks, Pool, View};
 pub use ptr::Ptr;
 pub use reader::Reader;
 pub use store::Store;

@@ -3,7 +3,9 @@
 //!
 //! Invariant: a [`ThreadLog`] belongs to its store's list and is used by one thread, the one whose thread-local entry names it. The entry is found by the
 //! store's number, which is never given twice, so an entry of a closed store is never followed. A thread that ends
-//! gives its logs back; a store that is closed drops them all.
+//! gives its logs back; a store that is closed drops them all. Whichever comes first takes the log out of the list; an ending thread does so under the lock of
+//! [`OPEN`], from which a store takes itself before anything of it goes away. (It holds no handle of the store meanwhile, which would make
+//! a close at that moment fail.)
 
 use crate::error::Result;
 use crate::store::Inner;
@@ -12,7 +14,7 @@ use cenote_store::LogLease;
 use cenote_tx::TxContext;
 use core::cell::{Cell, RefCell};
 use std::ptr::NonNull;
-use std::sync::{Mutex, PoisonError, Weak};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// One thread's log on one store.
 pub(crate) struct ThreadLog {
@@ -35,30 +37,60 @@ thread_local! {
     /// Views that this thread holds, over all pools.
     pub(crate) static VIEWS: Cell<u32> = const { Cell::new(0) };
     static ALL: RefCell<Logs> = const { RefCell::new(Logs(Vec::new())) };
+    /// The same for transactions in destructors of thread-locals that run after that of `ALL`.
+    static LATE: RefCell<Logs> = const { RefCell::new(Logs(Vec::new())) };
 }
 
 /// All logs of a thread; gives them back when the thread ends.
 struct Logs(Vec<(u64, Owned)>);
 
-/// Stores that are open, by number: how an ending thread finds out whether a store is still there.
-static OPEN: Mutex<Vec<(u64, Weak<Inner>)>> = Mutex::new(Vec::new());
+/// A store that is open. Good as long as it is listed and the list is locked.
+struct OpenStore(NonNull<Inner>);
+// SAFETY: an address; `Inner` is `Sync`.
+unsafe impl Send for OpenStore {}
 
-pub(crate) fn opened(number: u64, inner: Weak<Inner>) {
-    OPEN.lock().unwrap_or_else(PoisonError::into_inner).push((number, inner));
+/// Stores that are open: how an ending thread finds out whether a store is still there.
+static OPEN: Mutex<Vec<OpenStore>> = Mutex::new(Vec::new());
+
+fn open_stores() -> MutexGuard<'static, Vec<OpenStore>> {
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub(crate) fn closed(number: u64) {
-    OPEN.lock().unwrap_or_else(PoisonError::into_inner).retain(|(n, _)| *n != number);
+impl OpenStore {
+    /// # Safety
+    /// The list is locked during `'a`, and this is in it.
+    unsafe fn get<'a>(&self) -> &'a Inner {
+        // SAFETY: `closed` takes an `Inner` out of the list before it is dropped, and waits for the lock.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+/// Lists a store, which stays where it is.
+pub(crate) fn opened(inner: &Inner) {
+    open_stores().push(OpenStore(NonNull::from(inner)));
+}
+
+/// Takes a store out, before it goes away.
+pub(crate) fn closed(inner: &Inner) {
+    open_stores().retain(|open| open.0 != NonNull::from(inner));
+}
+
+/// Calls `visit` for every open store. It must not open or close one.
+pub(crate) fn for_each_open(visit: &mut dyn FnMut(&Inner)) {
+    let open = open_stores();
+    for store in open.iter() {
+        // SAFETY: the list is locked.
+        visit(unsafe { store.get() });
+    }
 }
 
 impl Drop for Logs {
     fn drop(&mut self) {
         LAST.with(|last| last.set((0, core::ptr::null_mut())));
         for (number, owned) in self.0.drain(..) {
-            let store = {
-                let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-                open.iter().find(|(n, _)| *n == number).and_then(|(_, weak)| weak.upgrade())
-            };
+            let open = open_stores();
+            // SAFETY: the list stays locked while the store is used.
+            let store = open.iter().map(|store| unsafe { store.get() }).find(|store| store.number == number);
             if let Some(store) = store {
                 store.release_thread_log(owned);
             }
@@ -70,33 +102,35 @@ impl Drop for Logs {
 #[inline]
 pub(crate) fn thread_log(store: &Inner) -> Result<NonNull<ThreadLog>> {
     let (number, log) = LAST.with(Cell::get);
-    if number == store.number {
-        if let Some(log) = NonNull::new(log) {
-            return Ok(log);
-        }
+    if number == store.number
+        && let Some(log) = NonNull::new(log)
+    {
+        return Ok(log);
     }
     find_or_make(store)
 }
 
 #[cold]
 fn find_or_make(store: &Inner) -> Result<NonNull<ThreadLog>> {
-    let found = ALL
-        .try_with(|all| all.borrow().0.iter().find(|(n, _)| *n == store.number).map(|(_, owned)| owned.0))
-        .ok()
-        .flatten();
+    let find = |logs: &RefCell<Logs>| {
+        logs.borrow().0.iter().find(|(n, _)| *n == store.number).map(|(_, owned)| owned.0)
+    };
+    let found = ALL.try_with(find).or_else(|_| LATE.try_with(find)).ok().flatten();
     let log = match found {
         Some(log) => log,
         None => {
             let log = store.make_thread_log()?;
-            // In a thread that is ending already the store keeps the log until it is closed.
-            let _ = ALL.try_with(|all| {
-                let mut all = all.borrow_mut();
+            let keep = |logs: &RefCell<Logs>| {
+                let mut logs = logs.borrow_mut();
                 // Entries of stores that are closed are of no use to anybody.
-                let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-                all.0.retain(|(n, _)| open.iter().any(|(number, _)| number == n));
+                let open = open_stores();
+                // SAFETY: the list is locked.
+                logs.0.retain(|(n, _)| open.iter().any(|store| unsafe { store.get() }.number == *n));
                 drop(open);
-                all.0.push((store.number, log));
-            });
+                logs.0.push((store.number, log));
+            };
+            // Where a third destructor begins a transaction, after both, the store keeps the log until it is closed.
+            let _ = ALL.try_with(keep).or_else(|_| LATE.try_with(keep));
             log.0
         }
     };
@@ -118,10 +152,10 @@ impl SegmentSource for Segments {
 
 /// Binds a leased log to a context.
 pub(crate) fn bind(store: &Inner, lease: &LogLease) -> Result<TxContext> {
-    let source = Box::new(Segments { store: store.store.clone(), log_id: lease.log_id });
+    let source = Box::new(Segments { store: store.store.clone(), log_id: lease.log_id() });
     // SAFETY: the store keeps log puddles mapped until it is closed, which `Inner` does after it has dropped all contexts; a leased log
     // has no other user.
-    let writer = unsafe { LogWriter::attach(lease.body, store.store.persistence(), source) }
+    let writer = unsafe { LogWriter::attach(lease.body(), store.store.persistence(), source) }
         .map_err(cenote_tx::TxError::from)?;
     // SAFETY: as above; the group is the store's, and the store is locked against other processes.
     Ok(unsafe { TxContext::new(writer, store.group.clone()) })

@@ -7,15 +7,17 @@ use crate::ptr::Ptr;
 use crate::reader::{Reader, sealed};
 use crate::store::Inner;
 use crate::tx::{Covered, Tx};
-use cenote_heap::{Heap, HeapReport, HeapStats, RecoveryReport, TracedHeap};
+use cenote_heap::{BlockInfo, Heap, HeapReport, HeapStats, RecoveryReport, TracedHeap};
+use cenote_layout::heap::RootEntry;
 use cenote_layout::id::{PoolId, TypeId};
-use cenote_store::{Access, PoolHandle};
+use cenote_layout::types::TypeRecord;
+use cenote_store::{Access, PoolHandle, StoreError};
 use core::marker::PhantomData;
 use parking_lot::{RwLock, RwLockReadGuard};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 
 /// A pool, open in this process. Handles are cheap to clone; the pool is closed when the last one is dropped.
 #[derive(Clone, Debug)]
@@ -23,7 +25,7 @@ pub struct Pool {
     pub(crate) inner: Arc<PoolInner>,
 }
 
-/// How many types a pool remembers as known to its store, by the low bits of their ids.
+/// How many types a pool finds again at once, by the low bits of their ids.
 const KNOWN_TYPES: usize = 64;
 
 pub(crate) struct PoolInner {
@@ -31,9 +33,86 @@ pub(crate) struct PoolInner {
     pub(crate) handle: PoolHandle,
     /// Writers exclude everybody; readers exclude writers.
     pub(crate) lock: RwLock<()>,
-    known: [AtomicU64; KNOWN_TYPES],
+    /// Types of this program that the store agrees with; null or a [`KnownType`] that stays for good. Types, not ids: two types may have one id.
+    known: [AtomicPtr<KnownType>; KNOWN_TYPES],
+    /// All of them, for those that share a place.
+    known_all: RwLock<HashSet<core::any::TypeId>>,
+    /// Whether a loss of power may have torn values, for which nobody answers: none is shown.
+    torn: bool,
+    /// What was asked for; a policy may have given less.
+    wanted: Access,
+    /// After heap and handle: they are gone when the list hears of it.
+    listed: Listed,
     /// Last: the store stays open as long as its pools.
     pub(crate) store: Arc<Inner>,
+}
+
+/// The pools of a store that are open, by name.
+///
+/// A pool whose last handle is being dropped stays listed until its heap and its lease on the pool are gone; who wants to open it again waits for that.
+#[derive(Default)]
+pub(crate) struct OpenPools {
+    list: Mutex<Vec<(String, Weak<PoolInner>)>>,
+    gone: Condvar,
+}
+
+impl OpenPools {
+    pub(crate) fn find_or_open(
+        &self,
+        store: &Arc<Inner>,
+        name: &str,
+        access: Access,
+    ) -> Result<Arc<PoolInner>> {
+        // Dropped after the lock: if one of these is the last handle, dropping it takes the lock.
+        let mut others = Vec::new();
+        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let mut dying = false;
+            for (_, pool) in list.iter().filter(|(listed, _)| listed == name) {
+                match pool.upgrade() {
+                    // One that a policy made read-only will not become writable by asking again.
+                    Some(pool)
+                        if access == Access::ReadOnly
+                            || pool.handle.is_writable()
+                            || pool.wanted == Access::ReadWrite =>
+                    {
+                        return Ok(pool);
+                    }
+                    Some(pool) => others.push(pool),
+                    None => dying = true,
+                }
+            }
+            if !dying {
+                break;
+            }
+            list = self.gone.wait(list).unwrap_or_else(PoisonError::into_inner);
+        }
+        // Before the first pool is in use, so that nobody changes what is traced.
+        let traced = trace_due_pools(store, &list);
+        let mut pool = match PoolInner::open(store.clone(), name, access) {
+            Err(Error::TraceDue { pool }) => return Err(traced.err().unwrap_or(Error::TraceDue { pool })),
+            pool => pool?,
+        };
+        pool.listed.0 = Some((store.clone(), name.to_string()));
+        let pool = Arc::new(pool);
+        list.push((name.to_string(), Arc::downgrade(&pool)));
+        Ok(pool)
+    }
+}
+
+/// Takes a pool out of its store's list when it is dropped; nothing if it was never in it.
+struct Listed(Option<(Arc<Inner>, String)>);
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        if let Some((store, name)) = self.0.take() {
+            let mut list = store.pools.list.lock().unwrap_or_else(PoisonError::into_inner);
+            // Of one name there is one, or one for reading whose heap kept a second from being opened.
+            list.retain(|(listed, pool)| *listed != name || pool.strong_count() > 0);
+            drop(list);
+            store.pools.gone.notify_all();
+        }
+    }
 }
 
 impl core::fmt::Debug for PoolInner {
@@ -50,27 +129,30 @@ thread_local! {
 impl PoolInner {
     pub(crate) fn open(store: Arc<Inner>, name: &str, access: Access) -> Result<Self> {
         let handle = store.store.open_pool(name, access)?;
+        let torn = !store.torn_allowed && store.report.not_covered.iter().any(|(id, _)| *id == handle.id());
         let heap = TracedHeap::open(handle.clone())?;
-        let pool = Self { heap, handle, lock: RwLock::new(()), known: [const { AtomicU64::new(0) }; KNOWN_TYPES], store };
+        let pool = Self {
+            heap,
+            handle,
+            lock: RwLock::new(()),
+            known: [const { AtomicPtr::new(core::ptr::null_mut()) }; KNOWN_TYPES],
+            known_all: RwLock::default(),
+            torn,
+            wanted: access,
+            listed: Listed(None),
+            store,
+        };
         if pool.handle.trace_due() {
-            if !pool.handle.is_writable() {
-                return Err(Error::TraceDue { pool: name.to_string() });
-            }
-            pool.trace()?;
+            return Err(Error::TraceDue { pool: name.to_string() });
         }
         Ok(pool)
     }
 
-    /// Computes which blocks are allocated again, and remembers that this is done.
-    fn trace(&self) -> Result<RecoveryReport> {
-        let report = self.heap.recover(&StoreTypes(&self.store.store), &[])?;
-        self.handle.trace_done()?;
-        Ok(report)
-    }
-
     pub(crate) fn is_viewed_here(&self) -> bool {
+        // In a thread whose thread-locals are going away it is not known of which pool a view is: taken for this one, as an error is better than
+        // to wait for oneself.
         VIEWS.with(|views| views.get() != 0)
-            && VIEWED.with(|viewed| viewed.borrow().contains(&core::ptr::from_ref(self)))
+            && VIEWED.try_with(|viewed| viewed.borrow().contains(&core::ptr::from_ref(self))).unwrap_or(true)
     }
 
     /// Whether the process is the one that opened the store.
@@ -82,31 +164,44 @@ impl PoolInner {
     /// Makes `T`, and every type that can be reached from it, known to the store, and refuses what has another layout there.
     #[inline]
     pub(crate) fn know<T: Persist>(&self) -> Result<()> {
-        self.know_as::<T>(T::TYPE_ID)
-    }
-
-    #[inline]
-    fn know_as<T: Persist>(&self, id: TypeId) -> Result<()> {
-        let place = &self.known[id.0 as usize % KNOWN_TYPES];
-        if place.load(Ordering::Relaxed) == id.0 { Ok(()) } else { self.learn::<T>(place, id) }
+        let place = &self.known[T::TYPE_ID.0 as usize % KNOWN_TYPES];
+        // SAFETY: null, or a known type, which is never freed.
+        match unsafe { place.load(Ordering::Acquire).as_ref() } {
+            Some(known) if known.rust_type == core::any::TypeId::of::<T>() => Ok(()),
+            _ => self.learn::<T>(place),
+        }
     }
 
     #[cold]
-    fn learn<T: Persist>(&self, place: &AtomicU64, id: TypeId) -> Result<()> {
-        for described in types_of::<T>()? {
-            one_rust_type(&described)?;
-            if self.store.store.type_record(described.record.id).as_deref() != Some(&described.record) {
-                self.store.store.register_type(&described.record)?;
+    fn learn<T: Persist>(&self, place: &AtomicPtr<KnownType>) -> Result<()> {
+        let rust_type = core::any::TypeId::of::<T>();
+        let mut this = None;
+        if self.known_all.read().contains(&rust_type) {
+            this = known_types().get(&T::TYPE_ID).copied();
+        } else {
+            for described in types_of::<T>()? {
+                let known = one_rust_type(&described)?;
+                if self.store.store.type_record(described.record.id).as_deref() != Some(&described.record) {
+                    self.store.store.register_type(&described.record)?;
+                }
+                this = this.or(Some(known)); // `T` is the first
             }
+            self.known_all.write().insert(rust_type);
         }
-        place.store(id.0, Ordering::Relaxed);
+        if let Some(known) = this {
+            place.store(core::ptr::from_ref(known).cast_mut(), Ordering::Release);
+        }
         Ok(())
     }
 
-    /// Whether `addr` is a live block of this type in this pool.
+    /// Whether `addr` is a live block of type `T` in this pool.
+    ///
+    /// A `Ptr<T>` was made where a store agreed with this program about `T`. Another store need not, and its window may be where the
+    /// first one's was before that was closed: then it is asked.
     #[inline]
-    pub(crate) fn is_live(&self, addr: u64, type_id: TypeId) -> bool {
-        self.heap.is_live(addr, type_id)
+    pub(crate) fn is_live<T: Persist>(&self, addr: u64) -> bool {
+        self.heap.is_live(addr, T::TYPE_ID)
+            && (!self.store.contradicts.load(Ordering::Relaxed) || self.know::<T>().is_ok())
     }
 
     pub(crate) fn root<T: Persist>(&self, index: u16) -> Result<Option<Ptr<T>>> {
@@ -124,7 +219,7 @@ impl PoolInner {
             });
         }
         self.know::<T>()?;
-        if !self.is_live(entry.addr, T::TYPE_ID) {
+        if !self.is_live::<T>(entry.addr) {
             return Err(dangling::<T>(entry.addr));
         }
         // SAFETY: a live block of type `T`, whose layout the store has just confirmed.
@@ -132,18 +227,48 @@ impl PoolInner {
     }
 }
 
+/// A type of this program that some store was asked about. There is one for each, for as long as the process lives.
+#[derive(Debug)]
+struct KnownType {
+    rust_type: core::any::TypeId,
+    rust_name: &'static str,
+    record: TypeRecord,
+}
+
+fn known_types() -> std::sync::MutexGuard<'static, BTreeMap<TypeId, &'static KnownType>> {
+    static KNOWN: Mutex<BTreeMap<TypeId, &'static KnownType>> = Mutex::new(BTreeMap::new());
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Which Rust type each type id of this program stands for. Two types with one id would be taken for each other, so the second is refused.
-fn one_rust_type(described: &DescribedType) -> Result<()> {
-    type Known = BTreeMap<TypeId, (core::any::TypeId, &'static str)>;
-    static KNOWN: Mutex<Known> = Mutex::new(BTreeMap::new());
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let (rust_type, first) =
-        *known.entry(described.record.id).or_insert((described.rust_type, described.rust_name));
-    if rust_type != described.rust_type {
-        let (second, name) = (described.rust_name, described.record.name.clone());
+fn one_rust_type(described: &DescribedType) -> Result<&'static KnownType> {
+    let DescribedType { record, rust_type, rust_name, .. } = described;
+    let mut types = known_types();
+    let known = types.get(&record.id).copied();
+    if let Some(known) = known {
+        if known.rust_type == *rust_type {
+            return Ok(known);
+        }
+        let (first, second, name) = (known.rust_name, *rust_name, record.name.clone());
         return Err(TypeSetError::SameName { first, second, name }.into());
     }
-    Ok(())
+    let known: &'static KnownType =
+        Box::leak(Box::new(KnownType { rust_type: *rust_type, rust_name, record: record.clone() }));
+    types.insert(record.id, known);
+    drop(types);
+    // The first pointer of this type can only come after this: stores that are open must have heard of it by then.
+    crate::local::for_each_open(&mut |open| {
+        if open.store.type_record(known.record.id).is_some_and(|there| *there != known.record) {
+            open.contradicts.store(true, Ordering::SeqCst);
+        }
+    });
+    Ok(known)
+}
+
+/// Whether a store knows a type of this program with another layout.
+pub(crate) fn layouts_contradict(store: &cenote_store::Store) -> bool {
+    let types = known_types();
+    types.values().any(|known| store.type_record(known.record.id).is_some_and(|there| *there != known.record))
 }
 
 pub(crate) fn dangling<T: Persist>(addr: u64) -> Error {
@@ -157,6 +282,69 @@ impl cenote_heap::Types for StoreTypes<'_> {
     fn record(&self, id: TypeId) -> Option<Arc<cenote_layout::types::TypeRecord>> {
         self.0.type_record(id)
     }
+}
+
+type Heaps<'h> = BTreeMap<PoolId, &'h TracedHeap>;
+
+/// For each pool the addresses in it that something in the other pools leads to which can be reached from any pool's roots. All pools of the store are
+/// open, and nobody changes data.
+fn reached_from_elsewhere(
+    store: &cenote_store::Store,
+    heaps: &Heaps<'_>,
+) -> Result<BTreeMap<PoolId, BTreeSet<u64>>> {
+    let mut reached: BTreeMap<PoolId, BTreeSet<u64>> =
+        heaps.keys().map(|id| (*id, BTreeSet::new())).collect();
+    // Until nothing new is reached: what leads out of a pool may begin at what leads into it.
+    let mut waiting: BTreeSet<PoolId> =
+        if heaps.len() > 1 { heaps.keys().copied().collect() } else { BTreeSet::new() };
+    while let Some(id) = waiting.pop_first() {
+        let roots: Vec<u64> = reached[&id].iter().copied().collect();
+        for addr in heaps[&id].foreign_pointers(&StoreTypes(store), &roots)? {
+            if let Some(owner) = store.puddle_of(addr).map(cenote_store::Puddle::pool)
+                && let Some(known) = reached.get_mut(&owner)
+                && known.insert(addr)
+            {
+                waiting.insert(owner);
+            }
+        }
+    }
+    Ok(reached)
+}
+
+/// After a loss of power: computes which blocks are allocated in all pools that were in use. All pools of the store are traced for that: a value may be led to from
+/// another pool alone.
+fn trace_due_pools(store: &Inner, open: &[(String, Weak<PoolInner>)]) -> Result<()> {
+    let due = store.store.pools_due();
+    if due.is_empty() || !store.store.is_writable() {
+        return Ok(());
+    }
+    let mut handles = Vec::new();
+    for info in store.store.pools() {
+        // One that is in use already is so because it was not due, and this failed when it was opened.
+        if open.iter().any(|(name, pool)| *name == info.record.name && pool.strong_count() > 0) {
+            return Err(Error::WouldDeadlock {
+                pool: info.record.name,
+                by: "a pool that is open: close it, so that all can be traced",
+            });
+        }
+        let access = if due.contains(&info.record.id) { Access::ReadWrite } else { Access::ReadOnly };
+        handles.push(store.store.open_pool(&info.record.name, access)?);
+    }
+    let heaps = handles
+        .iter()
+        .map(|handle| Ok((handle, TracedHeap::open(handle.clone())?)))
+        .collect::<Result<Vec<_>>>()?;
+    let by_id: Heaps<'_> = heaps.iter().map(|(handle, heap)| (handle.id(), heap)).collect();
+    let reached = reached_from_elsewhere(&store.store, &by_id)?;
+    for (handle, heap) in
+        heaps.iter().filter(|(handle, _)| due.contains(&handle.id()) && handle.is_writable())
+    {
+        let roots: Vec<u64> = reached[&handle.id()].iter().copied().collect();
+        heap.recover(&StoreTypes(&store.store), &roots)?;
+        // A crash before this traces again; one before the next pool's traces that one, with this one's roots as they are.
+        handle.trace_done()?;
+    }
+    Ok(())
 }
 
 impl Pool {
@@ -188,8 +376,17 @@ impl Pool {
     /// A view: the pool as it is, unchanged as long as the view lives. Waits for a transaction of another thread on this pool.
     ///
     /// # Errors
-    /// [`Error::WouldDeadlock`] in a transaction of this thread on this pool: read through the transaction; [`Error::Store`] in a forked process.
+    /// [`Error::WouldDeadlock`] in a transaction of this thread on this pool: read through the transaction; [`Error::Store`] in a forked process, and if a loss of
+    /// power may have torn the pool's values.
     pub fn read(&self) -> Result<View<'_>> {
+        if self.inner.torn {
+            return Err(StoreError::PoolNotCovered { name: self.name().to_string() }.into());
+        }
+        self.view()
+    }
+
+    /// A view of values or of blocks.
+    fn view(&self) -> Result<View<'_>> {
         self.inner.refuse_forked()?;
         if crate::tx::covers_here(&self.inner) {
             return Err(Error::WouldDeadlock { pool: self.name().to_string(), by: "a transaction" });
@@ -198,7 +395,7 @@ impl Pool {
         let recursive = self.inner.is_viewed_here();
         let guard = if recursive { self.inner.lock.read_recursive() } else { self.inner.lock.read() };
         VIEWS.with(|views| views.set(views.get() + 1));
-        VIEWED.with(|viewed| viewed.borrow_mut().push(&raw const *self.inner));
+        let _ = VIEWED.try_with(|viewed| viewed.borrow_mut().push(&raw const *self.inner));
         Ok(View { pool: &self.inner, _guard: guard, _not_send: PhantomData })
     }
 
@@ -213,6 +410,7 @@ impl Pool {
     /// # Errors
     /// [`Error::HeapRecover`] if a puddle cannot be mapped.
     pub fn stats(&self) -> Result<HeapStats> {
+        self.inner.refuse_forked()?;
         Ok(self.inner.heap.stats()?)
     }
 
@@ -221,28 +419,83 @@ impl Pool {
     /// # Errors
     /// [`Error::HeapRecover`] if a puddle cannot be mapped.
     pub fn check(&self) -> Result<HeapReport> {
-        let _view = self.read()?;
+        let _view = self.view()?;
         Ok(self.inner.heap.check(Some(&StoreTypes(&self.inner.store.store)))?)
     }
 
-    /// Gives back what is allocated but cannot be reached from any root: blocks that a raw allocation never attached.
-    /// Waits for views and transactions.
+    /// Gives back what is allocated in this pool but cannot be reached from any root of any pool: blocks that a raw allocation never attached.
+    /// Opens all pools of the store, and waits for views and transactions on any of them.
     ///
     /// # Errors
-    /// [`Error::HeapRecover`]; [`Error::WouldDeadlock`].
+    /// [`Error::HeapRecover`]; [`Error::WouldDeadlock`]; as [`crate::Store::pool_with`], if some pool cannot be opened.
     pub fn collect(&self) -> Result<RecoveryReport> {
         self.inner.refuse_forked()?;
-        if crate::tx::covers_here(&self.inner) || self.inner.is_viewed_here() {
-            return Err(Error::WouldDeadlock { pool: self.name().to_string(), by: "a view or a transaction" });
+        let store = &self.inner.store;
+        let pools = store.store.pools();
+        let pools: Vec<Arc<PoolInner>> = pools
+            .iter()
+            .map(|info| store.pools.find_or_open(store, &info.record.name, Access::ReadWrite))
+            .collect::<Result<_>>()?;
+        if let Some(pool) = pools.iter().find(|pool| crate::tx::covers_here(pool) || pool.is_viewed_here()) {
+            return Err(Error::WouldDeadlock {
+                pool: pool.handle.name().to_string(),
+                by: "a view or a transaction",
+            });
         }
-        let _guard = self.inner.lock.write();
-        self.inner.trace()
+        let all: Vec<&PoolInner> = pools.iter().map(|pool| &**pool).collect();
+        let _guards = crate::tx::lock_all(&all);
+        let heaps: Heaps<'_> = all.iter().map(|pool| (pool.handle.id(), &pool.heap)).collect();
+        let reached = reached_from_elsewhere(&store.store, &heaps)?;
+        let roots: Vec<u64> = reached.get(&self.id()).into_iter().flatten().copied().collect();
+        Ok(self.inner.heap.recover(&StoreTypes(&store.store), &roots)?)
     }
 
-    /// The heap, for tools and for the raw interface.
+    /// The pool as blocks and roots, for tools.
     #[must_use]
-    pub fn heap(&self) -> &dyn Heap {
+    pub fn heap(&self) -> Blocks<'_> {
+        Blocks(&self.inner.heap)
+    }
+
+    /// The heap, for the raw interface.
+    ///
+    /// # Safety
+    /// What safe code believes of the pool stays true: a block of a type that a pointer or a root leads to holds a value of that type before the
+    /// pool's lock is free, and a block that somebody has a reference to is not freed. (Allocation and roots are safe functions of
+    /// [`Heap`] because they break nothing by themselves; what they leave in a pool is what values are read from.)
+    #[must_use]
+    pub unsafe fn raw_heap(&self) -> &dyn Heap {
         &self.inner.heap
+    }
+}
+
+/// A pool as blocks and roots, none of which can be changed; see [`Pool::heap`].
+#[derive(Clone, Copy, Debug)]
+pub struct Blocks<'p>(&'p TracedHeap);
+
+impl Blocks<'_> {
+    /// Calls `visit` for every allocated block, in order of addresses within a puddle; see [`Heap::walk`].
+    ///
+    /// # Errors
+    /// A puddle cannot be mapped.
+    pub fn walk(
+        &self,
+        visit: &mut dyn FnMut(BlockInfo),
+    ) -> core::result::Result<(), cenote_heap::RecoverError> {
+        self.0.walk(visit)
+    }
+
+    /// The allocated block that contains `addr`, if one does.
+    #[must_use]
+    pub fn owner(&self, addr: u64) -> Option<BlockInfo> {
+        self.0.owner(addr)
+    }
+
+    /// Numbered root `index` of 1,024, whatever its type.
+    ///
+    /// # Errors
+    /// There is no such root.
+    pub fn root(&self, index: u16) -> core::result::Result<RootEntry, cenote_heap::RootError> {
+        self.0.root(index)
     }
 }
 
@@ -259,7 +512,8 @@ impl Drop for View<'_> {
     fn drop(&mut self) {
         VIEWS.with(|views| views.set(views.get() - 1));
         let this = core::ptr::from_ref(self.pool);
-        VIEWED.with(|viewed| {
+        // A view that lies in a thread-local may outlive the list.
+        let _ = VIEWED.try_with(|viewed| {
             let mut viewed = viewed.borrow_mut();
             if let Some(at) = viewed.iter().rposition(|&pool| pool == this) {
                 viewed.swap_remove(at);
@@ -273,7 +527,7 @@ impl sealed::Sealed for View<'_> {}
 impl Reader for View<'_> {
     #[inline]
     fn get<T: Persist>(&self, ptr: Ptr<T>) -> Result<&T> {
-        if !self.pool.is_live(ptr.addr(), T::TYPE_ID) {
+        if !self.pool.is_live::<T>(ptr.addr()) {
             return Err(dangling::<T>(ptr.addr()));
         }
         // SAFETY: a live block of type `T`; nobody writes to the pool while the view's lock is held, which outlives the reference.
@@ -302,7 +556,9 @@ pub(crate) unsafe fn array<'a, T: Persist>(
 ) -> Result<&'a [T]> {
     use crate::persist::ArrayOf;
     let block = match pool.heap.find(ptr.addr()) {
-        Ok(block) if block.type_id == ArrayOf::<T>::TYPE_ID => block,
+        Ok(block) if block.type_id == ArrayOf::<T>::TYPE_ID && pool.is_live::<ArrayOf<T>>(ptr.addr()) => {
+            block
+        }
         _ => return Err(dangling::<ArrayOf<T>>(ptr.addr())),
     };
     let room = if size_of::<T>() == 0 { u64::MAX } else { block.size / size_of::<T>() as u64 };

@@ -27,14 +27,14 @@ pub struct RawTx<'s> {
 /// fork.
 ///
 /// # Safety
-/// The transaction is not forgotten. Data that it changes is not changed by others before it has ended.
+/// The transaction is not forgotten, nor kept in a thread-local variable until its thread ends. Data that it changes is not changed by others before it has ended.
 #[inline]
 pub unsafe fn begin(store: &Store) -> Result<RawTx<'_>> {
     let inner = &*store.inner;
     inner.refuse_forked()?;
     let log = local::thread_log(inner)?;
-    // SAFETY: the log is this thread's, and lives as long as the store. Only the cell is used through this reference.
-    let Some(active) = Active::new(unsafe { log.as_ref() }) else {
+    // SAFETY: the log is this thread's, and lives as long as the store.
+    let Some(active) = (unsafe { Active::new(log) }) else {
         return Err(Error::WouldDeadlock { pool: String::from("(raw)"), by: "a transaction" });
     };
     // SAFETY: `active` makes this the only user of the context; the caller promises not to forget the transaction.
@@ -89,9 +89,10 @@ impl Store {
     /// # Errors
     /// [`Error::WouldDeadlock`] in a transaction.
     pub fn quiesce(&self) -> Result<()> {
+        self.inner.refuse_forked()?;
         let log = local::thread_log(&self.inner)?;
         // SAFETY: as in `begin`.
-        let Some(_active) = Active::new(unsafe { log.as_ref() }) else {
+        let Some(_active) = (unsafe { Active::new(log) }) else {
             return Err(Error::WouldDeadlock { pool: String::from("(raw)"), by: "a transaction" });
         };
         // SAFETY: as in `begin`.

@@ -2,16 +2,18 @@
 
 use crate::error::{Error, Result};
 use crate::local::{self, Owned, ThreadLog};
-use crate::pool::{Pool, PoolInner};
+use crate::pool::{OpenPools, Pool, PoolInner, layouts_contradict};
 use crate::tx::{Covered, Tx};
 use cenote_layout::id::Uuid;
 use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
-use cenote_store::{Access, FormatOptions, OpenOptions, OpenReport, PoolInfo, PoolOptions, PowerLossPolicy, StoreError};
+use cenote_store::{
+    Access, FormatOptions, OpenOptions, OpenReport, PoolInfo, PoolOptions, PowerLossPolicy, StoreError,
+};
 use cenote_tx::LogGroup;
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A store that is open in this process: exclusively, if for writing.
 ///
@@ -28,8 +30,12 @@ pub(crate) struct Inner {
     pub(crate) number: u64,
     pub(crate) store: cenote_store::Store,
     pub(crate) group: Arc<LogGroup>,
-    report: OpenReport,
-    pools: Mutex<Vec<Weak<PoolInner>>>,
+    pub(crate) report: OpenReport,
+    /// Opened by [`Store::open_torn`]: the caller answers for values that a loss of power may have torn.
+    pub(crate) torn_allowed: bool,
+    /// Some type has one layout in this store and another in this program, in which some other store agrees: pointers from there must not be followed here.
+    pub(crate) contradicts: AtomicBool,
+    pub(crate) pools: OpenPools,
     logs: Mutex<Vec<Owned>>,
     /// Of the process that opened the store.
     fork_token: u64,
@@ -51,8 +57,10 @@ impl Store {
     /// # Errors
     /// [`Error::Medium`], [`Error::Format`], [`Error::Open`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let medium: Arc<dyn Medium> =
-            Arc::new(RealMedium::open(path.as_ref(), &MediumOptions { create: true, ..MediumOptions::default() })?);
+        let medium: Arc<dyn Medium> = Arc::new(RealMedium::open(
+            path.as_ref(),
+            &MediumOptions { create: true, ..MediumOptions::default() },
+        )?);
         if !medium.exists("superblock")? {
             cenote_store::format(medium.clone(), &FormatOptions::default())?;
         }
@@ -64,7 +72,8 @@ impl Store {
     /// # Errors
     /// [`Error::Medium`], [`Error::Format`].
     pub fn format(path: impl AsRef<Path>, options: &FormatOptions) -> Result<Uuid> {
-        let medium = RealMedium::open(path.as_ref(), &MediumOptions { create: true, ..MediumOptions::default() })?;
+        let medium =
+            RealMedium::open(path.as_ref(), &MediumOptions { create: true, ..MediumOptions::default() })?;
         Ok(cenote_store::format(Arc::new(medium), options)?)
     }
 
@@ -74,11 +83,13 @@ impl Store {
     /// [`Error::Medium`], [`Error::Open`]; [`Error::AsIs`] for a policy that takes [`Store::open_torn`].
     pub fn open_with(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
         let read_only = options.access == Access::ReadOnly;
-        let medium = RealMedium::open(path.as_ref(), &MediumOptions { read_only, ..MediumOptions::default() })?;
+        let medium =
+            RealMedium::open(path.as_ref(), &MediumOptions { read_only, ..MediumOptions::default() })?;
         Self::open_on(Arc::new(medium), options)
     }
 
-    /// Opens the store on a medium, real or simulated.
+    /// Opens the store on a medium, real or simulated. A pool that a loss of power may have torn, and [`PowerLossPolicy::ReadOnly`] opens, can be looked at as
+    /// blocks ([`Pool::heap`], [`Pool::check`]) but not as values.
     ///
     /// # Errors
     /// As [`Store::open_with`].
@@ -86,9 +97,7 @@ impl Store {
         if options.power_loss == PowerLossPolicy::AsIs {
             return Err(Error::AsIs);
         }
-        // SAFETY: pools that a loss of power may have torn are not opened for writing; those opened read-only under
-        // `PowerLossPolicy::ReadOnly` are refused below, in `pool_with`, unless they are whole.
-        unsafe { Self::open_torn(medium, options) }
+        Self::open_any(medium, options, false)
     }
 
     /// Opens the store on a medium with any [`PowerLossPolicy`].
@@ -100,17 +109,27 @@ impl Store {
     /// A pool that was in use, at level `process`, when power failed may hold torn values: bytes that are no value of their type. With a policy
     /// that opens such pools, the caller answers for what is read from them.
     pub unsafe fn open_torn(medium: Arc<dyn Medium>, options: &OpenOptions) -> Result<Self> {
+        Self::open_any(medium, options, true)
+    }
+
+    fn open_any(medium: Arc<dyn Medium>, options: &OpenOptions, torn_allowed: bool) -> Result<Self> {
         let (store, report) = cenote_store::Store::open(medium, options.clone())?;
         let inner = Arc::new(Inner {
             number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
             store,
             group: LogGroup::new(),
             report,
-            pools: Mutex::new(Vec::new()),
+            torn_allowed,
+            contradicts: AtomicBool::new(false),
+            pools: OpenPools::default(),
             logs: Mutex::new(Vec::new()),
             fork_token: cenote_sys::fork_guard::token(),
         });
-        local::opened(inner.number, Arc::downgrade(&inner));
+        // Listed first: a type that is learned from now on looks at this store itself.
+        local::opened(&inner);
+        if layouts_contradict(&inner.store) {
+            inner.contradicts.store(true, Ordering::SeqCst);
+        }
         Ok(Self { inner })
     }
 
@@ -175,16 +194,7 @@ impl Store {
     /// # Errors
     /// [`Error::Store`], [`Error::HeapOpen`], [`Error::HeapRecover`].
     pub fn pool_with(&self, name: &str, access: Access) -> Result<Pool> {
-        let mut pools = self.inner.pools.lock().unwrap_or_else(PoisonError::into_inner);
-        pools.retain(|pool| pool.strong_count() > 0);
-        for pool in pools.iter().filter_map(Weak::upgrade) {
-            if pool.handle.name() == name && (access == Access::ReadOnly || pool.handle.is_writable()) {
-                return Ok(Pool { inner: pool });
-            }
-        }
-        let pool = Arc::new(PoolInner::open(self.inner.clone(), name, access)?);
-        pools.push(Arc::downgrade(&pool));
-        Ok(Pool { inner: pool })
+        self.inner.pools.find_or_open(&self.inner, name, access).map(|inner| Pool { inner })
     }
 
     /// Removes a pool and all that is in it, for good.
@@ -248,13 +258,8 @@ impl Inner {
     /// A context for the calling thread, kept in the list.
     pub(crate) fn make_thread_log(&self) -> Result<Owned> {
         let lease = self.store.acquire_log()?;
-        let context = match local::bind(self, &lease) {
-            Ok(context) => context,
-            Err(error) => {
-                self.store.release_log(lease);
-                return Err(error);
-            }
-        };
+        // If that fails some transaction in it was never ended: it is not given out again, and keeps the store from counting as closed.
+        let context = local::bind(self, &lease)?;
         let log = Box::new(ThreadLog {
             context: Some(context),
             lease: Some(lease),
@@ -268,27 +273,35 @@ impl Inner {
     /// Takes a log back from a thread that ends.
     pub(crate) fn release_thread_log(&self, owned: Owned) {
         let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = logs.len();
-        logs.retain(|log| log.0 != owned.0);
-        if logs.len() < before {
-            drop(logs);
-            self.free_log(owned);
+        let Some(at) = logs.iter().position(|log| log.0 == owned.0) else { return };
+        // SAFETY: in the list, so not freed. A thread that ends within a transaction (`process::exit` in its closure) never goes on
+        // with it: the log stays as it is, for the next opener to roll back.
+        if unsafe { (*owned.0.as_ptr()).active.get() } {
+            return;
         }
+        logs.swap_remove(at);
+        drop(logs);
+        self.free_log(owned);
     }
 
     fn free_log(&self, owned: Owned) {
         // SAFETY: made by `Box::leak` in `make_thread_log`, out of the list now, and its thread has ended or the store is closing with no
         // handle left, so nobody uses it.
         let mut log = unsafe { Box::from_raw(owned.0.as_ptr()) };
-        drop(log.context.take());
+        match log.context.take() {
+            // In a forked child the mapping that a context writes to is not there.
+            Some(context) if self.refuse_forked().is_err() => core::mem::forget(context),
+            context => drop(context),
+        }
         if let Some(lease) = log.lease.take() {
             self.store.release_log(lease);
         }
     }
 
     fn drop_logs(&self) {
+        // Waits for threads that are giving their logs back; later ones do not find the store.
+        local::closed(self);
         let logs = core::mem::take(&mut *self.logs.lock().unwrap_or_else(PoisonError::into_inner));
-        local::closed(self.number);
         for log in logs {
             self.free_log(log);
         }

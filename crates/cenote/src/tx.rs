@@ -50,26 +50,59 @@ impl<'p> Covered<'p> {
 }
 
 thread_local! {
-    /// The pools of this thread's transaction in progress.
-    static CURRENT: Cell<Option<NonNull<()>>> = const { Cell::new(None) };
+    /// This thread's transaction in progress, the innermost: there may be one for each store.
+    static CURRENT: Cell<Option<NonNull<Frame<'static>>>> = const { Cell::new(None) };
 }
 
-/// Whether this thread's transaction in progress has the pool.
+/// A transaction in progress, on the stack of [`Tx::run`].
+struct Frame<'p> {
+    covered: Covered<'p>,
+    outer: Option<NonNull<Frame<'static>>>,
+}
+
+/// Makes a frame the current one as long as it lives.
+struct Entered<'f, 'p>(&'f Frame<'p>);
+
+impl<'f, 'p> Entered<'f, 'p> {
+    #[inline]
+    fn new(frame: &'f Frame<'p>) -> Self {
+        CURRENT.with(|current| current.set(Some(NonNull::from(frame).cast())));
+        Self(frame)
+    }
+}
+
+impl Drop for Entered<'_, '_> {
+    #[inline]
+    fn drop(&mut self) {
+        CURRENT.with(|current| current.set(self.0.outer));
+    }
+}
+
+/// Whether one of this thread's transactions in progress has the pool.
 pub(crate) fn covers_here(pool: &PoolInner) -> bool {
-    CURRENT.with(Cell::get).is_some_and(|current| {
-        // SAFETY: set by `Tx::run` to its own `covered`, and reset before that goes away.
-        let covered = unsafe { current.cast::<Covered<'_>>().as_ref() };
-        covered.all().iter().any(|covered| core::ptr::eq(*covered, pool))
-    })
+    let mut at = CURRENT.with(Cell::get);
+    while let Some(frame) = at {
+        // SAFETY: `Entered` puts frames here only as long as they live, and each outlives those within.
+        let frame: &Frame<'_> = unsafe { frame.as_ref() };
+        if frame.covered.all().iter().any(|covered| core::ptr::eq(*covered, pool)) {
+            return true;
+        }
+        at = frame.outer;
+    }
+    false
 }
 
-/// Marks a thread's log as in use.
-pub(crate) struct Active<'a>(&'a ThreadLog);
+/// Marks a thread's log as in use. It borrows the mark alone: the context beside it is borrowed exclusively meanwhile.
+pub(crate) struct Active<'a>(&'a Cell<bool>);
 
 impl<'a> Active<'a> {
+    /// # Safety
+    /// The log is this thread's and lives during `'a`.
     #[inline]
-    pub(crate) fn new(log: &'a ThreadLog) -> Option<Self> {
-        if log.active.replace(true) { None } else { Some(Self(log)) }
+    pub(crate) unsafe fn new(log: NonNull<ThreadLog>) -> Option<Self> {
+        // SAFETY: the caller's.
+        let active = unsafe { &(*log.as_ptr()).active };
+        if active.replace(true) { None } else { Some(Self(active)) }
     }
 }
 
@@ -82,8 +115,7 @@ impl core::fmt::Debug for Active<'_> {
 impl Drop for Active<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.0.active.set(false);
-        CURRENT.with(|current| current.set(None));
+        self.0.set(false);
     }
 }
 
@@ -114,8 +146,8 @@ impl<'p> Tx<'p> {
         let first = covered.first();
         first.refuse_forked()?;
         let log = local::thread_log(&first.store)?;
-        // SAFETY: the log is this thread's, and lives as long as the store, which the pools keep open. Only the cell is used through this reference.
-        let Some(active) = Active::new(unsafe { log.as_ref() }) else {
+        // SAFETY: the log is this thread's, and lives as long as the store, which the pools keep open.
+        let Some(active) = (unsafe { Active::new(log) }) else {
             return Err(Error::WouldDeadlock { pool: first.handle.name().into(), by: "a transaction" }.into());
         };
         for pool in covered.all() {
@@ -128,10 +160,11 @@ impl<'p> Tx<'p> {
             }
         }
         first.store.store.check_usable().map_err(Error::from)?;
-        CURRENT.with(|current| current.set(Some(NonNull::from(&covered).cast())));
+        let frame = Frame { covered, outer: CURRENT.with(Cell::get) };
+        let _entered = Entered::new(&frame);
         let _guards = match covered {
             Covered::One(pool) => Guards::One(pool.lock.write()),
-            Covered::Many(pools) => Guards::Many(pools.iter().map(|pool| pool.lock.write()).collect()),
+            Covered::Many(pools) => Guards::Many(lock_all(pools)),
         };
         // SAFETY: `active` is what makes this the only user of the context.
         let Some(context) = (unsafe { &mut (*log.as_ptr()).context }) else {
@@ -143,6 +176,11 @@ impl<'p> Tx<'p> {
         let result = body(&mut tx);
         match result {
             Ok(value) => {
+                // The store may have been poisoned meanwhile, by the transaction itself when a pool could not grow: nothing is acknowledged then.
+                if let Err(error) = first.store.store.check_usable() {
+                    tx.raw.abort();
+                    return Err(Error::from(error).into());
+                }
                 tx.raw.commit().map_err(Error::from)?;
                 drop(active);
                 Ok(value)
@@ -157,10 +195,10 @@ impl<'p> Tx<'p> {
 
     /// The pool of the transaction that has a live block of this type at `addr`.
     #[inline]
-    fn owner_of(&self, addr: u64, type_id: TypeId) -> Option<&'p PoolInner> {
+    fn owner_of<T: Persist>(&self, addr: u64) -> Option<&'p PoolInner> {
         match self.covered.0 {
-            Covered::One(pool) => pool.is_live(addr, type_id).then_some(pool),
-            Covered::Many(pools) => pools.iter().copied().find(|pool| pool.is_live(addr, type_id)),
+            Covered::One(pool) => pool.is_live::<T>(addr).then_some(pool),
+            Covered::Many(pools) => pools.iter().copied().find(|pool| pool.is_live::<T>(addr)),
         }
     }
 
@@ -181,7 +219,7 @@ impl<'p> Tx<'p> {
     /// [`Error::Dangling`]; [`Error::Tx`] if the log is full.
     #[inline]
     pub fn get_mut<T: Persist>(&mut self, ptr: Ptr<T>) -> Result<&mut T> {
-        if self.owner_of(ptr.addr(), T::TYPE_ID).is_none() {
+        if self.owner_of::<T>(ptr.addr()).is_none() {
             return Err(dangling::<T>(ptr.addr()));
         }
         // SAFETY: a live block of type `T` in a pool that is locked for writing. The reference borrows the transaction exclusively, so no
@@ -218,7 +256,7 @@ impl<'p> Tx<'p> {
     /// As [`Tx::get_mut`].
     #[inline]
     pub fn set<T: Persist, F: Persist>(&mut self, ptr: Ptr<T>, field: FieldOffset<T, F>, value: F) -> Result<()> {
-        if self.owner_of(ptr.addr(), T::TYPE_ID).is_none() {
+        if self.owner_of::<T>(ptr.addr()).is_none() {
             return Err(dangling::<T>(ptr.addr()));
         }
         let place = ptr.field(field);
@@ -254,8 +292,47 @@ impl<'p> Tx<'p> {
     /// As [`Tx::alloc`]; [`Error::Dangling`] if `neighbour` is not alive.
     #[inline]
     pub fn alloc_beside<N: Persist, T: Persist>(&mut self, neighbour: Ptr<N>, value: T) -> Result<Ptr<T>> {
-        let pool = self.owner_of(neighbour.addr(), N::TYPE_ID).ok_or_else(|| dangling::<N>(neighbour.addr()))?;
+        let pool = self.owner_of::<N>(neighbour.addr()).ok_or_else(|| dangling::<N>(neighbour.addr()))?;
         self.alloc_covered(pool, value)
+    }
+
+    /// The pool of a value that is known to be alive in this transaction.
+    #[inline]
+    fn pool_of_live<N: Persist>(&self, live: Ptr<N>) -> Result<&'p PoolInner> {
+        match self.covered.0 {
+            Covered::One(pool) => Ok(pool),
+            Covered::Many(_) => self.owner_of::<N>(live.addr()).ok_or_else(|| dangling::<N>(live.addr())),
+        }
+    }
+
+    /// As [`Tx::alloc_beside`], for collections, which have just had `neighbour` checked.
+    ///
+    /// # Errors
+    /// As [`Tx::alloc`].
+    ///
+    /// # Safety
+    /// [`Reader::get`] gives `neighbour` in this transaction.
+    #[doc(hidden)]
+    #[inline]
+    pub unsafe fn alloc_near<N: Persist, T: Persist>(&mut self, neighbour: Ptr<N>, value: T) -> Result<Ptr<T>> {
+        let pool = self.pool_of_live(neighbour)?;
+        self.alloc_covered(pool, value)
+    }
+
+    /// As [`Tx::free`], for collections, whose links lead to live nodes in the pool of their header.
+    ///
+    /// # Errors
+    /// [`Error::Tx`] if the log is full.
+    ///
+    /// # Safety
+    /// [`Reader::get`] gives `neighbour` and `ptr` in this transaction; both lie in one pool.
+    #[doc(hidden)]
+    #[inline]
+    pub unsafe fn free_near<N: Persist, T: Persist>(&mut self, neighbour: Ptr<N>, ptr: Ptr<T>) -> Result<()> {
+        let pool = self.pool_of_live(neighbour)?;
+        // SAFETY: as in `free`.
+        unsafe { self.raw.free(&pool.heap, ptr.addr()).map_err(Error::from)? };
+        Ok(())
     }
 
     #[inline]
@@ -280,7 +357,7 @@ impl<'p> Tx<'p> {
     /// [`Error::Dangling`]; [`Error::Tx`] if this transaction has freed it already, or the log is full.
     #[inline]
     pub fn free<T: Persist>(&mut self, ptr: Ptr<T>) -> Result<()> {
-        let pool = self.owner_of(ptr.addr(), T::TYPE_ID).ok_or_else(|| dangling::<T>(ptr.addr()))?;
+        let pool = self.owner_of::<T>(ptr.addr()).ok_or_else(|| dangling::<T>(ptr.addr()))?;
         // SAFETY: the heap outlives the transaction. Whoever still has the pointer is told so, or finds another value of the type.
         unsafe { self.raw.free(&pool.heap, ptr.addr()).map_err(Error::from)? };
         Ok(())
@@ -324,7 +401,7 @@ impl<'p> Tx<'p> {
         let slot = pool.heap.root_slot(index)?;
         let entry = match root {
             Some(ptr) => {
-                if self.owner_of(ptr.addr(), T::TYPE_ID).is_none() {
+                if self.owner_of::<T>(ptr.addr()).is_none() {
                     return Err(dangling::<T>(ptr.addr()));
                 }
                 pool.know::<T>()?;
@@ -350,6 +427,16 @@ impl<'p> Tx<'p> {
         &mut self.raw
     }
 
+    /// Whether two values lie in one pool.
+    ///
+    /// # Errors
+    /// [`Error::Dangling`] if one of them is not alive.
+    pub fn in_one_pool<A: Persist, B: Persist>(&self, a: Ptr<A>, b: Ptr<B>) -> Result<bool> {
+        let first = self.owner_of::<A>(a.addr()).ok_or_else(|| dangling::<A>(a.addr()))?;
+        let second = self.owner_of::<B>(b.addr()).ok_or_else(|| dangling::<B>(b.addr()))?;
+        Ok(core::ptr::eq(first, second))
+    }
+
     /// A block for at least `len` values, zeroed, in the pool of `neighbour`. Its capacity is returned with it: as many values as fit.
     ///
     /// # Errors
@@ -363,20 +450,43 @@ impl<'p> Tx<'p> {
         neighbour: Ptr<N>,
         len: usize,
     ) -> Result<(Ptr<ArrayOf<T>>, usize)> {
-        let pool = self.owner_of(neighbour.addr(), N::TYPE_ID).ok_or_else(|| dangling::<N>(neighbour.addr()))?;
+        let pool = self.owner_of::<N>(neighbour.addr()).ok_or_else(|| dangling::<N>(neighbour.addr()))?;
         pool.know::<ArrayOf<T>>()?;
-        let bytes = (size_of::<T>().max(1) as u64)
+        let size = size_of::<T>().max(1);
+        let align = align_of::<T>().max(8) as u64;
+        let bytes = (size as u64)
             .checked_mul(len.max(1) as u64)
-            .ok_or(Error::OutOfBounds { index: len as u64, len: u64::MAX / size_of::<T>().max(1) as u64 })?;
-        // SAFETY: as in `alloc_covered`; the whole block, also what the size class adds, is zeroed.
+            .and_then(|bytes| cenote_heap::class::block_size(bytes, align))
+            .ok_or(Error::OutOfBounds { index: len as u64, len: isize::MAX as u64 / size as u64 })?;
+        // SAFETY: as in `alloc_covered`; the whole block, also what the size class adds, is asked for and zeroed: the pointer map of an array goes
+        // over all of it.
         unsafe {
-            let place = self
-                .raw
-                .alloc(&pool.heap, bytes, align_of::<T>().max(8) as u64, ArrayOf::<T>::TYPE_ID)
-                .map_err(Error::from)?;
+            let heap: &dyn Heap = &pool.heap;
+            let place = self.raw.alloc(heap, bytes, align, ArrayOf::<T>::TYPE_ID).map_err(Error::from)?;
             place.write_bytes(0, bytes as usize);
             let ptr = Ptr::from_non_null(place.cast::<ArrayOf<T>>());
-            Ok((ptr, len.max(1)))
+            Ok((ptr, bytes as usize / size))
+        }
+    }
+}
+
+/// Locks several pools. Nobody waits for one while holding another: whoever has a view of one of them can get at the others, and end it.
+pub(crate) fn lock_all<'p>(pools: &[&'p PoolInner]) -> Vec<RwLockWriteGuard<'p, ()>> {
+    let mut awaited = 0;
+    loop {
+        let mut guards = vec![pools[awaited].lock.write()];
+        let taken = pools.iter().enumerate().filter(|(i, _)| *i != awaited).find_map(|(i, pool)| {
+            match pool.lock.try_write() {
+                Some(guard) => {
+                    guards.push(guard);
+                    None
+                }
+                None => Some(i),
+            }
+        });
+        match taken {
+            Some(i) => awaited = i,
+            None => return guards,
         }
     }
 }
@@ -391,7 +501,7 @@ impl sealed::Sealed for Tx<'_> {}
 impl Reader for Tx<'_> {
     #[inline]
     fn get<T: Persist>(&self, ptr: Ptr<T>) -> Result<&T> {
-        if self.owner_of(ptr.addr(), T::TYPE_ID).is_none() {
+        if self.owner_of::<T>(ptr.addr()).is_none() {
             return Err(dangling::<T>(ptr.addr()));
         }
         // SAFETY: a live block of type `T` in a pool that is locked by this transaction, which is borrowed shared as long as the
@@ -402,7 +512,7 @@ impl Reader for Tx<'_> {
     #[inline]
     unsafe fn get_array<T: Persist>(&self, ptr: Ptr<ArrayOf<T>>, len: usize) -> Result<&[T]> {
         let pool = self
-            .owner_of(ptr.addr(), ArrayOf::<T>::TYPE_ID)
+            .owner_of::<ArrayOf<T>>(ptr.addr())
             .ok_or_else(|| dangling::<ArrayOf<T>>(ptr.addr()))?;
         // SAFETY: the transaction is borrowed shared, so nothing is written; written values by contract.
         unsafe { array(pool, ptr, len) }

@@ -1,0 +1,85 @@
+//! Where Cenote is measured: a fresh store in a temporary directory, by default on `/dev/shm`, at one level.
+//!
+//! At `power` the medium is told to flush and fence as if it were persistent memory, which `/dev/shm` is not: that is how
+//! persistent memory is emulated where there is none, for Cenote and for its peers alike.
+
+use crate::case::{Failure, POWER, PROCESS};
+use cenote::{Durability, FormatOptions, Medium, MediumOptions, OpenOptions, Pool, RealMedium, Store};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// What to measure, and where.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Parent of the temporary directories.
+    pub directory: PathBuf,
+    /// Whether sizes are small, to see that everything runs.
+    pub quick: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let shm = Path::new("/dev/shm");
+        let directory = if shm.is_dir() { shm.to_path_buf() } else { std::env::temp_dir() };
+        Self { directory, quick: false }
+    }
+}
+
+impl Settings {
+    /// A fresh temporary directory, removed when it is dropped.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn temporary(&self) -> Result<tempfile::TempDir, Failure> {
+        let made = tempfile::Builder::new().prefix("cenote-bench.").tempdir_in(&self.directory);
+        made.map_err(|error| format!("no directory in {}: {error}", self.directory.display()).into())
+    }
+}
+
+/// A store at one level, with one pool.
+#[derive(Debug)]
+pub struct Place {
+    /// The pool; closed before the store.
+    pub pool: Pool,
+    /// The store.
+    pub store: Store,
+    /// `process` or `power`.
+    pub level: &'static str,
+    _directory: tempfile::TempDir,
+}
+
+impl Place {
+    /// Makes and opens a store at this level.
+    ///
+    /// # Errors
+    /// What keeps it from being opened.
+    pub fn open(settings: &Settings, durability: Durability) -> Result<Self, Failure> {
+        let directory = settings.temporary()?;
+        let options = MediumOptions {
+            create: true,
+            force_power: durability == Durability::Power,
+            ..MediumOptions::default()
+        };
+        let medium: Arc<dyn Medium> = Arc::new(RealMedium::open(directory.path(), &options)?);
+        cenote_store::format(medium.clone(), &FormatOptions::default())?;
+        let store = Store::open_on(medium, &OpenOptions { durability: Some(durability), ..OpenOptions::default() })?;
+        let pool = store.pool("bench")?;
+        let level = match durability {
+            Durability::Process => PROCESS,
+            Durability::Power => POWER,
+        };
+        Ok(Self { pool, store, level, _directory: directory })
+    }
+
+    /// One store at each level.
+    ///
+    /// # Errors
+    /// As [`Place::open`].
+    pub fn both(settings: &Settings) -> Result<[Rc<Self>; 2], Failure> {
+        Ok([
+            Rc::new(Self::open(settings, Durability::Process)?),
+            Rc::new(Self::open(settings, Durability::Power)?),
+        ])
+    }
+}

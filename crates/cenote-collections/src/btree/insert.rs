@@ -1,0 +1,199 @@
+//! Insertion: where it fits, one slot and the permutation; else the leaf splits, and with it every full node above.
+
+use super::node::{Branch, CAPACITY, Entry, Inner, Leaf, Slots};
+use super::{BTreeHeader, BTreeMap, Path, branches, copy_of, refuse_height, whole};
+use crate::shared::{Range, log, log_with, open, range};
+use cenote::persist::Persist;
+use cenote::{Ptr, Result, Tx};
+
+/// A full inner node that splits: the node, the number of the child that split below it, the fresh node to its right.
+struct Split<K, V> {
+    node: Ptr<Inner<K, V>>,
+    at: usize,
+    right: Ptr<Inner<K, V>>,
+    /// Whether node and child are the last of their level: then nearly all stays left.
+    at_end: bool,
+}
+
+impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
+    /// Sets the value of a key and returns the old one. 3 entries; 1 if the key is there; where a leaf splits, the leaf whole and 1 or 2 allocations.
+    ///
+    /// A key that is there stays as it is, as in std.
+    ///
+    /// # Errors
+    /// As [`BTreeMap::len`], and [`cenote::Error::Tx`] if the pool or the log is full.
+    pub fn insert(self, tx: &mut Tx<'_>, key: K, value: V) -> Result<Option<V>> {
+        let header = *open(tx, self.header)?;
+        // SAFETY: a live header, whose links lead to live nodes in a pool that is held. What is written was logged, or is fresh.
+        unsafe {
+            let Some(path) = Path::find::<K>(&header, &key) else {
+                let leaf = tx.alloc_near(self.header, Leaf::new())?;
+                log_with(tx, leaf, &[range(self.header.as_ptr())])?;
+                Slots::push(place!(leaf, entries), Entry { key, value });
+                let (root_leaf, first, last) = (Some(leaf), Some(leaf), Some(leaf));
+                self.header.as_ptr().write(BTreeHeader {
+                    len: 1,
+                    root_leaf,
+                    first,
+                    last,
+                    ..BTreeHeader::EMPTY
+                });
+                return Ok(None);
+            };
+            let leaf = path.leaf;
+            let entries = place!(leaf, entries);
+            match leaf.as_ref().search::<K>(&key) {
+                Ok(at) => {
+                    let place = &raw mut (*Slots::place(entries, at)).value;
+                    log(tx, &[range(place)])?;
+                    Ok(Some(place.replace(value)))
+                }
+                Err(at) if leaf.as_ref().len() < CAPACITY => {
+                    let [slot, permutation] = Slots::insert_ranges(entries);
+                    log(tx, &[slot, permutation, range(place!(self.header, len))])?;
+                    Slots::insert(entries, at, Entry { key, value });
+                    (*self.header.as_ptr()).len += 1;
+                    Ok(None)
+                }
+                Err(at) => self.split(tx, &header, &path, at, Entry { key, value }).map(|()| None),
+            }
+        }
+    }
+
+    /// Adds what the iterator yields, one entry after the other.
+    ///
+    /// # Errors
+    /// As [`BTreeMap::insert`]; entries before the one that failed are in the map.
+    pub fn extend(self, tx: &mut Tx<'_>, entries: impl IntoIterator<Item = (K, V)>) -> Result<()> {
+        entries.into_iter().try_for_each(|(key, value)| self.insert(tx, key, value).map(drop))
+    }
+
+    /// Inserts at position `at` of the full leaf at the end of the path.
+    ///
+    /// # Safety
+    /// `header` is what the live header says, and the path leads through its nodes.
+    #[cold]
+    unsafe fn split(
+        self,
+        tx: &mut Tx<'_>,
+        header: &BTreeHeader<K, V>,
+        path: &Path<K, V>,
+        at: usize,
+        entry: Entry<K, V>,
+    ) -> Result<()> {
+        let leaf = path.leaf;
+        // SAFETY: live nodes; fresh ones are written freely, others after they were logged. Between the first write and the last nothing fails.
+        unsafe {
+            // 1. Which inner nodes split, and whether the tree becomes higher.
+            let next = leaf.as_ref().next;
+            let append = at == CAPACITY && next.is_none();
+            let mut splits: Vec<Split<K, V>> = Vec::new();
+            let mut level = header.height as usize;
+            let parent = loop {
+                let Some((node, at)) = level.checked_sub(1).and_then(|above| path.step(above)) else {
+                    break None;
+                };
+                if node.as_ref().len() < CAPACITY {
+                    break Some((node, at));
+                }
+                level -= 1;
+                let over_leaves = splits.is_empty();
+                let right = tx.alloc_near(self.header, Inner::new(over_leaves, None))?;
+                splits.push(Split { node, at, right, at_end: append && at == CAPACITY });
+            };
+            let right = tx.alloc_near(self.header, Leaf::new())?;
+            let root = match parent {
+                Some(_) => None,
+                None => {
+                    refuse_height(header.height)?;
+                    Some(tx.alloc_near(self.header, Inner::new(header.height == 0, header.root()))?)
+                }
+            };
+
+            // 2. What is going to be written.
+            let mut ranges: Vec<Range> = Vec::with_capacity(8);
+            ranges.push(range(place!(leaf, next)));
+            if !append {
+                ranges.push(whole(place!(leaf, entries)));
+            }
+            ranges.push(match (next, root) {
+                (Some(_), None) => range(place!(self.header, len)),
+                _ => range(self.header.as_ptr()),
+            });
+            if let Some(next) = next {
+                ranges.push(range(place!(next, previous)));
+            }
+            ranges.extend(splits.iter().map(|split| whole(branches!(split.node))));
+            if let Some((parent, _)) = parent {
+                ranges.extend(Slots::insert_ranges(branches!(parent)));
+            }
+            if let Err(error) = log(tx, &ranges) {
+                // Best effort, so that whoever goes on leaks nothing; a full log may refuse this too.
+                let _ = tx.free(right);
+                root.map(|root| tx.free(root).is_ok());
+                splits.iter().for_each(|split| drop(tx.free(split.right)));
+                return Err(error);
+            }
+
+            // 3. The leaf.
+            split_slots(
+                place!(leaf, entries),
+                place!(right, entries),
+                at,
+                entry,
+                if append { CAPACITY } else { 8 },
+            );
+            (*right.as_ptr()).next = next;
+            (*right.as_ptr()).previous = Some(leaf);
+            (*leaf.as_ptr()).next = Some(right);
+            let header = self.header.as_ptr();
+            match next {
+                Some(next) => (*next.as_ptr()).previous = Some(right),
+                None => (*header).last = Some(right),
+            }
+            (*header).len += 1;
+
+            // 4. The branch to the new leaf goes up, through nodes that split, to one that has room or to a new root.
+            let key = copy_of(&raw const (*Slots::place(place!(right, entries), 0)).key);
+            let mut branch = Branch { key, child: Some(right) };
+            for split in &splits {
+                let (node, fresh) = (branches!(split.node), branches!(split.right));
+                split_slots(node, fresh, split.at, branch, if split.at_end { CAPACITY - 1 } else { 8 });
+                // The first branch of the right node goes up: its child becomes that node's first.
+                let Branch { key, child } = Slots::remove(fresh, 0);
+                (*split.right.as_ptr()).first = child;
+                branch = Branch { key, child: Some(split.right.cast()) };
+            }
+            match (parent, root) {
+                (Some((parent, at)), _) => Slots::insert(branches!(parent), at, branch),
+                (None, Some(root)) => {
+                    Slots::push(branches!(root), branch);
+                    (*header).height += 1;
+                    (*header).root_leaf = None;
+                    (*header).root_inner = Some(root);
+                }
+                (None, None) => unreachable!("without a parent there is a new root"),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Inserts `entry` at position `at` of a full node, of which the first `keep` entries, the new one counted, stay, and the others go to the empty node `right`.
+///
+/// # Safety
+/// Both are live and logged or fresh; where `keep` is 15 and `at` too, `left` need not be, since it is not written.
+unsafe fn split_slots<S>(left: *mut Slots<S>, right: *mut Slots<S>, at: usize, entry: S, keep: usize) {
+    // SAFETY: positions below the length of a full node; `right` gets at most 15.
+    unsafe {
+        let stay = if at < keep { keep - 1 } else { keep };
+        for _ in stay..CAPACITY {
+            Slots::push(right, Slots::remove(left, stay));
+        }
+        if at < keep {
+            Slots::insert(left, at, entry);
+        } else {
+            Slots::insert(right, at - keep, entry);
+        }
+    }
+}

@@ -1,0 +1,479 @@
+//! [`ForwardList`], a singly linked list that knows its end: a stack and a queue at 8 bytes an element.
+//!
+//! ```text
+//! header:  first | len | last            node:  next | value
+//! ```
+//!
+//! Invariant: `first` and `last` are both `None` and `len` is 0, or following `next` from `first` visits `len` live nodes and ends at `last`.
+
+use crate::shared::{DESTROYED, Header, log, log_with, open, range, span};
+use cenote::persist::Persist;
+use cenote::{Ptr, Reader, Result, Tx};
+use core::iter::FusedIterator;
+use core::marker::PhantomData;
+
+#[repr(C)]
+pub(crate) struct ForwardListHeader<T> {
+    first: Option<Ptr<Node<T>>>,
+    len: u64,
+    last: Option<Ptr<Node<T>>>,
+}
+
+#[repr(C)]
+pub(crate) struct Node<T> {
+    next: Option<Ptr<Node<T>>>,
+    value: T,
+}
+
+impl<T> Clone for ForwardListHeader<T> {
+    #[inline]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for ForwardListHeader<T> {}
+
+impl<T: Persist> Header for ForwardListHeader<T> {
+    #[inline]
+    fn len(&self) -> u64 {
+        self.len
+    }
+}
+
+persist_block!(
+    "cenote/ForwardListHeader",
+    ForwardListHeader<T> { first: Option<Ptr<Node<T>>>, len: u64, last: Option<Ptr<Node<T>>> }
+);
+persist_block!("cenote/ForwardListNode", Node<T> { next: Option<Ptr<Node<T>>>, value: T });
+
+/// A singly linked list; see the [crate] for handles. The methods are named as those of [`std::collections::LinkedList`]; what would take a walk
+/// from the start (`pop_back`, say) is left out.
+#[repr(transparent)]
+pub struct ForwardList<T> {
+    header: Ptr<ForwardListHeader<T>>,
+}
+
+persist_handle!("cenote/ForwardList", ForwardList<T>, ForwardListHeader<T>);
+
+const fn empty<T>() -> ForwardListHeader<T> {
+    ForwardListHeader { first: None, len: 0, last: None }
+}
+
+impl<T: Persist> ForwardList<T> {
+    /// An empty list in the transaction's first pool.
+    ///
+    /// # Errors
+    /// As [`Tx::alloc`].
+    pub fn new(tx: &mut Tx<'_>) -> Result<Self> {
+        Ok(Self { header: tx.alloc(empty())? })
+    }
+
+    /// An empty list in the pool that `neighbour` lies in.
+    ///
+    /// # Errors
+    /// As [`Tx::alloc_beside`].
+    pub fn new_beside<N: Persist>(tx: &mut Tx<'_>, neighbour: Ptr<N>) -> Result<Self> {
+        Ok(Self { header: tx.alloc_beside(neighbour, empty())? })
+    }
+
+    /// Number of elements.
+    ///
+    /// # Errors
+    /// [`cenote::Error::Dangling`] if the handle is stale; so it is with every method.
+    #[inline]
+    pub fn len(self, reader: &impl Reader) -> Result<usize> {
+        Ok(open(reader, self.header)?.len as usize)
+    }
+
+    /// Whether there is no element.
+    ///
+    /// # Errors
+    /// As [`ForwardList::len`].
+    pub fn is_empty(self, reader: &impl Reader) -> Result<bool> {
+        Ok(self.len(reader)? == 0)
+    }
+
+    /// The first element.
+    ///
+    /// # Errors
+    /// As [`ForwardList::len`].
+    pub fn front(self, reader: &impl Reader) -> Result<Option<&T>> {
+        // SAFETY: links of a live header lead to live nodes; the reader is borrowed as long as the reference.
+        Ok(open(reader, self.header)?.first.map(|node| unsafe { &node.as_ref().value }))
+    }
+
+    /// The last element.
+    ///
+    /// # Errors
+    /// As [`ForwardList::len`].
+    pub fn back(self, reader: &impl Reader) -> Result<Option<&T>> {
+        // SAFETY: as in `front`.
+        Ok(open(reader, self.header)?.last.map(|node| unsafe { &node.as_ref().value }))
+    }
+
+    /// The first element, to be changed: logged whole. 1 entry.
+    ///
+    /// # Errors
+    /// As [`ForwardList::len`], and [`cenote::Error::Tx`] if the log is full.
+    pub fn front_mut<'t>(self, tx: &'t mut Tx<'_>) -> Result<Option<&'t mut T>> {
+        let first = open(tx, self.header)?.first;
+        // SAFETY: a node of a live header.
+        first.map(|node| unsafe { value_mut(tx, node) }).transpose()
+    }
+
+    /// Adds an element at the beginning. 1 allocation, 1 entry.
+    ///
+    /// # Errors
+    /// As [`ForwardList::len`], and [`cenote::Error::Tx`] if the pool or the log is full.
+    #[inline]
+    pub fn push_front(self, tx: &mut Tx<'_>, value: T) -> Result<()> {
+        // SAFETY: the beginning of a list whose header is checked.
+        unsafe {
+            let first = open(tx, self.header)?.first;
+            self.insert_between(tx, None, first, value)?;
+        }
+        Ok(())
+    }
+
+    /// Adds an element at the end. 1 allocation, 2 entries.
+    ///
+    /// # Errors
+    /// As [`ForwardList::push_front`].
+    #[inline]
+    pub fn push_back(self, tx: &mut Tx<'_>, value: T) -> Result<()> {
+        // SAFETY: the end of a list whose header is checked.
+        unsafe {
+            let last = open(tx, self.header)?.last;
+            self.insert_between(tx, last, None, value)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the first element. 1 free, 1 entry.
+    ///
+    /// # Errors
+    /// As [`ForwardList::front_mut`].
+    #[inline]
+    pub fn pop_front(self, tx: &mut Tx<'_>) -> Result<Option<T>> {
+        let first = open(tx, self.header)?.first;
+        // SAFETY: the first node of a live header, which none precedes.
+        first.map(|node| unsafe { self.remove_after(tx, None, node) }).transpose()
+    }
+
+    /// All elements, from the first.
+    ///
+    /// # Errors
+    /// As [`ForwardList::len`].
+    pub fn iter<'r>(self, reader: &'r impl Reader) -> Result<Iter<'r, T>> {
+        let ForwardListHeader { first, len, .. } = *open(reader, self.header)?;
+        Ok(Iter { next: first, remaining: len as usize, elements: PhantomData })
+    }
+
+    /// Whether an element equals `value`.
+    ///
+    /// # Errors
+    /// As [`ForwardList::len`].
+    pub fn contains(self, reader: &impl Reader, value: &T) -> Result<bool>
+    where
+        T: PartialEq,
+    {
+        Ok(self.iter(reader)?.any(|element| element == value))
+    }
+
+    /// Adds what the iterator yields at the end, one after the other.
+    ///
+    /// # Errors
+    /// As [`ForwardList::push_back`]; elements before the one that failed are in the list.
+    pub fn extend(self, tx: &mut Tx<'_>, values: impl IntoIterator<Item = T>) -> Result<()> {
+        values.into_iter().try_for_each(|value| self.push_back(tx, value))
+    }
+
+    /// Moves all elements of `other` to the end of this list. In constant time if both lie in one pool: 3 entries. Nothing happens if both are the same list.
+    ///
+    /// # Errors
+    /// As [`ForwardList::push_back`]. If the lists are in two pools and one is full, some elements have moved.
+    pub fn append(self, tx: &mut Tx<'_>, other: Self) -> Result<()> {
+        let ours = *open(tx, self.header)?;
+        let theirs = *open(tx, other.header)?;
+        if self == other || theirs.first.is_none() {
+            return Ok(());
+        }
+        if !tx.in_one_pool(self.header, other.header)? {
+            while let Some(value) = other.pop_front(tx)? {
+                self.push_back(tx, value)?;
+            }
+            return Ok(());
+        }
+        // SAFETY: headers and nodes are live and of one pool, which is held. After the writes every node belongs to this list.
+        unsafe {
+            let link = ours.last.map_or(place!(self.header, first), |last| place!(last, next));
+            log(tx, &[range(self.header.as_ptr()), range(other.header.as_ptr()), range(link)])?;
+            *link = theirs.first;
+            self.header.as_ptr().write(ForwardListHeader {
+                first: ours.first.or(theirs.first),
+                len: ours.len + theirs.len,
+                last: theirs.last,
+            });
+            other.header.as_ptr().write(empty());
+        }
+        Ok(())
+    }
+
+    /// A cursor before the first element.
+    ///
+    /// # Errors
+    /// As [`ForwardList::len`].
+    pub fn cursor_mut<'t, 'p>(self, tx: &'t mut Tx<'p>) -> Result<CursorMut<'t, 'p, T>> {
+        open(tx, self.header)?;
+        Ok(CursorMut { tx, list: self, current: None })
+    }
+
+    /// Keeps the elements for which `keep` says so. 2 entries, and a fence at `power`, for each one removed.
+    ///
+    /// # Errors
+    /// As [`ForwardList::front_mut`]; elements up to the one that failed have been looked at.
+    pub fn retain(self, tx: &mut Tx<'_>, mut keep: impl FnMut(&T) -> bool) -> Result<()> {
+        let mut cursor = self.cursor_mut(tx)?;
+        while let Some(value) = cursor.peek_next() {
+            if keep(value) {
+                cursor.move_next();
+            } else {
+                cursor.remove_next()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes all elements. 1 entry, and 1 free for each element.
+    ///
+    /// # Errors
+    /// As [`ForwardList::front_mut`]. The list is empty then, but blocks that could not be given back are leaked if the transaction commits.
+    pub fn clear(self, tx: &mut Tx<'_>) -> Result<()> {
+        self.empty_to(tx, 0)
+    }
+
+    /// Frees the list with all its nodes. Every handle to it is stale from now on.
+    ///
+    /// # Errors
+    /// As [`ForwardList::clear`].
+    pub fn destroy(self, tx: &mut Tx<'_>) -> Result<()> {
+        self.empty_to(tx, DESTROYED)?;
+        tx.free(self.header)
+    }
+
+    /// Unlinks all nodes, with `len` in the header, and then frees them.
+    fn empty_to(self, tx: &mut Tx<'_>, len: u64) -> Result<()> {
+        let ForwardListHeader { first, .. } = *open(tx, self.header)?;
+        // SAFETY: the header is live; nodes are reachable only through it, so nothing leads to them after the write. Freed blocks stay as they are until commit.
+        unsafe {
+            log(tx, &[range(self.header.as_ptr())])?;
+            self.header.as_ptr().write(ForwardListHeader { len, ..empty() });
+            let mut next = first;
+            while let Some(node) = next {
+                next = node.as_ref().next;
+                tx.free_near(self.header, node)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Inserts between two neighbours, `None` being the ends.
+    ///
+    /// # Safety
+    /// The header is live and the transaction holds its pool; `before` and `after` are neighbouring nodes of the list, or its end.
+    #[inline]
+    unsafe fn insert_between(
+        self,
+        tx: &mut Tx<'_>,
+        before: Option<Ptr<Node<T>>>,
+        after: Option<Ptr<Node<T>>>,
+        value: T,
+    ) -> Result<Ptr<Node<T>>> {
+        let header = self.header;
+        // SAFETY: the header is live by contract.
+        let node = unsafe { tx.alloc_near(header, Node { next: after, value })? };
+        // SAFETY: live blocks of a held pool by contract. The node is written, and everything else logged, before the first link leads to it.
+        unsafe {
+            let link = before.map_or(place!(header, first), |before| place!(before, next));
+            match (before, after) {
+                (Some(_), None) => {
+                    log_with(tx, node, &[range(link), span(place!(header, len), place!(header, last))])?;
+                }
+                (None, Some(_)) => log_with(tx, node, &[span(link, place!(header, len))])?,
+                (None, None) => log_with(tx, node, &[range(header.as_ptr())])?,
+                (Some(_), Some(_)) => log_with(tx, node, &[range(link), range(place!(header, len))])?,
+            }
+            *link = Some(node);
+            if after.is_none() {
+                (*header.as_ptr()).last = Some(node);
+            }
+            (*header.as_ptr()).len += 1;
+        }
+        Ok(node)
+    }
+
+    /// Takes out and frees `node`, which follows `before` (`None`: the header).
+    ///
+    /// # Safety
+    /// The header is live and the transaction holds its pool; the nodes are neighbours in the list.
+    #[inline]
+    unsafe fn remove_after(
+        self,
+        tx: &mut Tx<'_>,
+        before: Option<Ptr<Node<T>>>,
+        node: Ptr<Node<T>>,
+    ) -> Result<T> {
+        let header = self.header;
+        // SAFETY: live blocks of a held pool by contract; freed blocks stay as they are until commit, and no link leads to the node after the writes.
+        unsafe {
+            let after = (*node.as_ptr()).next;
+            let link = before.map_or(place!(header, first), |before| place!(before, next));
+            match (before, after) {
+                (None, Some(_)) => log(tx, &[span(link, place!(header, len))])?,
+                (None, None) => log(tx, &[range(header.as_ptr())])?,
+                (Some(_), Some(_)) => log(tx, &[range(link), range(place!(header, len))])?,
+                (Some(_), None) => log(tx, &[range(link), span(place!(header, len), place!(header, last))])?,
+            }
+            tx.free_near(header, node)?;
+            *link = after;
+            if after.is_none() {
+                (*header.as_ptr()).last = before;
+            }
+            (*header.as_ptr()).len -= 1;
+            Ok((&raw const (*node.as_ptr()).value).read())
+        }
+    }
+}
+
+/// The value of a node, logged.
+///
+/// # Safety
+/// A live node of a pool that the transaction holds.
+unsafe fn value_mut<'t, T: Persist>(tx: &'t mut Tx<'_>, node: Ptr<Node<T>>) -> Result<&'t mut T> {
+    // SAFETY: live by contract; the reference borrows the transaction exclusively, so there is no other one.
+    unsafe {
+        let value = place!(node, value);
+        log(tx, &[range(value)])?;
+        Ok(&mut *value)
+    }
+}
+
+/// A place in a [`ForwardList`]: before the first element, or on one. It borrows the transaction, so nothing else changes the list meanwhile.
+pub struct CursorMut<'t, 'p, T> {
+    tx: &'t mut Tx<'p>,
+    list: ForwardList<T>,
+    current: Option<Ptr<Node<T>>>,
+}
+
+impl<T: Persist> CursorMut<'_, '_, T> {
+    fn next_node(&self) -> Option<Ptr<Node<T>>> {
+        // SAFETY: header and node were live when the cursor came to them, and only the cursor has had the transaction since.
+        unsafe {
+            match self.current {
+                Some(node) => node.as_ref().next,
+                None => self.list.header.as_ref().first,
+            }
+        }
+    }
+
+    /// The current element; `None` before the first.
+    #[must_use]
+    pub fn current(&self) -> Option<&T> {
+        // SAFETY: a node of the list; it is not changed as long as the cursor is borrowed.
+        self.current.map(|node| unsafe { &node.as_ref().value })
+    }
+
+    /// The current element, to be changed: logged whole. 1 entry.
+    ///
+    /// # Errors
+    /// [`cenote::Error::Tx`] if the log is full.
+    pub fn current_mut(&mut self) -> Result<Option<&mut T>> {
+        let tx = &mut *self.tx;
+        // SAFETY: a node of the list, in a pool that the transaction holds.
+        self.current.map(|node| unsafe { value_mut(tx, node) }).transpose()
+    }
+
+    /// The element after the current one.
+    #[must_use]
+    pub fn peek_next(&self) -> Option<&T> {
+        // SAFETY: a node of the list; it is not changed as long as the cursor is borrowed.
+        self.next_node().map(|node| unsafe { &node.as_ref().value })
+    }
+
+    /// To the next element. Stays, and returns `false`, if there is none.
+    pub fn move_next(&mut self) -> bool {
+        let next = self.next_node();
+        if next.is_some() {
+            self.current = next;
+        }
+        next.is_some()
+    }
+
+    /// Inserts after the current element. 1 allocation, 2 entries.
+    ///
+    /// # Errors
+    /// As [`ForwardList::push_back`].
+    pub fn insert_after(&mut self, value: T) -> Result<()> {
+        let next = self.next_node();
+        // SAFETY: neighbours in a live list.
+        unsafe { self.list.insert_between(self.tx, self.current, next, value)? };
+        Ok(())
+    }
+
+    /// Removes the element after the current one. 1 free, 2 entries.
+    ///
+    /// # Errors
+    /// [`cenote::Error::Tx`] if the log is full.
+    pub fn remove_next(&mut self) -> Result<Option<T>> {
+        let Some(next) = self.next_node() else { return Ok(None) };
+        // SAFETY: neighbours in a live list.
+        unsafe { self.list.remove_after(self.tx, self.current, next).map(Some) }
+    }
+}
+
+impl<T> core::fmt::Debug for CursorMut<'_, '_, T> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "CursorMut({:?})", self.list)
+    }
+}
+
+/// Iterates over a [`ForwardList`].
+pub struct Iter<'r, T> {
+    next: Option<Ptr<Node<T>>>,
+    remaining: usize,
+    elements: PhantomData<&'r T>,
+}
+
+impl<'r, T> Iterator for Iter<'r, T> {
+    type Item = &'r T;
+
+    #[inline]
+    fn next(&mut self) -> Option<&'r T> {
+        // SAFETY: a live node: nothing changes while the reader is borrowed.
+        let node: &'r Node<T> = unsafe { self.next?.as_ref() };
+        self.next = node.next;
+        self.remaining -= 1;
+        Some(&node.value)
+    }
+
+    #[inline]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.remaining, Some(self.remaining))
+    }
+}
+
+impl<T> ExactSizeIterator for Iter<'_, T> {}
+impl<T> FusedIterator for Iter<'_, T> {}
+
+impl<T> Clone for Iter<'_, T> {
+    fn clone(&self) -> Self {
+        Self { ..*self }
+    }
+}
+
+impl<T: core::fmt::Debug> core::fmt::Debug for Iter<'_, T> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_list().entries(self.clone()).finish()
+    }
+}

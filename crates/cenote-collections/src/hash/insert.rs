@@ -1,0 +1,373 @@
+//! Insertion, and the split of one bucket that goes with it when the map is full enough.
+//!
+//! A split is decided and hashed first (the caller's code runs here), then the new bucket is built of fresh pages, then everything is logged with one fence,
+//! then the entries that moved are cleared in the old bucket and the new bucket is linked.
+
+use super::page::{Directory, Entry, FAN_OUT, FAN_OUT_BITS, Page, SLOTS, Segment, Set, Tags};
+use super::{HashHeader, HashMap, bucket_of, child_of};
+use crate::shared::{Range, log, log_with, open, range, span};
+use cenote::persist::Persist;
+use cenote::{Ptr, Result, Tx};
+use core::hash::Hash;
+
+/// Entries of a page up to this size are logged with their page, larger ones one by one.
+const WHOLE_SIZE_MAX: usize = 64;
+
+/// A bucket that is going to be split.
+struct Split<K, V> {
+    /// Number of the new bucket.
+    bucket: u64,
+    /// Pages of the old bucket, with the slots whose entries move.
+    moves: Vec<(Ptr<Page<K, V>>, Set)>,
+}
+
+/// Where the new entry goes.
+enum Target<K, V> {
+    /// An unused slot.
+    Slot(Ptr<Page<K, V>>, usize),
+    /// A fresh page, in front of those that this link leads to.
+    Page(Ptr<Page<K, V>>, *mut Option<Ptr<Page<K, V>>>),
+    /// The new bucket; it is there already.
+    Done,
+}
+
+/// How the new bucket gets into the tree.
+struct Grown<K, V> {
+    /// Its pages.
+    first: Option<Ptr<Page<K, V>>>,
+    attach: Attach<K, V>,
+}
+
+/// Where a new bucket is linked.
+enum Attach<K, V> {
+    /// In a segment that is there.
+    Segment(*mut Option<Ptr<Page<K, V>>>),
+    /// In a fresh segment, with fresh directories above it, linked here.
+    Child(*mut Option<Ptr<Segment<K, V>>>, Ptr<Segment<K, V>>),
+    /// The same, as second child of a fresh root.
+    Root(Ptr<Directory<K, V>>),
+}
+
+impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
+    /// Sets the value of a key and returns the old one. 3 entries; 1 if the key is there; more where a bucket splits, or its pages are full (1 allocation).
+    ///
+    /// A key that is there stays as it is, as in std.
+    ///
+    /// # Errors
+    /// As [`HashMap::len`], and [`cenote::Error::Tx`] if the pool or the log is full.
+    pub fn insert(self, tx: &mut Tx<'_>, key: K, value: V) -> Result<Option<V>> {
+        let header = *open(tx, self.header)?;
+        let hash = header.hash(&key);
+        let entry = Entry { key, value };
+        // SAFETY: a live header, whose links lead to live blocks of a pool that is held. What is written was logged, or is fresh.
+        unsafe {
+            if let Some((page, slot)) = header.find::<K>(hash, &entry.key) {
+                let place = &raw mut (*Page::place(page, slot)).value;
+                log(tx, &[range(place)])?;
+                return Ok(Some(place.replace(entry.value)));
+            }
+            if (header.len + 1) * 2 > header.buckets * SLOTS as u64 && header.root().is_some() {
+                self.insert_and_split(tx, &header, hash, entry)?;
+                return Ok(None);
+            }
+            let len = place!(self.header, len);
+            match header.link(bucket_of(hash, header.buckets)) {
+                Some(link) => match unused(*link) {
+                    Some((page, slot)) => {
+                        log(tx, &[range(Page::place(page, slot)), range(place!(page, tags)), range(len)])?;
+                        Page::put(page, slot, Tags::of(hash), entry);
+                    }
+                    None => {
+                        let page = self.fresh_page(tx, *link, hash, entry)?;
+                        log_with(tx, page, &[range(link), range(len)])?;
+                        *link = Some(page);
+                    }
+                },
+                None => {
+                    // The first entry ever: bucket 0.
+                    let page = self.fresh_page(tx, None, hash, entry)?;
+                    let mut pages = [None; FAN_OUT];
+                    pages[0] = Some(page);
+                    let segment = tx.alloc_near(self.header, Segment { pages })?;
+                    log(tx, &[range(self.header.as_ptr())])?;
+                    (*self.header.as_ptr()).segment = Some(segment);
+                }
+            }
+            *len += 1;
+        }
+        Ok(None)
+    }
+
+    /// Adds what the iterator yields, one entry after the other.
+    ///
+    /// # Errors
+    /// As [`HashMap::insert`]; entries before the one that failed are in the map.
+    pub fn extend(self, tx: &mut Tx<'_>, entries: impl IntoIterator<Item = (K, V)>) -> Result<()> {
+        entries.into_iter().try_for_each(|(key, value)| self.insert(tx, key, value).map(drop))
+    }
+
+    /// A fresh page with one entry.
+    ///
+    /// # Safety
+    /// The header is live.
+    unsafe fn fresh_page(
+        self,
+        tx: &mut Tx<'_>,
+        next: Option<Ptr<Page<K, V>>>,
+        hash: u64,
+        entry: Entry<K, V>,
+    ) -> Result<Ptr<Page<K, V>>> {
+        // SAFETY: the header is live by contract; the page is fresh and empty.
+        unsafe {
+            let page = tx.alloc_near(self.header, Page::new(next))?;
+            Page::put(page, 0, Tags::of(hash), entry);
+            Ok(page)
+        }
+    }
+
+    /// Inserts an entry whose key is not there, and splits one bucket.
+    ///
+    /// # Safety
+    /// `header` is what the live header says; the map has its first segment.
+    unsafe fn insert_and_split(
+        self,
+        tx: &mut Tx<'_>,
+        header: &HashHeader<K, V>,
+        hash: u64,
+        entry: Entry<K, V>,
+    ) -> Result<()> {
+        // SAFETY: live blocks of a pool that is held. What is written was logged, or is fresh; between the first write and the last nothing fails.
+        unsafe {
+            // 1. What moves. The caller's `Hash` runs here for the last time.
+            let split = plan(header);
+            let home = bucket_of(hash, header.buckets + 1);
+
+            // 2. Fresh blocks.
+            let mut entry = Some(entry);
+            let newcomer = if home == split.bucket { entry.take() } else { None };
+            let first = self.build_bucket(tx, &split, newcomer.map(|entry| (Tags::of(hash), entry)))?;
+            let grown = Grown { first, attach: self.build_link(tx, header, split.bucket, first)? };
+            let target = match &entry {
+                None => Target::Done,
+                Some(_) => match self.find_target(header, &split, home) {
+                    Some((page, slot)) => Target::Slot(page, slot),
+                    None => {
+                        let Some(link) = header.link(home) else {
+                            unreachable!("every bucket but the first has a segment")
+                        };
+                        Target::Page(tx.alloc_near(self.header, Page::new(*link))?, link)
+                    }
+                },
+            };
+
+            // 3. The log.
+            let mut ranges: Vec<Range> = Vec::with_capacity(12);
+            for &(page, moved) in split.moves.iter().filter(|(_, moved)| !moved.is_empty()) {
+                if size_of::<Entry<K, V>>() <= WHOLE_SIZE_MAX {
+                    ranges.push(range(page.as_ptr()));
+                } else {
+                    ranges.push(range(place!(page, tags)));
+                    ranges.extend(moved.map(|slot| range(Page::place(page, slot))));
+                }
+            }
+            match target {
+                Target::Slot(page, slot) => {
+                    ranges.extend([range(Page::place(page, slot)), range(place!(page, tags))]);
+                }
+                Target::Page(_, link) => ranges.push(range(link)),
+                Target::Done => {}
+            }
+            match grown.attach {
+                Attach::Segment(link) => ranges.push(range(link)),
+                Attach::Child(link, _) => ranges.push(range(link)),
+                Attach::Root(_) => ranges.push(range(self.header.as_ptr())),
+            }
+            ranges.push(span(place!(self.header, len), place!(self.header, buckets)));
+            log(tx, &ranges)?;
+
+            // 4. The writes.
+            for &(page, moved) in &split.moves {
+                for slot in moved {
+                    Page::place(page, slot).write_bytes(0, 1);
+                }
+                (*page.as_ptr()).tags = page.as_ref().tags.without(moved);
+            }
+            if let Some(entry) = entry {
+                match target {
+                    Target::Slot(page, slot) => Page::put(page, slot, Tags::of(hash), entry),
+                    Target::Page(page, link) => {
+                        Page::put(page, 0, Tags::of(hash), entry);
+                        *link = Some(page);
+                    }
+                    Target::Done => {}
+                }
+            }
+            let header = &mut *self.header.as_ptr();
+            match grown.attach {
+                Attach::Segment(link) => *link = grown.first,
+                Attach::Child(link, child) => *link = Some(child),
+                Attach::Root(root) => {
+                    header.height += 1;
+                    header.segment = None;
+                    header.directory = Some(root);
+                }
+            }
+            header.buckets += 1;
+            header.len += 1;
+        }
+        Ok(())
+    }
+
+    /// The pages of the new bucket: copies of what moves, and the new entry if it belongs there.
+    ///
+    /// # Safety
+    /// The split is of this map.
+    unsafe fn build_bucket(
+        self,
+        tx: &mut Tx<'_>,
+        split: &Split<K, V>,
+        newcomer: Option<(u8, Entry<K, V>)>,
+    ) -> Result<Option<Ptr<Page<K, V>>>> {
+        let mut first: Option<Ptr<Page<K, V>>> = None;
+        // SAFETY: slots in use of live pages; pages written to are fresh.
+        unsafe {
+            let moved = split.moves.iter().flat_map(|&(page, moved)| {
+                moved.map(move |slot| (page.as_ref().tags.tag(slot), Page::place(page, slot).read()))
+            });
+            for (tag, entry) in moved.chain(newcomer) {
+                let (page, slot) =
+                    match first.and_then(|page| Some((page, page.as_ref().tags.unused().first()?))) {
+                        Some(place) => place,
+                        None => (tx.alloc_near(self.header, Page::new(first))?, 0),
+                    };
+                Page::put(page, slot, tag, entry);
+                first = Some(page);
+            }
+        }
+        Ok(first)
+    }
+
+    /// Where the new bucket will be linked: fresh segment and directories, if it is the first below them.
+    ///
+    /// # Safety
+    /// `header` is what the live header says; `bucket` is its number of buckets.
+    unsafe fn build_link(
+        self,
+        tx: &mut Tx<'_>,
+        header: &HashHeader<K, V>,
+        bucket: u64,
+        first: Option<Ptr<Page<K, V>>>,
+    ) -> Result<Attach<K, V>> {
+        // SAFETY: live blocks of the levels that the height says; those written to are fresh.
+        unsafe {
+            let height = header.height as u32;
+            let Some(mut node) = header.root() else { unreachable!("a map that grows has a segment") };
+            if bucket >> (FAN_OUT_BITS * (height + 1)) != 0 {
+                let subtree = self.fresh_subtree(tx, bucket, height, first)?;
+                let mut root = Directory::new(height == 0);
+                root.children[0] = Some(node);
+                root.children[1] = Some(subtree);
+                return Ok(Attach::Root(tx.alloc_near(self.header, root)?));
+            }
+            for level in (1..=height).rev() {
+                let link =
+                    &raw mut (*node.cast::<Directory<K, V>>().as_ptr()).children[child_of(bucket, level)];
+                match *link {
+                    Some(child) => node = child,
+                    None => {
+                        return Ok(Attach::Child(link, self.fresh_subtree(tx, bucket, level - 1, first)?));
+                    }
+                }
+            }
+            Ok(Attach::Segment(&raw mut (*node.as_ptr()).pages[child_of(bucket, 0)]))
+        }
+    }
+
+    /// A fresh segment with one bucket, below `height` fresh directories.
+    ///
+    /// # Safety
+    /// The header is live.
+    unsafe fn fresh_subtree(
+        self,
+        tx: &mut Tx<'_>,
+        bucket: u64,
+        height: u32,
+        first: Option<Ptr<Page<K, V>>>,
+    ) -> Result<Ptr<Segment<K, V>>> {
+        let mut pages = [None; FAN_OUT];
+        pages[child_of(bucket, 0)] = first;
+        // SAFETY: the header is live by contract.
+        let mut node = unsafe { tx.alloc_near(self.header, Segment { pages })? };
+        for level in 1..=height {
+            let mut directory = Directory::new(level == 1);
+            directory.children[child_of(bucket, level)] = Some(node);
+            // SAFETY: as above; the pointer is followed only as what its level says.
+            node = unsafe { tx.alloc_near(self.header, directory)?.cast() };
+        }
+        Ok(node)
+    }
+
+    /// A slot of bucket `home` that is unused, or will be after the split.
+    ///
+    /// # Safety
+    /// `header` is what the live header says, and the split is of this map.
+    unsafe fn find_target(
+        self,
+        header: &HashHeader<K, V>,
+        split: &Split<K, V>,
+        home: u64,
+    ) -> Option<(Ptr<Page<K, V>>, usize)> {
+        // SAFETY: live pages.
+        unsafe {
+            if home != source_of(split.bucket) {
+                return unused(header.first_page(home));
+            }
+            split
+                .moves
+                .iter()
+                .find_map(|&(page, moved)| Some((page, page.as_ref().tags.unused().and(moved).first()?)))
+        }
+    }
+}
+
+/// The bucket that splits when `bucket` comes.
+fn source_of(bucket: u64) -> u64 {
+    bucket ^ (1 << bucket.ilog2())
+}
+
+/// What moves when the next bucket comes.
+///
+/// # Safety
+/// `header` is what a live header says.
+unsafe fn plan<K: Hash, V>(header: &HashHeader<K, V>) -> Split<K, V> {
+    let bucket = header.buckets;
+    let bit = 1 << bucket.ilog2();
+    let mut moves = Vec::with_capacity(4);
+    // SAFETY: live pages; only used slots are looked at.
+    unsafe {
+        let mut next = header.first_page(source_of(bucket));
+        while let Some(page) = next {
+            let content = page.as_ref();
+            let moved = content.tags.used().filter(|&slot| header.hash(&content.entry(slot).key) & bit != 0);
+            moves.push((page, moved.fold(Set::EMPTY, Set::with)));
+            next = content.next;
+        }
+    }
+    Split { bucket, moves }
+}
+
+/// An unused slot in a chain of pages.
+///
+/// # Safety
+/// Live pages.
+unsafe fn unused<K, V>(mut next: Option<Ptr<Page<K, V>>>) -> Option<(Ptr<Page<K, V>>, usize)> {
+    while let Some(page) = next {
+        // SAFETY: by contract.
+        let content = unsafe { page.as_ref() };
+        if let Some(slot) = content.tags.unused().first() {
+            return Some((page, slot));
+        }
+        next = content.next;
+    }
+    None
+}

@@ -1,0 +1,370 @@
+//! [`HashMap`], a hash map that grows by one bucket at a time.
+//!
+//! ```text
+//! header:  len | buckets | height | segment or directory | hash key (16)
+//! ```
+//!
+//! Linear hashing (Litwin, VLDB 1980): with `n` buckets, `n` between 2^k and 2^(k+1), a hash belongs to the bucket of its lowest `k + 1` bits, or, where there is no such
+//! bucket yet, of its lowest `k`. The map grows by splitting bucket `n - 2^k` into itself and bucket `n`, whenever there are more than 3.5 entries a bucket. So no
+//! insertion moves more than one bucket's entries, no lookup looks into two tables, and, as buckets hang in a tree of fan-out 128 that grows at its end, no table is ever
+//! copied or zeroed as a whole: the longest pause is a split, a segment of 1 KiB and a directory of 1 KiB for each level.
+//!
+//! Invariants: there is at least one bucket (`buckets` is 1 in an empty map, whose segment need not be there yet); a segment exists for every bucket but
+//! that one; each bucket's pages form a chain that ends. Where an entry lies depends on the hash that `Hash` gave when it was
+//! inserted or last moved; an entry that `Hash` has told lies about is not found, and that is all.
+
+mod insert;
+mod iter;
+mod page;
+mod remove;
+mod sip;
+
+pub use iter::{Iter, Keys, Values};
+
+use crate::shared::{DESTROYED, Header, log, open, range};
+use cenote::persist::Persist;
+use cenote::{Ptr, Reader, Result, Tx};
+use core::borrow::Borrow;
+use core::hash::{BuildHasher, Hash, Hasher};
+use page::{Directory, Entry, FAN_OUT, FAN_OUT_BITS, Page, Segment, Tags};
+use sip::Sip13;
+
+#[repr(C)]
+pub(crate) struct HashHeader<K, V> {
+    len: u64,
+    buckets: u64,
+    /// Levels of directories.
+    height: u64,
+    /// If the height is 0.
+    segment: Option<Ptr<Segment<K, V>>>,
+    /// Otherwise.
+    directory: Option<Ptr<Directory<K, V>>>,
+    hash_key: [u64; 2],
+}
+
+impl<K, V> Clone for HashHeader<K, V> {
+    #[inline]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K, V> Copy for HashHeader<K, V> {}
+
+impl<K: Persist, V: Persist> Header for HashHeader<K, V> {
+    #[inline]
+    fn len(&self) -> u64 {
+        self.len
+    }
+}
+
+persist_block!("cenote/HashHeader", HashHeader<K, V> {
+    len: u64,
+    buckets: u64,
+    height: u64,
+    segment: Option<Ptr<Segment<K, V>>>,
+    directory: Option<Ptr<Directory<K, V>>>,
+    hash_key: [u64; 2],
+});
+
+/// The bucket that a hash belongs to.
+#[inline]
+fn bucket_of(hash: u64, buckets: u64) -> u64 {
+    let mask = u64::MAX >> buckets.leading_zeros();
+    let bucket = hash & mask;
+    if bucket < buckets { bucket } else { bucket & (mask >> 1) }
+}
+
+impl<K, V> HashHeader<K, V> {
+    const fn empty(hash_key: [u64; 2]) -> Self {
+        Self { len: 0, buckets: 1, height: 0, segment: None, directory: None, hash_key }
+    }
+
+    #[inline]
+    fn hash<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
+        let mut state = Sip13::new(self.hash_key);
+        key.hash(&mut state);
+        state.finish()
+    }
+
+    /// The root of the tree of buckets, whose type is known from the height.
+    #[inline]
+    fn root(&self) -> Option<Ptr<Segment<K, V>>> {
+        match self.directory {
+            // SAFETY: only followed as what its level says.
+            Some(directory) => Some(unsafe { directory.cast() }),
+            None => self.segment,
+        }
+    }
+
+    /// Where the first page of a bucket is linked; `None` if its segment is missing.
+    ///
+    /// # Safety
+    /// What a live header says.
+    #[inline]
+    unsafe fn link(&self, bucket: u64) -> Option<*mut Option<Ptr<Page<K, V>>>> {
+        // SAFETY: links of a live header lead to live blocks, directories on the first `height` levels.
+        unsafe {
+            let mut child = self.root()?;
+            for level in (1..=self.height as u32).rev() {
+                let directory: Ptr<Directory<K, V>> = child.cast();
+                child = (*directory.as_ptr()).children[child_of(bucket, level)]?;
+            }
+            Some(&raw mut (*child.as_ptr()).pages[child_of(bucket, 0)])
+        }
+    }
+
+    /// The first page of a bucket.
+    ///
+    /// # Safety
+    /// What a live header says.
+    #[inline]
+    unsafe fn first_page(&self, bucket: u64) -> Option<Ptr<Page<K, V>>> {
+        // SAFETY: passed on; a link is live.
+        unsafe { self.link(bucket).and_then(|link| *link) }
+    }
+
+    /// Page and slot of a key.
+    ///
+    /// # Safety
+    /// What a live header says.
+    #[inline]
+    unsafe fn find<Q: Eq + ?Sized>(&self, hash: u64, key: &Q) -> Option<(Ptr<Page<K, V>>, usize)>
+    where
+        K: Borrow<Q>,
+    {
+        let tag = Tags::of(hash);
+        // SAFETY: pages of a live header; a slot with a tag is in use.
+        unsafe {
+            let mut next = self.first_page(bucket_of(hash, self.buckets));
+            while let Some(page) = next {
+                let content = page.as_ref();
+                if let Some(slot) =
+                    content.tags.matches(tag).find(|&slot| content.entry(slot).key.borrow() == key)
+                {
+                    return Some((page, slot));
+                }
+                next = content.next;
+            }
+        }
+        None
+    }
+}
+
+/// Number of the child that leads to a bucket, in a node with `level` levels below it.
+#[inline]
+fn child_of(bucket: u64, level: u32) -> usize {
+    (bucket >> (FAN_OUT_BITS * level)) as usize % FAN_OUT
+}
+
+/// A hash map; see [`std::collections::HashMap`] for what the methods mean and the [crate] for handles.
+///
+/// Hashes are SipHash-1-3 of what the key's `Hash` feeds to a hasher, with a random key that the map keeps. They must be the same in every process, so a key's
+/// `Hash` must not depend on addresses or on the process.
+#[repr(transparent)]
+pub struct HashMap<K, V> {
+    header: Ptr<HashHeader<K, V>>,
+}
+
+persist_handle!("cenote/HashMap", HashMap<K, V>, HashHeader<K, V>);
+
+/// 16 random bytes.
+fn random_key() -> [u64; 2] {
+    let state = std::hash::RandomState::new();
+    [state.hash_one(0), state.hash_one(1)]
+}
+
+impl<K: Persist, V: Persist> HashMap<K, V> {
+    /// An empty map in the transaction's first pool.
+    ///
+    /// # Errors
+    /// As [`Tx::alloc`].
+    pub fn new(tx: &mut Tx<'_>) -> Result<Self> {
+        Self::with_hash_key(tx, random_key())
+    }
+
+    /// As [`HashMap::new`], with a hash key of choice: for histories that can be repeated exactly. Whoever knows it can choose keys that collide.
+    ///
+    /// # Errors
+    /// As [`Tx::alloc`].
+    pub fn with_hash_key(tx: &mut Tx<'_>, hash_key: [u64; 2]) -> Result<Self> {
+        Ok(Self { header: tx.alloc(HashHeader::empty(hash_key))? })
+    }
+
+    /// An empty map in the pool that `neighbour` lies in.
+    ///
+    /// # Errors
+    /// As [`Tx::alloc_beside`].
+    pub fn new_beside<N: Persist>(tx: &mut Tx<'_>, neighbour: Ptr<N>) -> Result<Self> {
+        Ok(Self { header: tx.alloc_beside(neighbour, HashHeader::empty(random_key()))? })
+    }
+
+    /// Number of entries.
+    ///
+    /// # Errors
+    /// [`cenote::Error::Dangling`] if the handle is stale; so it is with every method.
+    #[inline]
+    pub fn len(self, reader: &impl Reader) -> Result<usize> {
+        Ok(open(reader, self.header)?.len as usize)
+    }
+
+    /// Whether there is no entry.
+    ///
+    /// # Errors
+    /// As [`HashMap::len`].
+    pub fn is_empty(self, reader: &impl Reader) -> Result<bool> {
+        Ok(self.len(reader)? == 0)
+    }
+
+    #[inline]
+    fn entry_of<'r, Q: Hash + Eq + ?Sized>(
+        self,
+        reader: &'r impl Reader,
+        key: &Q,
+    ) -> Result<Option<&'r Entry<K, V>>>
+    where
+        K: Borrow<Q>,
+    {
+        let header = open(reader, self.header)?;
+        // SAFETY: a live header, and a slot in use; the reader is borrowed as long as the reference.
+        unsafe { Ok(header.find(header.hash(key), key).map(|(page, slot)| page.as_ref().entry(slot))) }
+    }
+
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// As [`HashMap::len`].
+    #[inline]
+    pub fn get<'r, Q: Hash + Eq + ?Sized>(self, reader: &'r impl Reader, key: &Q) -> Result<Option<&'r V>>
+    where
+        K: Borrow<Q>,
+    {
+        Ok(self.entry_of(reader, key)?.map(|entry| &entry.value))
+    }
+
+    /// The key as it is in the map, and its value.
+    ///
+    /// # Errors
+    /// As [`HashMap::len`].
+    pub fn get_key_value<'r, Q: Hash + Eq + ?Sized>(
+        self,
+        reader: &'r impl Reader,
+        key: &Q,
+    ) -> Result<Option<(&'r K, &'r V)>>
+    where
+        K: Borrow<Q>,
+    {
+        Ok(self.entry_of(reader, key)?.map(|entry| (&entry.key, &entry.value)))
+    }
+
+    /// Whether there is an entry of this key.
+    ///
+    /// # Errors
+    /// As [`HashMap::len`].
+    pub fn contains_key<Q: Hash + Eq + ?Sized>(self, reader: &impl Reader, key: &Q) -> Result<bool>
+    where
+        K: Borrow<Q>,
+    {
+        Ok(self.entry_of(reader, key)?.is_some())
+    }
+
+    /// The value of a key, to be changed: logged whole. 1 entry.
+    ///
+    /// # Errors
+    /// As [`HashMap::len`], and [`cenote::Error::Tx`] if the log is full.
+    pub fn get_mut<'t, Q: Hash + Eq + ?Sized>(self, tx: &'t mut Tx<'_>, key: &Q) -> Result<Option<&'t mut V>>
+    where
+        K: Borrow<Q>,
+    {
+        let header = *open(tx, self.header)?;
+        // SAFETY: a live header, and a slot in use, of a pool that is held; logged first, and the transaction is borrowed exclusively.
+        unsafe {
+            let Some((page, slot)) = header.find(header.hash(key), key) else { return Ok(None) };
+            let value = &raw mut (*Page::place(page, slot)).value;
+            log(tx, &[range(value)])?;
+            Ok(Some(&mut *value))
+        }
+    }
+
+    /// Removes all entries and gives all buckets back. 1 entry in the log, and 1 free for each block.
+    ///
+    /// # Errors
+    /// As [`HashMap::get_mut`]. The map is empty then, but blocks that could not be given back are leaked if the transaction commits.
+    pub fn clear(self, tx: &mut Tx<'_>) -> Result<()> {
+        self.empty_to(tx, 0)
+    }
+
+    /// Frees the map with all its blocks. Every handle to it is stale from now on.
+    ///
+    /// # Errors
+    /// As [`HashMap::clear`].
+    pub fn destroy(self, tx: &mut Tx<'_>) -> Result<()> {
+        self.empty_to(tx, DESTROYED)?;
+        tx.free(self.header)
+    }
+
+    /// Unlinks all blocks, with `len` in the header, and then frees them.
+    fn empty_to(self, tx: &mut Tx<'_>, len: u64) -> Result<()> {
+        let header = *open(tx, self.header)?;
+        // SAFETY: the header is live; blocks are reachable only through it, so nothing leads to them after the write. Freed ones stay as they are until commit.
+        unsafe {
+            log(tx, &[range(self.header.as_ptr())])?;
+            self.header.as_ptr().write(HashHeader { len, ..HashHeader::empty(header.hash_key) });
+            match header.root() {
+                Some(root) => free_tree(tx, self.header, root, header.height as u32),
+                None => Ok(()),
+            }
+        }
+    }
+}
+
+/// Frees a segment or directory and all below it.
+///
+/// # Safety
+/// A live block with `height` levels of directories, itself included, in the pool of the live header, which is held; nothing leads to it any more.
+unsafe fn free_tree<K: Persist, V: Persist>(
+    tx: &mut Tx<'_>,
+    header: Ptr<HashHeader<K, V>>,
+    node: Ptr<Segment<K, V>>,
+    height: u32,
+) -> Result<()> {
+    // SAFETY: of the type that the height says; freed blocks stay as they are until commit.
+    unsafe {
+        if height > 0 {
+            let directory: Ptr<Directory<K, V>> = node.cast();
+            for child in directory.as_ref().children.into_iter().flatten() {
+                free_tree(tx, header, child, height - 1)?;
+            }
+            return tx.free_near(header, directory);
+        }
+        for first in node.as_ref().pages {
+            let mut next = first;
+            while let Some(page) = next {
+                next = page.as_ref().next;
+                tx.free_near(header, page)?;
+            }
+        }
+        tx.free_near(header, node)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A split moves only entries of the bucket that splits, to the new one.
+    #[test]
+    fn a_new_bucket_takes_from_one_bucket_only() {
+        for buckets in 1..600u64 {
+            let source = buckets ^ (1 << buckets.ilog2());
+            for hash in (0..5000u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15)) {
+                let (before, after) = (bucket_of(hash, buckets), bucket_of(hash, buckets + 1));
+                assert!(before < buckets);
+                assert!(
+                    after == before || (before == source && after == buckets),
+                    "{buckets}: {before} to {after}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Removal: one slot and the tags. A page that gets empty leaves a chain of several; the number of buckets stays.
+
+use super::page::{Entry, Page, Set};
+use super::{HashMap, bucket_of};
+use crate::shared::{log, open, range};
+use cenote::persist::Persist;
+use cenote::{Ptr, Result, Tx};
+use core::borrow::Borrow;
+use core::hash::Hash;
+
+impl<K: Persist, V: Persist> HashMap<K, V> {
+    /// Removes the entry of a key and returns its value. 3 entries; where a page of a chain gets empty, 2, and 1 free.
+    ///
+    /// # Errors
+    /// As [`HashMap::get_mut`].
+    pub fn remove<Q: Hash + Eq + ?Sized>(self, tx: &mut Tx<'_>, key: &Q) -> Result<Option<V>>
+    where
+        K: Borrow<Q>,
+    {
+        Ok(self.remove_entry(tx, key)?.map(|(_, value)| value))
+    }
+
+    /// Removes the entry of a key and returns it.
+    ///
+    /// # Errors
+    /// As [`HashMap::remove`].
+    pub fn remove_entry<Q: Hash + Eq + ?Sized>(self, tx: &mut Tx<'_>, key: &Q) -> Result<Option<(K, V)>>
+    where
+        K: Borrow<Q>,
+    {
+        let header = *open(tx, self.header)?;
+        let hash = header.hash(key);
+        // SAFETY: a live header, whose links lead to live pages of a pool that is held; what is written was logged. A freed page stays as it is until commit, and
+        // nothing leads to it after the write.
+        unsafe {
+            let Some((page, slot)) = header.find(hash, key) else { return Ok(None) };
+            let len = range(place!(self.header, len));
+            let Some(first) = header.link(bucket_of(hash, header.buckets)) else { return Ok(None) };
+            let is_alone = *first == Some(page) && page.as_ref().next.is_none();
+            if page.as_ref().tags.used().len() == 1 && !is_alone {
+                let mut link = first;
+                while let Some(other) = *link
+                    && other != page
+                {
+                    link = place!(other, next);
+                }
+                log(tx, &[range(link), len])?;
+                tx.free_near(self.header, page)?;
+                *link = page.as_ref().next;
+                (*self.header.as_ptr()).len -= 1;
+                let Entry { key, value } = Page::place(page, slot).read();
+                return Ok(Some((key, value)));
+            }
+            log(tx, &[range(Page::place(page, slot)), range(place!(page, tags)), len])?;
+            (*self.header.as_ptr()).len -= 1;
+            let Entry { key, value } = Page::take(page, slot);
+            Ok(Some((key, value)))
+        }
+    }
+
+    /// Keeps the entries for which `keep` says so. All entries of a page are looked at before one of them is removed; a page that changes is logged whole, and
+    /// stays, even if empty.
+    ///
+    /// # Errors
+    /// As [`HashMap::remove`]; pages up to the one that failed have been looked at.
+    pub fn retain(self, tx: &mut Tx<'_>, mut keep: impl FnMut(&K, &V) -> bool) -> Result<()> {
+        let header = *open(tx, self.header)?;
+        for bucket in 0..header.buckets {
+            // SAFETY: a live header. The pages stay, whatever `keep` does: it cannot get at the transaction.
+            let mut next = unsafe { header.first_page(bucket) };
+            while let Some(page) = next {
+                // SAFETY: a live page, logged before it is written; only used slots are looked at.
+                unsafe {
+                    self.retain_in(tx, page, &mut keep)?;
+                    next = page.as_ref().next;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// A live page of this map.
+    unsafe fn retain_in(
+        self,
+        tx: &mut Tx<'_>,
+        page: Ptr<Page<K, V>>,
+        keep: &mut impl FnMut(&K, &V) -> bool,
+    ) -> Result<()> {
+        // SAFETY: by contract; logged before it is written.
+        unsafe {
+            let content = page.as_ref();
+            let doomed = content.tags.used().filter(|&slot| {
+                let entry = content.entry(slot);
+                !keep(&entry.key, &entry.value)
+            });
+            let doomed = doomed.fold(Set::EMPTY, Set::with);
+            if doomed.is_empty() {
+                return Ok(());
+            }
+            log(tx, &[range(page.as_ptr()), range(place!(self.header, len))])?;
+            for slot in doomed {
+                Page::take(page, slot);
+            }
+            (*self.header.as_ptr()).len -= doomed.len() as u64;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,150 @@
+//! [`CursorMut`]: a place in a list. It borrows the transaction, so nothing else can change the list meanwhile, and the node that it stands on stays one.
+
+use super::{List, ListHeader, Node, value_mut};
+use crate::shared::open;
+use cenote::persist::Persist;
+use cenote::{Ptr, Result, Tx};
+
+/// A place in a [`List`]: on an element, or on the "ghost" between the last and the first one. See the cursors of [`std::collections::LinkedList`].
+pub struct CursorMut<'t, 'p, T> {
+    tx: &'t mut Tx<'p>,
+    list: List<T>,
+    /// Of the current element; the length if it is the ghost.
+    index: u64,
+    current: Option<Ptr<Node<T>>>,
+}
+
+impl<T: Persist> List<T> {
+    /// A cursor on the first element; on the ghost if the list is empty.
+    ///
+    /// # Errors
+    /// As [`List::len`].
+    pub fn cursor_front_mut<'t, 'p>(self, tx: &'t mut Tx<'p>) -> Result<CursorMut<'t, 'p, T>> {
+        let current = open(tx, self.header)?.first;
+        Ok(CursorMut { tx, list: self, index: 0, current })
+    }
+
+    /// A cursor on the last element; on the ghost if the list is empty.
+    ///
+    /// # Errors
+    /// As [`List::len`].
+    pub fn cursor_back_mut<'t, 'p>(self, tx: &'t mut Tx<'p>) -> Result<CursorMut<'t, 'p, T>> {
+        let ListHeader { len, last, .. } = *open(tx, self.header)?;
+        Ok(CursorMut { tx, list: self, index: len.saturating_sub(1), current: last })
+    }
+}
+
+impl<T: Persist> CursorMut<'_, '_, T> {
+    fn header(&self) -> ListHeader<T> {
+        // SAFETY: live when the cursor was made, and only the cursor has had the transaction since.
+        unsafe { *self.list.header.as_ref() }
+    }
+
+    /// Index of the current element; `None` on the ghost.
+    #[must_use]
+    pub fn index(&self) -> Option<usize> {
+        self.current.map(|_| self.index as usize)
+    }
+
+    /// The current element; `None` on the ghost.
+    #[must_use]
+    pub fn current(&self) -> Option<&T> {
+        // SAFETY: a node of the list; it is not changed as long as the cursor is borrowed.
+        self.current.map(|node| unsafe { &node.as_ref().value })
+    }
+
+    /// The current element, to be changed: logged whole. 1 entry.
+    ///
+    /// # Errors
+    /// [`cenote::Error::Tx`] if the log is full.
+    pub fn current_mut(&mut self) -> Result<Option<&mut T>> {
+        let tx = &mut *self.tx;
+        // SAFETY: a node of the list, in a pool that the transaction holds.
+        self.current.map(|node| unsafe { value_mut(tx, node) }).transpose()
+    }
+
+    /// To the next element; from the last one to the ghost, and from there to the first.
+    pub fn move_next(&mut self) {
+        match self.current {
+            Some(node) => {
+                // SAFETY: a node of the list.
+                self.current = unsafe { node.as_ref().next };
+                self.index += 1;
+            }
+            None => {
+                self.current = self.header().first;
+                self.index = 0;
+            }
+        }
+    }
+
+    /// To the previous element; from the first one to the ghost, and from there to the last.
+    pub fn move_prev(&mut self) {
+        let header = self.header();
+        match self.current {
+            Some(node) => {
+                // SAFETY: a node of the list.
+                self.current = unsafe { node.as_ref().previous };
+                self.index = self.index.checked_sub(1).unwrap_or(header.len);
+            }
+            None => {
+                self.current = header.last;
+                self.index = header.len.saturating_sub(1);
+            }
+        }
+    }
+
+    /// Inserts before the current element; at the end, if that is the ghost. 1 allocation, 3 entries (2 at the ends).
+    ///
+    /// # Errors
+    /// As [`List::push_back`].
+    pub fn insert_before(&mut self, value: T) -> Result<()> {
+        let before = match self.current {
+            // SAFETY: a node of the list.
+            Some(node) => unsafe { node.as_ref().previous },
+            None => self.header().last,
+        };
+        // SAFETY: neighbours in the list, which is live.
+        unsafe { self.list.insert_between(self.tx, before, self.current, value)? };
+        self.index += 1;
+        Ok(())
+    }
+
+    /// Inserts after the current element; at the beginning, if that is the ghost. 1 allocation, 3 entries (2 at the ends).
+    ///
+    /// # Errors
+    /// As [`List::push_back`].
+    pub fn insert_after(&mut self, value: T) -> Result<()> {
+        let after = match self.current {
+            // SAFETY: a node of the list.
+            Some(node) => unsafe { node.as_ref().next },
+            None => self.header().first,
+        };
+        // SAFETY: neighbours in the list, which is live.
+        unsafe { self.list.insert_between(self.tx, self.current, after, value)? };
+        if self.current.is_none() {
+            self.index += 1;
+        }
+        Ok(())
+    }
+
+    /// Removes the current element and moves to the next one. 1 free, 3 entries (2 at the ends).
+    ///
+    /// # Errors
+    /// [`cenote::Error::Tx`] if the log is full.
+    pub fn remove_current(&mut self) -> Result<Option<T>> {
+        let Some(node) = self.current else { return Ok(None) };
+        // SAFETY: a node of the list.
+        let next = unsafe { node.as_ref().next };
+        // SAFETY: a node of the list, which is live.
+        let value = unsafe { self.list.remove_node(self.tx, node)? };
+        self.current = next;
+        Ok(Some(value))
+    }
+}
+
+impl<T> core::fmt::Debug for CursorMut<'_, '_, T> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "CursorMut({:?}, {})", self.list, self.index)
+    }
+}

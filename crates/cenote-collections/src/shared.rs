@@ -1,0 +1,147 @@
+//! What all collections share: the check of a header, logging, and how their types are described.
+//!
+//! Every block type of this crate has a persistent name with a `/` in it, which `#[derive(Persist)]` refuses in names of others: so no program can make a
+//! block that passes for one of these.
+
+use cenote::persist::Persist;
+use cenote::{Error, Ptr, Reader, Result, Tx};
+
+/// In a header's `len`: the collection was destroyed by this transaction. (Once it commits the header is no live block any more.)
+pub(crate) const DESTROYED: u64 = u64::MAX;
+
+/// The block that a handle points to.
+pub(crate) trait Header: Persist {
+    /// Elements, or [`DESTROYED`].
+    fn len(&self) -> u64;
+}
+
+/// The header, if it is a live one: what every public method begins with.
+#[inline]
+pub(crate) fn open<H: Header>(reader: &impl Reader, header: Ptr<H>) -> Result<&H> {
+    let found = reader.get(header)?;
+    if found.len() == DESTROYED { Err(gone(header)) } else { Ok(found) }
+}
+
+#[cold]
+fn gone<H: Persist>(header: Ptr<H>) -> Error {
+    Error::Dangling { addr: header.addr(), type_name: H::type_name() }
+}
+
+/// A place that is going to be written.
+pub(crate) type Range = (*const u8, usize);
+
+/// The range of one place.
+#[inline]
+pub(crate) fn range<T>(place: *mut T) -> Range {
+    (place.cast_const().cast(), size_of::<T>())
+}
+
+/// The range from the start of one place to the end of another that lies behind it in the same block.
+#[inline]
+pub(crate) fn span<A, B>(first: *mut A, last: *mut B) -> Range {
+    (first.cast_const().cast(), last.addr() + size_of::<B>() - first.addr())
+}
+
+/// Logs ranges with one fence; then they may be written.
+///
+/// # Safety
+/// The ranges lie in live blocks of a pool that the transaction holds.
+#[inline]
+pub(crate) unsafe fn log(tx: &mut Tx<'_>, ranges: &[Range]) -> Result<()> {
+    // SAFETY: live blocks of a pool that is held for writing, by contract; the transaction is neither moved nor ended.
+    unsafe { tx.raw().add_all(ranges)? };
+    Ok(())
+}
+
+/// As [`log`], for an operation that has allocated `fresh` already: gives it back if logging fails, so that whoever goes on after the error does not leak it.
+///
+/// # Safety
+/// As [`log`]; nothing points to `fresh`.
+#[inline]
+pub(crate) unsafe fn log_with<T: Persist>(tx: &mut Tx<'_>, fresh: Ptr<T>, ranges: &[Range]) -> Result<()> {
+    // SAFETY: passed on.
+    let logged = unsafe { log(tx, ranges) };
+    if logged.is_err() {
+        // A log that is full may refuse this as well: then the block is a leak.
+        let _ = tx.free(fresh);
+    }
+    logged
+}
+
+/// A field of a block, as a raw pointer. To be used in an `unsafe` block: the block is live.
+macro_rules! place {
+    ($block:expr, $($field:tt).+) => { &raw mut (*$block.as_ptr()).$($field).+ };
+}
+
+/// Implements `Persist` for a block type: every field with its name and its type as it is on media.
+macro_rules! persist_block {
+    ($name:literal, $type:ident<$($parameter:ident),+> { $($field:ident: $field_type:ty),+ $(,)? }) => {
+        // SAFETY: every field is described where it is (the pattern lacks none), with a type of the same layout and pointers; the name belongs
+        // to this crate, see `shared`. Fields that may be unused are zero then, which is no pointer.
+        unsafe impl<$($parameter: cenote::persist::Persist),+> cenote::persist::Persist for $type<$($parameter),+> {
+            const TYPE_ID: cenote::persist::TypeId =
+                cenote::persist::TypeId::of_name($name)$(.apply(<$parameter as cenote::persist::Persist>::TYPE_ID.0))+;
+
+            fn type_name() -> std::string::String {
+                let arguments = [$(<$parameter as cenote::persist::Persist>::type_name()),+].join(", ");
+                format!("{}<{arguments}>", $name)
+            }
+
+            fn describe(layout: &mut cenote::persist::LayoutBuilder) {
+                let _ = |value: Self| {
+                    let Self { $($field: _),+ } = value;
+                };
+                $(
+                    layout.field::<$field_type>(stringify!($field), core::mem::offset_of!(Self, $field));
+                )+
+            }
+        }
+    };
+}
+
+/// Implements `Persist` and the like for a handle: one pointer.
+macro_rules! persist_handle {
+    ($name:literal, $type:ident<$($parameter:ident),+>, $header:ty) => {
+        // SAFETY: one pointer, described where it is; the name belongs to this crate, see `shared`.
+        unsafe impl<$($parameter: cenote::persist::Persist),+> cenote::persist::Persist for $type<$($parameter),+> {
+            const TYPE_ID: cenote::persist::TypeId =
+                cenote::persist::TypeId::of_name($name)$(.apply(<$parameter as cenote::persist::Persist>::TYPE_ID.0))+;
+
+            fn type_name() -> std::string::String {
+                let arguments = [$(<$parameter as cenote::persist::Persist>::type_name()),+].join(", ");
+                format!("{}<{arguments}>", $name)
+            }
+
+            fn describe(layout: &mut cenote::persist::LayoutBuilder) {
+                layout.field::<cenote::Ptr<$header>>("header", core::mem::offset_of!(Self, header));
+            }
+        }
+
+        impl<$($parameter),+> Clone for $type<$($parameter),+> {
+            #[inline]
+            fn clone(&self) -> Self {
+                *self
+            }
+        }
+
+        impl<$($parameter),+> Copy for $type<$($parameter),+> {}
+
+        /// Two handles are equal if they name the same collection.
+        impl<$($parameter),+> PartialEq for $type<$($parameter),+> {
+            fn eq(&self, other: &Self) -> bool {
+                self.header == other.header
+            }
+        }
+
+        impl<$($parameter),+> Eq for $type<$($parameter),+> {}
+
+        impl<$($parameter),+> core::fmt::Debug for $type<$($parameter),+> {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                write!(f, concat!(stringify!($type), "({:#x})"), self.header.addr())
+            }
+        }
+
+        const _: () = assert!(size_of::<$type<$(persist_handle!(@unit $parameter)),+>>() == 8);
+    };
+    (@unit $parameter:ident) => { u8 };
+}

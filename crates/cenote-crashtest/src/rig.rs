@@ -1,0 +1,467 @@
+//! A store on a simulated medium, and a history that is run on it operation by operation.
+//!
+//! Opening, pools, tracing and checks go through the crate that users name; transactions through the raw one, with contexts of the rig's own, so
+//! that one thread can have several logs and the history stays deterministic.
+
+use crate::data::{
+    BIG_WRITTEN, Big, Model, Node, Other, Root, SLOTS, WIDE, WIDE_WRITTEN, WORDS_WRITTEN, wide_at_first,
+};
+use crate::history::Op;
+use cenote::raw::Heap;
+use cenote::{FormatOptions, OpenOptions, Persist, Pool, PoolOptions, Reader, Store, Uuid};
+use cenote_log::{Body, LogWriter, SegmentSource};
+use cenote_medium::planted::{Bug, plant};
+use cenote_medium::sim::{CrashKind, Image, SimMedium, SimOptions};
+use cenote_medium::{Durability, Medium};
+use cenote_tx::{LogGroup, Transaction, TxContext};
+use std::sync::Arc;
+
+/// The smallest log puddle: 1,920 bytes for the entries of one transaction before it goes on in another.
+pub const SMALL_LOG: u64 = 8 << 10;
+/// Names of the two pools.
+pub const POOLS: [&str; 2] = ["a", "b"];
+/// Bytes of a window.
+pub const WINDOW_LEN: u64 = 64 << 20;
+
+/// The window of a worker: windows of different workers do not overlap.
+#[must_use]
+pub fn window_base(worker: usize) -> u64 {
+    0x3000_0000_0000 + worker as u64 * WINDOW_LEN
+}
+
+/// How "set" writes, and with how many logs and threads: this decides which ways of committing are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Strategy {
+    /// What it is called in reports.
+    pub name: &'static str,
+    /// Logs in use. With one, commits are sealed and finished lazily. With two, transactions take turns, each log in its
+    /// thread; the second log comes into use with the second transaction, so that the first one was lazy.
+    pub logs: usize,
+    /// The words that are overwritten: in place, deferred, or one this way and one that way.
+    pub write: Write,
+    /// "set" also overwrites the wide array, whose log entries do not fit into one segment.
+    pub wide: bool,
+}
+
+/// How a word is overwritten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Write {
+    /// In place, after its undo entry.
+    Undo,
+    /// Deferred to commit.
+    Redo,
+    /// The first word in place, the second deferred.
+    Hybrid,
+}
+
+impl Strategy {
+    /// One log, undo: sealed commits, lazily finished; marked for what is too much to hash.
+    pub const LAZY: Self = Self { name: "sealed, lazy", logs: 1, write: Write::Undo, wide: false };
+    /// Two logs, undo: marked commits.
+    pub const MARKED: Self = Self { name: "marked", logs: 2, write: Write::Undo, wide: false };
+    /// One log, redo.
+    pub const REDO: Self = Self { name: "redo, lazy", logs: 1, write: Write::Redo, wide: false };
+    /// Two logs, redo: sealed, not lazy.
+    pub const REDO_TWO_LOGS: Self = Self { name: "redo, two logs", logs: 2, write: Write::Redo, wide: false };
+    /// Undo and redo in one transaction.
+    pub const HYBRID: Self = Self { name: "hybrid", logs: 1, write: Write::Hybrid, wide: false };
+    /// Undo entries that span several segments.
+    pub const SPANNING: Self = Self { name: "spanning undo", logs: 1, write: Write::Undo, wide: true };
+    /// Redo entries that span several segments.
+    pub const SPANNING_REDO: Self = Self { name: "spanning redo", logs: 1, write: Write::Redo, wide: true };
+
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::LAZY,
+        Self::MARKED,
+        Self::REDO,
+        Self::REDO_TWO_LOGS,
+        Self::HYBRID,
+        Self::SPANNING,
+        Self::SPANNING_REDO,
+    ];
+}
+
+/// Options of every open.
+#[must_use]
+pub fn open_options() -> OpenOptions {
+    OpenOptions { log_puddle_size: SMALL_LOG, ..OpenOptions::default() }
+}
+
+/// Options of the pools: `superblocks` of 64 KiB besides the one with metadata.
+#[must_use]
+pub fn pool_options(superblocks: u64) -> PoolOptions {
+    PoolOptions { puddle_size: (1 + superblocks) << 16, ..PoolOptions::default() }
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// A store with two pools, their root objects and one attached node, cleanly closed; every history starts from it.
+///
+/// # Errors
+/// Whatever went wrong.
+pub fn base_image(level: Durability, window_base: u64) -> Result<Image, String> {
+    let sim = SimMedium::new(SimOptions::new(level));
+    let medium: Arc<dyn Medium> = sim.clone();
+    let options = FormatOptions {
+        window_base: Some(window_base),
+        window_len: WINDOW_LEN,
+        uuid: Some(Uuid::from_random_bytes([7; 16])),
+    };
+    cenote_store::format(medium.clone(), &options).map_err(text)?;
+    let store = Store::open_on(medium, &open_options()).map_err(text)?;
+    let a = store.create_pool(POOLS[0], &pool_options(2)).map_err(text)?;
+    let b = store.create_pool(POOLS[1], &pool_options(1)).map_err(text)?;
+    a.write(|tx| -> cenote::Result<()> {
+        let node = tx.alloc(Node { value: 1, twin: !1 })?;
+        let mut slots = [None; SLOTS];
+        slots[0] = Some(node);
+        let root = tx.alloc(Root { slots, bigs: [None; 2], words: [0; 11], wide: wide_at_first() })?;
+        tx.set_root(root)
+    })
+    .map_err(text)?;
+    b.write(|tx| -> cenote::Result<()> {
+        let other = tx.alloc(Other { word: 0 })?;
+        tx.set_root(other)
+    })
+    .map_err(text)?;
+    drop((a, b));
+    store.close().map_err(text)?;
+    Ok(sim.image_now(CrashKind::Process))
+}
+
+/// The model of [`base_image`].
+#[must_use]
+pub fn base_model() -> Model {
+    let wide = WIDE_WRITTEN.map(|word| wide_at_first()[word]);
+    Model { slots: [Some(1), None, None], wide, ..Model::default() }
+}
+
+/// Gets a log's further segments from the store.
+struct Segments {
+    store: cenote_store::Store,
+    log_id: u64,
+}
+
+impl SegmentSource for Segments {
+    fn segment(&mut self, number: u32) -> Result<(u64, Body), Box<dyn std::error::Error + Send + Sync>> {
+        Ok(self.store.grow_log(self.log_id, number)?)
+    }
+}
+
+/// Where the blocks of the model are.
+#[derive(Clone, Copy, Debug, Default)]
+struct Places {
+    slots: [u64; SLOTS],
+    bigs: [u64; 2],
+}
+
+/// A history in progress.
+pub struct Rig {
+    /// Ended before `contexts` goes; it borrows the last-used one.
+    transaction: Option<Transaction<'static>>,
+    contexts: Vec<Box<TxContext>>,
+    group: Arc<LogGroup>,
+    strategy: Strategy,
+    /// Transactions begun.
+    begun: usize,
+    /// Operations done.
+    done: u64,
+    root: *mut Root,
+    other: *mut Other,
+    /// Volatile data of the program, changed by every "set".
+    note: Box<u64>,
+    note_saved: u64,
+    committed: (Model, Places),
+    working: (Model, Places),
+    a: Pool,
+    #[allow(dead_code, reason = "keeps the second pool open")]
+    b: Pool,
+    store: Store,
+    /// The medium.
+    pub sim: Arc<SimMedium>,
+}
+
+impl Rig {
+    /// Opens the store of `image`.
+    ///
+    /// # Errors
+    /// Whatever went wrong.
+    pub fn start(image: &Image, strategy: Strategy) -> Result<Self, String> {
+        let sim = SimMedium::from_image(image);
+        let store = Store::open_on(sim.clone(), &open_options()).map_err(text)?;
+        let [a, b] = [store.pool(POOLS[0]).map_err(text)?, store.pool(POOLS[1]).map_err(text)?];
+        let (root, node) = {
+            let view = a.read().map_err(text)?;
+            let root = view.root::<Root>().map_err(text)?.ok_or("no root")?;
+            (root, view.get(root).map_err(text)?.slots[0].map_or(0, |node| node.addr()))
+        };
+        let other = b.read().map_err(text)?.root::<Other>().map_err(text)?.ok_or("no root")?;
+        let places = Places { slots: [node, 0, 0], ..Places::default() };
+        let mut rig = Self {
+            transaction: None,
+            contexts: Vec::new(),
+            group: LogGroup::new(),
+            strategy,
+            begun: 0,
+            done: 0,
+            root: root.as_ptr(),
+            other: other.as_ptr(),
+            note: Box::new(0),
+            note_saved: 0,
+            committed: (base_model(), places),
+            working: (base_model(), places),
+            a,
+            b,
+            store,
+            sim,
+        };
+        rig.add_context()?;
+        Ok(rig)
+    }
+
+    fn add_context(&mut self) -> Result<(), String> {
+        let store = self.store.as_raw();
+        let lease = store.acquire_log().map_err(text)?;
+        let source = Box::new(Segments { store: store.clone(), log_id: lease.log_id() });
+        // SAFETY: log puddles stay mapped until the store is dropped, which `self` does after its contexts; a leased log has no other user, and all
+        // logs of the process are in the group.
+        let context = unsafe {
+            let writer = LogWriter::attach(lease.body(), store.persistence(), source).map_err(text)?;
+            TxContext::new(writer, self.group.clone())
+        };
+        self.contexts.push(Box::new(context));
+        Ok(())
+    }
+
+    /// Does one operation, and returns when it has been acknowledged. Transactions of the second log run in a thread of their own: a fence covers
+    /// only what its thread has flushed. `bug` is planted meanwhile.
+    ///
+    /// # Errors
+    /// Whatever went wrong: nothing may.
+    pub fn step(&mut self, op: Op, bug: Bug) -> Result<(), String> {
+        let running = usize::from(self.transaction.is_none());
+        if self.strategy.logs < 2 || (self.begun + running) % 2 == 1 {
+            plant(bug);
+            let result = self.step_here(op);
+            plant(Bug::None);
+            return result;
+        }
+        struct Borrowed<'a>(&'a mut Rig);
+        // SAFETY: this thread waits until the other one has done with the rig.
+        unsafe impl Send for Borrowed<'_> {}
+        let borrowed = Borrowed(self);
+        let run = move || {
+            let borrowed = borrowed;
+            plant(bug);
+            borrowed.0.step_here(op)
+        };
+        match std::thread::scope(|scope| scope.spawn(run).join()) {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+
+    fn step_here(&mut self, op: Op) -> Result<(), String> {
+        self.done += 1;
+        if self.transaction.is_none() {
+            if self.begun == 1 && self.contexts.len() < self.strategy.logs {
+                self.add_context()?;
+            }
+            let number = self.begun % self.contexts.len();
+            let context: *mut TxContext = &raw mut *self.contexts[number];
+            // SAFETY: boxed, so it stays where it is; used by nothing but the transaction until that has ended, which `crash` and `drop` see
+            // to.
+            self.transaction = Some(unsafe { (*context).begin() });
+            self.begun += 1;
+        }
+        let value = self.done * 0x1000 + u64::from(op as u8);
+        match op {
+            Op::Alloc => self.alloc(value),
+            Op::Free => self.free(),
+            Op::Set => self.set(value),
+            Op::Grow => self.grow(value),
+            Op::Other => {
+                self.working.0.other = value;
+                // SAFETY: the root object of the second pool, which is open for writing.
+                let word = unsafe { &raw mut (*self.other).word };
+                self.store_word(word, value, false)
+            }
+            Op::Commit => self.commit(),
+            Op::Abort => self.abort(),
+        }
+    }
+
+    fn parts(&mut self) -> Result<(&mut Transaction<'static>, &dyn Heap), String> {
+        match &mut self.transaction {
+            // SAFETY: one thread, which writes a value into every block before it is attached.
+            Some(transaction) => Ok((transaction, unsafe { self.a.raw_heap() })),
+            None => Err("no transaction".into()),
+        }
+    }
+
+    /// Overwrites a word, in place or deferred.
+    fn store_word(&mut self, word: *mut u64, value: u64, deferred: bool) -> Result<(), String> {
+        let (tx, _) = self.parts()?;
+        // SAFETY: words of root objects, in pools that are open for writing, and changed by this thread only.
+        unsafe {
+            if deferred {
+                tx.set(word.cast(), (&raw const value).cast(), 8).map_err(text)
+            } else {
+                tx.add(word.cast(), 8).map_err(text)?;
+                word.write(value);
+                Ok(())
+            }
+        }
+    }
+
+    fn alloc(&mut self, value: u64) -> Result<(), String> {
+        let slot = self.working.0.slots.iter().position(Option::is_none).ok_or("no free slot")?;
+        let deferred = self.strategy.write == Write::Redo;
+        let (tx, heap) = self.parts()?;
+        // SAFETY: the heap outlives the transaction; a fresh block of the type's size.
+        let addr = unsafe {
+            let block = tx.alloc(heap, size_of::<Node>() as u64, 8, Node::TYPE_ID).map_err(text)?;
+            block.cast::<Node>().write(Node { value, twin: !value });
+            block.as_ptr() as u64
+        };
+        if self.working.1.slots.contains(&addr) || self.committed.1.slots.contains(&addr) {
+            return Err(format!("the block at {addr:#x} is given out although it is in use"));
+        }
+        self.working.0.slots[slot] = Some(value);
+        self.working.1.slots[slot] = addr;
+        // SAFETY: a field of the root object.
+        let word = unsafe { (&raw mut (*self.root).slots).cast::<u64>().add(slot) };
+        self.store_word(word, addr, deferred)
+    }
+
+    fn free(&mut self) -> Result<(), String> {
+        let deferred = self.strategy.write == Write::Redo;
+        let (model, places) = &mut self.working;
+        // SAFETY: fields of the root object.
+        let (word, addr) = if let Some(slot) = model.slots.iter().rposition(Option::is_some) {
+            model.slots[slot] = None;
+            let word = unsafe { (&raw mut (*self.root).slots).cast::<u64>().add(slot) };
+            (word, std::mem::take(&mut places.slots[slot]))
+        } else {
+            let slot = model.bigs.iter().rposition(Option::is_some).ok_or("nothing attached")?;
+            model.bigs[slot] = None;
+            let word = unsafe { (&raw mut (*self.root).bigs).cast::<u64>().add(slot) };
+            (word, std::mem::take(&mut places.bigs[slot]))
+        };
+        self.store_word(word, 0, deferred)?;
+        let (tx, heap) = self.parts()?;
+        // SAFETY: the heap outlives the transaction; nothing uses the block after it is detached.
+        unsafe { tx.free(heap, addr) }.map_err(text)
+    }
+
+    fn set(&mut self, value: u64) -> Result<(), String> {
+        let write = self.strategy.write;
+        let note = &raw mut *self.note;
+        let (tx, _) = self.parts()?;
+        // SAFETY: the note is boxed and lives as long as the rig.
+        unsafe {
+            tx.add_volatile(note.cast(), 8).map_err(text)?;
+            note.write(value);
+        }
+        self.working.0.words = [value, value + 1];
+        for (i, value) in [value, value + 1].into_iter().enumerate() {
+            let deferred = write == Write::Redo || (write == Write::Hybrid && i == 1);
+            // SAFETY: a field of the root object.
+            let word = unsafe { (&raw mut (*self.root).words).cast::<u64>().add(WORDS_WRITTEN[i]) };
+            self.store_word(word, value, deferred)?;
+        }
+        if !self.strategy.wide {
+            return Ok(());
+        }
+        self.working.0.wide = [value; 3];
+        // SAFETY: a field of the root object, logged whole or deferred before it is written.
+        unsafe {
+            let wide = (&raw mut (*self.root).wide).cast::<u64>();
+            let (tx, _) = self.parts()?;
+            if write == Write::Redo {
+                let mut new = wide_at_first();
+                WIDE_WRITTEN.iter().for_each(|&word| new[word] = value);
+                tx.set(wide.cast(), new.as_ptr().cast(), 8 * WIDE).map_err(text)
+            } else {
+                tx.add(wide.cast(), 8 * WIDE).map_err(text)?;
+                WIDE_WRITTEN.iter().for_each(|&word| wide.add(word).write(value));
+                Ok(())
+            }
+        }
+    }
+
+    fn grow(&mut self, value: u64) -> Result<(), String> {
+        let slot = self.working.0.bigs.iter().position(Option::is_none).ok_or("no free slot")?;
+        let deferred = self.strategy.write == Write::Redo;
+        let (tx, heap) = self.parts()?;
+        // SAFETY: the heap outlives the transaction; a fresh block of the type's size, of which three words are written (the others are
+        // whatever was there, which is a value of the type).
+        let addr = unsafe {
+            let block = tx.alloc(heap, size_of::<Big>() as u64, 8, Big::TYPE_ID).map_err(text)?;
+            BIG_WRITTEN.iter().for_each(|&word| block.cast::<u64>().add(word).write(value));
+            block.as_ptr() as u64
+        };
+        self.working.0.bigs[slot] = Some(value);
+        self.working.1.bigs[slot] = addr;
+        // SAFETY: a field of the root object.
+        let word = unsafe { (&raw mut (*self.root).bigs).cast::<u64>().add(slot) };
+        self.store_word(word, addr, deferred)
+    }
+
+    fn commit(&mut self) -> Result<(), String> {
+        self.transaction.take().ok_or("no transaction")?.commit().map_err(text)?;
+        self.committed = self.working.clone();
+        self.note_saved = *self.note;
+        Ok(())
+    }
+
+    fn abort(&mut self) -> Result<(), String> {
+        self.transaction.take().ok_or("no transaction")?.abort();
+        self.working = self.committed.clone();
+        if *self.note != self.note_saved {
+            return Err(format!("abort left {:#x} in volatile data, not {:#x}", *self.note, self.note_saved));
+        }
+        Ok(())
+    }
+
+    /// What is acknowledged.
+    #[must_use]
+    pub fn committed(&self) -> &Model {
+        &self.committed.0
+    }
+
+    /// What a commit now would acknowledge.
+    #[must_use]
+    pub fn working(&self) -> &Model {
+        &self.working.0
+    }
+
+    /// Where the running program finds the data, with no transaction in progress: must be what is acknowledged.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn observe(&self) -> Result<Model, String> {
+        if self.transaction.is_some() {
+            return Ok(self.working.0.clone());
+        }
+        crate::data::observe(&self.a, &self.b).map(|(model, _)| model)
+    }
+
+    /// Stops as a crash does: nothing of the process happens any more. The history stays in the medium.
+    pub fn crash(mut self) -> Arc<SimMedium> {
+        // No abort: the transaction is forgotten, and then its context is used by nobody.
+        std::mem::forget(self.transaction.take());
+        self.sim.clone()
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        std::mem::forget(self.transaction.take());
+        self.contexts.clear();
+        self.store.clone().abandon();
+    }
+}

@@ -1,0 +1,390 @@
+//! Updates of the store itself, crashed everywhere: format, open, create, grow, remove, register, compact, close.
+//!
+//! A *script* of updates runs on one simulated medium; what has been acknowledged is a [`Known`]. Whatever a crash leaves, the next open works,
+//! what was acknowledged is there, what was in flight is there whole or not at all, and no file is left that nobody knows.
+
+use crate::explore::{Tally, When, guarded, name_image};
+use crate::rig::{SMALL_LOG, WINDOW_LEN, pool_options};
+use crate::units::{Grain, Reach, images};
+use cenote::Persist;
+use cenote_heap::{Heap, TracedHeap};
+use cenote_medium::planted::{Bug, plant};
+use cenote_medium::sim::{CrashKind, CrashState, Image, SimMedium, SimOptions};
+use cenote_medium::{Durability, Medium};
+use cenote_store::{Access, FormatOptions, LogLease, OpenError, OpenOptions, PoolHandle, Store, StoreError};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// One update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Update {
+    /// Make a store.
+    Format,
+    /// Open it for writing.
+    Open,
+    /// Create a pool.
+    Create(&'static str),
+    /// Open a pool for writing.
+    Lease(&'static str),
+    /// Add a puddle to a pool that is open.
+    Grow(&'static str),
+    /// Let go of a pool.
+    Release(&'static str),
+    /// Remove a pool.
+    Remove(&'static str),
+    /// Register a type.
+    Register,
+    /// Take a log.
+    TakeLog,
+    /// Add a segment to it.
+    GrowLog,
+    /// Give it back.
+    ReturnLog,
+    /// Create and remove pools until the catalog is written anew; only the last change is crashed.
+    Compact,
+    /// Close the store.
+    Close,
+    /// Stop without closing, as a killed process does.
+    Kill,
+}
+
+/// What is known to be in a store.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Known {
+    /// Whether there is a store.
+    pub formatted: bool,
+    /// Pools, with the number of their puddles.
+    pub pools: BTreeMap<String, usize>,
+    /// Types.
+    pub types: usize,
+    /// Pools that may hold what a loss of power loses, where the level is `process`.
+    pub leased: BTreeSet<String>,
+}
+
+#[derive(Persist)]
+struct Thing {
+    value: u64,
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+fn options() -> OpenOptions {
+    OpenOptions { log_puddle_size: SMALL_LOG, ..OpenOptions::default() }
+}
+
+fn format_options(window: u64) -> FormatOptions {
+    FormatOptions { window_base: Some(window), window_len: WINDOW_LEN, uuid: None }
+}
+
+/// A script in progress.
+struct Run {
+    sim: Arc<SimMedium>,
+    window: u64,
+    pools: BTreeMap<&'static str, PoolHandle>,
+    log: Option<LogLease>,
+    store: Option<Store>,
+    known: Known,
+}
+
+impl Run {
+    fn store(&self) -> Result<&Store, String> {
+        self.store.as_ref().ok_or_else(|| "the store is not open".into())
+    }
+
+    /// Does one update; `known` is what it leads to.
+    fn step(&mut self, update: Update) -> Result<(), String> {
+        match update {
+            Update::Format => {
+                cenote_store::format(self.sim.clone(), &format_options(self.window)).map_err(text)?;
+            }
+            Update::Open => self.store = Some(Store::open(self.sim.clone(), options()).map_err(text)?.0),
+            Update::Create(name) => {
+                self.store()?.create_pool(name, &pool_options(1)).map_err(text)?;
+            }
+            Update::Lease(name) => {
+                let pool = self.store()?.open_pool(name, Access::ReadWrite).map_err(text)?;
+                self.pools.insert(name, pool);
+            }
+            Update::Grow(name) => {
+                self.pools.get(name).ok_or("the pool is not open")?.take_puddle(128 << 10).map_err(text)?;
+            }
+            Update::Release(name) => drop(self.pools.remove(name)),
+            Update::Remove(name) => self.store()?.remove_pool(name).map_err(text)?,
+            Update::Register => self.store()?.register_type(&Thing::record()).map_err(text)?,
+            Update::TakeLog => self.log = Some(self.store()?.acquire_log().map_err(text)?),
+            Update::GrowLog => {
+                let log_id = self.log.as_ref().ok_or("no log")?.log_id();
+                self.store()?.grow_log(log_id, 1).map_err(text)?;
+            }
+            Update::ReturnLog => {
+                let log = self.log.take().ok_or("no log")?;
+                self.store()?.release_log(log);
+            }
+            Update::Compact => self.compact()?,
+            Update::Close => self.store.take().ok_or("not open")?.close().map_err(text)?,
+            Update::Kill => {
+                self.pools.clear();
+                self.store.take().ok_or("not open")?.abandon();
+            }
+        }
+        self.known = after(&self.known, update);
+        Ok(())
+    }
+
+    fn compact(&mut self) -> Result<(), String> {
+        for _ in 0..2000 {
+            let before = self.store()?.info().catalog_bytes;
+            self.sim.forget_trace();
+            self.store()?.create_pool("short-lived", &pool_options(1)).map_err(text)?;
+            // Also a state that this update may be found in; see `allowed`.
+            if self.store()?.info().catalog_bytes < before {
+                return self.store()?.remove_pool("short-lived").map_err(text);
+            }
+            self.sim.forget_trace();
+            self.store()?.remove_pool("short-lived").map_err(text)?;
+            if self.store()?.info().catalog_bytes < before {
+                return Ok(());
+            }
+        }
+        Err("the catalog was never written anew".into())
+    }
+
+    fn stop(&mut self) {
+        self.pools.clear();
+        if let Some(store) = self.store.take() {
+            store.abandon();
+        }
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn after(known: &Known, update: Update) -> Known {
+    let mut known = known.clone();
+    match update {
+        Update::Format => known.formatted = true,
+        Update::Create(name) => {
+            known.pools.insert(name.into(), 1);
+        }
+        Update::Grow(name) => *known.pools.entry(name.into()).or_default() += 1,
+        Update::Remove(name) => {
+            known.pools.remove(name);
+            known.leased.remove(name);
+        }
+        Update::Lease(name) => {
+            known.leased.insert(name.into());
+        }
+        Update::Register => known.types = 1,
+        Update::Close => known.leased.clear(),
+        _ => {}
+    }
+    known
+}
+
+/// What may be found when `update` was in flight.
+fn allowed(known: &Known, update: Update) -> Vec<Known> {
+    let mut out = vec![known.clone(), after(known, update)];
+    if update == Update::Compact {
+        let mut with = known.clone();
+        with.pools.insert("short-lived".into(), 1);
+        out.push(with);
+    }
+    out
+}
+
+/// Runs a script and checks every crash of it; one image in `recovery_every` has its recovery crashed as well. Every update is crashed in a run of
+/// its own, which ends with it: an image wants the window that the run has.
+///
+/// # Errors
+/// The first thing that does not hold.
+pub fn run(
+    script: &[Update],
+    level: Durability,
+    window: u64,
+    bug: (Bug, When),
+    recovery_every: u64,
+) -> Result<Tally, String> {
+    let began = Instant::now();
+    let mut check = Check { level, window, recovery_every, seen: HashSet::new(), tally: Tally::default() };
+    for (number, &update) in script.iter().enumerate() {
+        let sim = SimMedium::new(SimOptions::new(level));
+        let known = Known::default();
+        let mut run = Run { sim: sim.clone(), window, pools: BTreeMap::new(), log: None, store: None, known };
+        let mut before = Known::default();
+        plant(if bug.1 == When::Recovering { Bug::None } else { bug.0 });
+        let result = script[..=number].iter().try_for_each(|&step| {
+            before = run.known.clone();
+            sim.forget_trace();
+            sim.note(0);
+            run.step(step)
+        });
+        plant(Bug::None);
+        result.map_err(|e| format!("{update:?} (update {number}): {e}"))?;
+        sim.note(1);
+        let events = sim.trace_len();
+        let in_flight = allowed(&before, update);
+        let acknowledged = [run.known.clone()];
+        run.stop();
+        check.tally.histories += 1;
+        plant(if bug.1 == When::Running { Bug::None } else { bug.0 });
+        let result = (1..=events).try_for_each(|event| {
+            let state = sim.state_after(event);
+            check.state(&state, if state.note() == 1 { &acknowledged } else { &in_flight })
+        });
+        plant(Bug::None);
+        result.map_err(|e| format!("{update:?} (update {number}): {e}"))?;
+    }
+    check.tally.took = began.elapsed();
+    Ok(check.tally)
+}
+
+struct Check {
+    level: Durability,
+    window: u64,
+    recovery_every: u64,
+    seen: HashSet<(u64, u64)>,
+    tally: Tally,
+}
+
+impl Check {
+    fn state(&mut self, state: &CrashState, may: &[Known]) -> Result<(), String> {
+        let mut requirement = DefaultHasher::new();
+        may.hash(&mut requirement);
+        let requirement = requirement.finish();
+        let mut result = Ok(());
+        let reach = Reach { grain: Grain::Words, exhaustive: 12, samples: 64 };
+        let (mut points, mut exhausted, mut units_max) = (0, 0, 0);
+        let seen = images(state, reach, true, &mut |image| {
+            let hash = image.hash();
+            if !self.seen.insert((hash, requirement)) {
+                self.tally.duplicates += 1;
+                return true;
+            }
+            self.tally.images += 1;
+            result = guarded(|| self.image(&image, may, false))
+                .and_then(|()| match self.recovery_every != 0 && hash.is_multiple_of(self.recovery_every) {
+                    true => self.recovery(&image, may),
+                    false => Ok(()),
+                })
+                .map_err(|what| format!("{what}\n{}", name_image(state, &image)));
+            result.is_ok()
+        });
+        points += 1;
+        exhausted += u64::from(seen.exhausted);
+        units_max = units_max.max(seen.units);
+        self.tally.points += points;
+        self.tally.exhausted += exhausted;
+        self.tally.units_max = self.tally.units_max.max(units_max);
+        result
+    }
+
+    /// Whether open pools may be torn: the pages of their files were in the page cache only.
+    fn loses(&self, image: &Image) -> bool {
+        self.level == Durability::Process && image.kind() == CrashKind::Power
+    }
+
+    /// The next open of an image, and what it finds; `lost` if pools may have been torn before.
+    fn image(&self, image: &Image, may: &[Known], lost: bool) -> Result<(), String> {
+        let sim = SimMedium::from_image_unrecorded(image);
+        let lost = lost || self.loses(image);
+        let Some((store, found)) = self.open(&sim, may)? else { return Ok(()) };
+        self.look(&sim, &store, &found, may, lost)?;
+        store.close().map_err(|e| format!("close: {e}"))?;
+        let (store, report) = Store::open(sim.clone(), options()).map_err(|e| format!("open again: {e}"))?;
+        if !report.clean || !report.damage.is_empty() || report.orphans_removed != 0 {
+            return Err(format!("the second open finds {report:?}"));
+        }
+        let again = self.found(&store);
+        store.abandon();
+        if again == found { Ok(()) } else { Err(format!("a second open finds {again:?} instead of {found:?}")) }
+    }
+
+    /// Opens; where there need not be a store yet, formats first.
+    fn open(&self, sim: &Arc<SimMedium>, may: &[Known]) -> Result<Option<(Store, Known)>, String> {
+        let opened = match Store::open(sim.clone(), options()) {
+            Err(OpenError::NotAStore { .. } | OpenError::FormatInterrupted { .. }) if may.iter().any(|k| !k.formatted) => {
+                cenote_store::format(sim.clone(), &format_options(self.window)).map_err(|e| format!("format again: {e}"))?;
+                Store::open(sim.clone(), options())
+            }
+            other => other,
+        };
+        let (store, report) = opened.map_err(|e| format!("open: {e}"))?;
+        if !report.damage.is_empty() || report.demoted {
+            return Err(format!("a crash that is legal is reported as damage: {:?}", report.damage));
+        }
+        let found = self.found(&store);
+        Ok(Some((store, found)))
+    }
+
+    fn found(&self, store: &Store) -> Known {
+        let pools = store.pools().into_iter().map(|p| (p.record.name, p.puddles as usize)).collect();
+        Known { formatted: true, pools, types: store.types().len(), leased: BTreeSet::new() }
+    }
+
+    fn look(&self, sim: &SimMedium, store: &Store, found: &Known, may: &[Known], lost: bool) -> Result<(), String> {
+        let same = |k: &Known| (&k.pools, k.types) == (&found.pools, found.types);
+        if !may.iter().any(same) {
+            return Err(format!("found is {found:?}, allowed is {may:?}"));
+        }
+        let files = sim.list("puddles").map_err(text)?.len() as u64;
+        if files != store.info().puddles {
+            return Err(format!("{files} puddle files, {} records", store.info().puddles));
+        }
+        let mut others = sim.list("").map_err(text)?;
+        others.retain(|name| !["catalog.0", "catalog.1", "lock", "puddles", "superblock"].contains(&&**name));
+        if !others.is_empty() {
+            return Err(format!("files are left: {others:?}"));
+        }
+        for (name, puddles) in &found.pools {
+            let pool = match store.open_pool(name, Access::ReadWrite) {
+                Err(StoreError::PoolNotCovered { .. }) if lost && may.iter().any(|k| k.leased.contains(name)) => continue,
+                other => other.map_err(|e| format!("pool {name}: {e}"))?,
+            };
+            if pool.puddles().len() != *puddles {
+                return Err(format!("pool {name} has {} puddles, not {puddles}", pool.puddles().len()));
+            }
+            let heap = TracedHeap::open(pool).map_err(|e| format!("heap of pool {name}: {e}"))?;
+            let report = heap.check(None).map_err(text)?;
+            if !report.is_sound() {
+                return Err(format!("heap of pool {name}: {report:?}"));
+            }
+        }
+        let lease = store.acquire_log().map_err(|e| format!("a log: {e}"))?;
+        store.release_log(lease);
+        Ok(())
+    }
+
+    /// Crashes the open of an image.
+    fn recovery(&mut self, image: &Image, may: &[Known]) -> Result<(), String> {
+        let sim = SimMedium::from_image(image);
+        match Store::open(sim.clone(), options()) {
+            Ok((store, _)) => store.abandon(),
+            Err(_) => return Ok(()), // not a store yet
+        }
+        self.tally.recoveries += 1;
+        let reach = Reach { grain: Grain::Words, exhaustive: 5, samples: 8 };
+        let mut seen = HashSet::new();
+        for event in 1..=sim.trace_len() {
+            let state = sim.state_after(event);
+            let mut result = Ok(());
+            images(&state, reach, true, &mut |again| {
+                if seen.insert(again.hash()) {
+                    self.tally.recovery_images += 1;
+                    result = guarded(|| self.image(&again, may, self.loses(image)))
+                        .map_err(|what| format!("crash of the recovery: {what}\n{}", name_image(&state, &again)));
+                }
+                result.is_ok()
+            });
+            result?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,108 @@
+//! The oracle: what must hold of any store that a crash left behind.
+//!
+//! 1. It opens, nothing is damaged, no log is set aside.
+//! 2. Its data are one of the states that are allowed: what was acknowledged, or that with the commit in flight.
+//! 3. Marks are exact: no block is allocated that nothing leads to, none is reachable that is not allocated. After a crash of processes this holds
+//!    without tracing, after a loss of power once the pool has been opened.
+//! 4. What is allocated now does not overlap what is there, and an abort gives it back.
+//! 5. (Some images.) A commit on the recovered store is there after a clean close, which leaves nothing to recover.
+
+use crate::data::{Model, Node, Root, observe};
+use crate::rig::{POOLS, open_options};
+use cenote::{Pool, Reader, Store, field};
+use cenote_medium::sim::{CrashKind, Image, SimMedium};
+use std::sync::Arc;
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// Opens the store on `sim` and both of its pools: all that recovery is.
+///
+/// # Errors
+/// The store does not open, or something is reported that a legal crash cannot have caused.
+pub fn open(sim: &Arc<SimMedium>) -> Result<(Store, Pool, Pool), String> {
+    let store = Store::open_on(sim.clone(), &open_options()).map_err(|e| format!("open: {e}"))?;
+    let report = store.report();
+    if !report.damage.is_empty() || report.demoted || !report.not_covered.is_empty() {
+        return Err(format!("a crash that is legal is reported as damage: {:?} {:?}", report.damage, report.not_covered));
+    }
+    let [a, b] = POOLS.map(|name| store.pool_with(name, cenote::Access::ReadWrite));
+    let (a, b) = (a.map_err(|e| format!("pool a: {e}"))?, b.map_err(|e| format!("pool b: {e}"))?);
+    Ok((store, a, b))
+}
+
+/// Checks one image against the states that are allowed; `thorough` adds point 5.
+///
+/// # Errors
+/// What does not hold.
+pub fn verify(image: &Image, allowed: &[&Model], thorough: bool) -> Result<(), String> {
+    let sim = SimMedium::from_image_unrecorded(image);
+    let (store, a, b) = open(&sim)?;
+    let result = check(&store, &a, &b, allowed, image.kind());
+    if result.is_err() || !thorough {
+        drop((a, b));
+        store.abandon();
+        return result.map(|_| ());
+    }
+    let model = result?;
+    let value = 0xfeed;
+    a.write(|tx| -> cenote::Result<()> {
+        let root = tx.root::<Root>()?.ok_or_else(|| cenote::Error::Aborted("no root".into()))?;
+        tx.set(root, field!(Root, words), [value; 11])
+    })
+    .map_err(text)?;
+    drop((a, b));
+    store.close().map_err(|e| format!("close: {e}"))?;
+    let sim = SimMedium::from_image_unrecorded(&sim.image_now(CrashKind::Power));
+    let (store, a, b) = open(&sim)?;
+    if !store.report().clean || store.report().crash.is_some() || !store.report().logs.is_empty() {
+        return Err(format!("the second open is not a clean one: {:?}", store.report()));
+    }
+    let expected = Model { words: [value, value], ..model };
+    check(&store, &a, &b, &[&expected], CrashKind::Process).map_err(|e| format!("second open: {e}"))?;
+    drop((a, b));
+    store.abandon();
+    Ok(())
+}
+
+fn check(store: &Store, a: &Pool, b: &Pool, allowed: &[&Model], kind: CrashKind) -> Result<Model, String> {
+    let (model, mut live) = observe(a, b)?;
+    if !allowed.contains(&&model) {
+        return Err(format!("the data are {model:x?}, allowed is {allowed:x?}"));
+    }
+    let _ = kind;
+    for pool in [a, b] {
+        let report = pool.check().map_err(text)?;
+        if !report.is_sound() || !report.damage.is_empty() {
+            return Err(format!("heap of pool {}: {report:?}", pool.name()));
+        }
+    }
+    let blocks = a.stats().map_err(text)?.blocks;
+    let mut overlap = None;
+    let aborted = a.write(|tx| -> cenote::Result<()> {
+        for value in 0..3 {
+            let node = tx.alloc(Node { value, twin: !value })?;
+            let (start, end) = (node.addr(), node.addr() + size_of::<Node>() as u64);
+            if let Some(other) = live.iter().find(|(at, len)| *at < end && start < at + len) {
+                overlap = Some(format!("a new block at {start:#x} lies on {other:x?}"));
+            }
+            live.push((start, end - start));
+        }
+        Err(cenote::Error::Aborted(String::new()))
+    });
+    if let Some(overlap) = overlap {
+        return Err(overlap);
+    }
+    if !matches!(aborted, Err(cenote::Error::Aborted(_))) {
+        return Err(format!("allocation after recovery: {aborted:?}"));
+    }
+    if a.stats().map_err(text)?.blocks != blocks {
+        return Err("abort after recovery keeps allocations".into());
+    }
+    if observe(a, b)?.0 != model {
+        return Err("an aborted allocation changed data".into());
+    }
+    let _ = store;
+    Ok(model)
+}

@@ -1,0 +1,67 @@
+//! Whatever update of the store itself a crash interrupts, the next open works, what was acknowledged is there, what was in flight is there whole or
+//! not at all, and nothing is left over.
+
+use cenote_crashtest::explore::When;
+use cenote_crashtest::rig::window_base;
+use cenote_crashtest::updates::{Update, run};
+use cenote_medium::Durability;
+use cenote_medium::planted::Bug;
+use Update::{Close, Compact, Create, Format, Grow, GrowLog, Kill, Lease, Open, Register, Release, Remove, ReturnLog, TakeLog};
+
+/// One session does everything.
+const ALL: &[Update] = &[
+    Format, Open, Create("a"), Lease("a"), Grow("a"), Register, TakeLog, GrowLog, ReturnLog, Create("b"), Remove("b"),
+    Release("a"), Close,
+];
+/// Later sessions, after a close and after a kill: the open itself is crashed.
+const AGAIN: &[Update] = &[
+    Format, Open, Create("a"), Lease("a"), TakeLog, ReturnLog, Release("a"), Close, Open, Lease("a"), TakeLog, Kill, Open,
+    Lease("a"), Grow("a"), Kill, Open, Lease("a"), Release("a"), Remove("a"), Close, Open, Close,
+];
+/// The catalog is written anew.
+const COMPACTION: &[Update] = &[Format, Open, Create("a"), Register, Compact, Create("b"), Close];
+
+#[track_caller]
+fn visit(what: &str, script: &[Update], level: Durability, place: usize, every: u64) {
+    match run(script, level, window_base(5000 + place), (Bug::None, When::Both), every) {
+        Ok(tally) => println!("{level} level, {what}, {} updates: {tally}", script.len()),
+        Err(what) => panic!("{level} level: {what}"),
+    }
+}
+
+#[test]
+fn one_session() {
+    visit("one session", ALL, Durability::Power, 0, 1);
+    visit("one session", ALL, Durability::Process, 0, 4);
+}
+
+#[test]
+fn later_sessions() {
+    visit("later sessions", AGAIN, Durability::Power, 1, 2);
+    visit("later sessions", AGAIN, Durability::Process, 1, 4);
+}
+
+#[test]
+fn compaction_of_the_catalog() {
+    visit("compaction", COMPACTION, Durability::Power, 2, 1);
+    visit("compaction", COMPACTION, Durability::Process, 2, 1);
+}
+
+#[track_caller]
+fn caught(bug: Bug, script: &[Update], place: usize) {
+    let found = run(script, Durability::Power, window_base(5000 + place), (bug, When::Running), 0);
+    match found {
+        Err(what) => println!("{bug:?}: found: {what}"),
+        Ok(tally) => panic!("{bug:?} was not found: {tally}"),
+    }
+}
+
+#[test]
+fn a_catalog_that_is_not_synced_is_found() {
+    caught(Bug::CatalogNotSynced, &[Format, Open, Create("a")], 3);
+}
+
+#[test]
+fn a_superblock_that_is_overwritten_in_place_is_found() {
+    caught(Bug::SuperblockSameCopy, &[Format, Open], 4);
+}

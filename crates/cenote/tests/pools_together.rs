@@ -1,0 +1,97 @@
+//! Values that are reached from another pool only: tracing one pool does not forget them.
+
+mod support;
+
+use cenote::{
+    Access, Durability, Error, FormatOptions, OpenOptions, Persist, PoolOptions, Ptr, Reader, Result, Store,
+};
+use cenote_medium::Medium;
+use cenote_medium::sim::{CrashKind, SimMedium, SimOptions};
+use std::sync::Arc;
+
+#[derive(Persist)]
+struct Node {
+    value: u64,
+    next: Option<Ptr<Node>>,
+}
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+const LEN: u64 = 30;
+
+/// A list whose nodes are in three pools in turn, with its root in the first, and one node that nothing leads to.
+fn build(store: &Store) -> Result<()> {
+    let pools = NAMES.map(|name| {
+        store.create_pool(name, &PoolOptions { puddle_size: 256 << 10, ..PoolOptions::default() }).unwrap()
+    });
+    let [a, b, c] = &pools;
+    store.write(&[a, b, c], |tx| -> Result<()> {
+        let mut next = None;
+        for value in (0..LEN).rev() {
+            next = Some(tx.alloc_in(&pools[value as usize % 3], Node { value, next })?);
+        }
+        tx.alloc_in(b, Node { value: 99, next: None })?;
+        tx.set_root_in(a, 0, next)
+    })
+}
+
+fn values(store: &Store) -> Result<Vec<u64>> {
+    let pools = NAMES.map(|name| store.pool(name).unwrap());
+    let [a, b, c] = &pools;
+    store.write(&[a, b, c], |tx| {
+        let mut out = Vec::new();
+        let mut at = tx.root_in::<Node>(a, 0)?;
+        while let Some(node) = at {
+            let node = tx.get(node)?;
+            out.push(node.value);
+            at = node.next;
+        }
+        Ok(out)
+    })
+}
+
+#[test]
+fn what_only_another_pool_leads_to_survives_a_loss_of_power() -> Result<()> {
+    for first in NAMES {
+        let sim = SimMedium::new(SimOptions::new(Durability::Power));
+        let medium: Arc<dyn Medium> = sim.clone();
+        let format = FormatOptions { window_base: Some(0x3a00_0000_0000), window_len: 1 << 30, uuid: None };
+        cenote_store::format(medium.clone(), &format)?;
+        let store = Store::open_on(medium, &OpenOptions::default())?;
+        build(&store)?;
+        store.clone().abandon();
+        drop(store);
+        let medium: Arc<dyn Medium> = SimMedium::from_image(&sim.image_now(CrashKind::Power));
+        // To a reader nothing can be shown before it is traced.
+        let reader = Store::open_on(medium.clone(), &OpenOptions::read_only())?;
+        assert!(matches!(reader.pool_with(first, Access::ReadOnly), Err(Error::TraceDue { .. })));
+        drop(reader);
+        let store = Store::open_on(medium, &OpenOptions::default())?;
+        // In whatever order the pools are opened.
+        let pool = store.pool(first)?;
+        assert!(store.as_raw().pools_due().is_empty());
+        assert_eq!(values(&store)?, (0..LEN).collect::<Vec<_>>());
+        drop(pool);
+        let blocks: u64 = NAMES.iter().map(|name| store.pool(name).unwrap().stats().unwrap().blocks).sum();
+        assert_eq!(blocks, LEN, "what nothing leads to is given back");
+    }
+    Ok(())
+}
+
+#[test]
+fn collecting_one_pool_keeps_what_another_leads_to() -> Result<()> {
+    let dir = support::directory();
+    let store = Store::open(dir.path())?;
+    build(&store)?;
+    let b = store.pool("b")?;
+    assert_eq!(b.stats()?.blocks, LEN / 3 + 1);
+    assert_eq!(b.collect()?.freed_blocks, 1);
+    assert_eq!(values(&store)?, (0..LEN).collect::<Vec<_>>());
+    assert_eq!(store.pool("a")?.collect()?.freed_blocks, 0);
+    // Another pool in use by this very thread would be waited for.
+    let a = store.pool("a")?;
+    let view = a.read()?;
+    assert!(matches!(b.collect(), Err(Error::WouldDeadlock { .. })));
+    drop(view);
+    assert!(a.write(|_| b.collect().map(drop)).is_err());
+    Ok(())
+}

@@ -1,0 +1,447 @@
+//! Threads that come and go, in any order with the stores and pools that they use: nothing waits for itself, nothing is lost, nothing leaks.
+
+mod support;
+
+use cenote::{Access, Error, Persist, Pool, Ptr, Reader, Result, Store, View};
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
+use support::{directory, within};
+
+#[derive(Persist)]
+struct Counter {
+    value: u64,
+    _self: Option<Ptr<Counter>>,
+}
+
+fn counter(pool: &Pool) -> Result<Ptr<Counter>> {
+    pool.write(|tx| -> Result<_> {
+        let counter = tx.alloc(Counter { value: 0, _self: None })?;
+        tx.set_root(counter)?;
+        Ok(counter)
+    })
+}
+
+fn count(pool: &Pool) -> Result<()> {
+    pool.write(|tx| -> Result<()> {
+        let counter = tx.root::<Counter>()?.unwrap();
+        tx.get_mut(counter)?.value += 1;
+        Ok(())
+    })
+}
+
+/// A transaction in the destructor of a thread-local, which runs after the destructors of the store's own thread-locals.
+struct AtEnd(Option<Box<dyn FnOnce()>>);
+
+impl Drop for AtEnd {
+    fn drop(&mut self) {
+        if let Some(end) = self.0.take() {
+            end();
+        }
+    }
+}
+
+thread_local! {
+    static EARLY: RefCell<AtEnd> = const { RefCell::new(AtEnd(None)) };
+    static EARLIER: RefCell<AtEnd> = const { RefCell::new(AtEnd(None)) };
+    static VIEW: RefCell<Option<View<'static>>> = const { RefCell::new(None) };
+}
+
+#[test]
+fn threads_that_end_give_their_logs_back_also_if_they_write_in_destructors() -> Result<()> {
+    let dir = directory();
+    let store = Store::open(dir.path())?;
+    let pool = Arc::new(store.pool("p")?);
+    let root = counter(&pool)?;
+    for round in 0..600u64 {
+        let pool = pool.clone();
+        std::thread::spawn(move || {
+            if round % 2 == 0 {
+                // Registered first, so destroyed last.
+                let late = pool.clone();
+                EARLY.with(|end| end.borrow_mut().0 = Some(Box::new(move || count(&late).unwrap())));
+            }
+            count(&pool).unwrap();
+        })
+        .join()
+        .unwrap();
+    }
+    assert_eq!(pool.read()?.get(root)?.value, 900);
+    let logs = store.as_raw().info().log_puddles;
+    assert!(logs <= 4, "{logs} logs for one thread at a time");
+    drop(pool);
+    store.close()
+}
+
+#[test]
+fn transactions_in_several_destructors_of_one_thread_all_commit() -> Result<()> {
+    let dir = directory();
+    let store = Store::open(dir.path())?;
+    let pool = Arc::new(store.pool("p")?);
+    let root = counter(&pool)?;
+    let in_thread = pool.clone();
+    std::thread::spawn(move || {
+        for key in [&EARLIER, &EARLY] {
+            let late = in_thread.clone();
+            key.with(|end| {
+                end.borrow_mut().0 = Some(Box::new(move || (0..3).for_each(|_| count(&late).unwrap())))
+            });
+        }
+        count(&in_thread).unwrap();
+    })
+    .join()
+    .unwrap();
+    assert_eq!(pool.read()?.get(root)?.value, 7);
+    drop(pool);
+    store.close()
+}
+
+#[test]
+fn a_view_that_outlives_the_threads_other_variables_ends_with_it() {
+    let dir = directory();
+    let store = Store::open(dir.path()).unwrap();
+    let pool: &'static Pool = Box::leak(Box::new(store.pool("p").unwrap()));
+    let root = counter(pool).unwrap();
+    within(60, move || {
+        VIEW.with(|view| assert!(view.borrow().is_none())); // registered before the crate's own
+        VIEW.with(|view| *view.borrow_mut() = Some(pool.read().unwrap()));
+    });
+    within(60, move || count(pool)).unwrap();
+    assert_eq!(pool.read().unwrap().get(root).unwrap().value, 1);
+}
+
+#[test]
+fn a_store_that_goes_away_before_the_threads_that_used_it_leaves_them_alone() -> Result<()> {
+    let dir = directory();
+    let other_dir = directory();
+    for _ in 0..20 {
+        let store = Store::open(dir.path())?;
+        let other = Store::open(other_dir.path())?;
+        let pool = store.pool("p")?;
+        let other_pool = other.pool("p")?;
+        counter(&pool)?;
+        counter(&other_pool)?;
+        let (used, closed) = (Arc::new(Barrier::new(5)), Arc::new(Barrier::new(5)));
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let (used, closed, pool, other_pool) =
+                    (used.clone(), closed.clone(), pool.clone(), other_pool.clone());
+                std::thread::spawn(move || {
+                    count(&pool).unwrap();
+                    count(&other_pool).unwrap();
+                    drop(pool);
+                    used.wait();
+                    closed.wait();
+                    // The thread's log on the first store is gone, and the store perhaps open again.
+                    count(&other_pool).unwrap();
+                })
+            })
+            .collect();
+        used.wait();
+        drop(pool);
+        store.close()?;
+        let again = Store::open(dir.path())?;
+        assert!(again.report().clean);
+        count(&again.pool("p")?)?;
+        closed.wait();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        drop((again, other_pool));
+        other.close()?;
+    }
+    Ok(())
+}
+
+/// A scope does not wait for the destructors of its threads' variables.
+#[test]
+fn a_close_does_not_fail_because_a_thread_is_just_ending() -> Result<()> {
+    let dir = directory();
+    for _ in 0..100 {
+        let store = Store::open(dir.path())?;
+        let pool = store.pool("p")?;
+        if pool.read()?.root::<Counter>()?.is_none() {
+            counter(&pool)?;
+        }
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| count(&pool).unwrap());
+            }
+        });
+        drop(pool);
+        store.close()?;
+    }
+    let store = Store::open(dir.path())?;
+    assert!(store.report().clean);
+    let pool = store.pool("p")?;
+    let view = pool.read()?;
+    assert_eq!(view.get(view.root::<Counter>()?.unwrap())?.value, 400);
+    Ok(())
+}
+
+#[test]
+fn pools_are_opened_and_dropped_by_many_threads_at_once() -> Result<()> {
+    let dir = directory();
+    let store = Store::open(dir.path())?;
+    counter(&store.pool("p")?)?;
+    within(120, {
+        let store = store.clone();
+        move || {
+            std::thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        for _ in 0..300 {
+                            let pool = store.pool("p").unwrap();
+                            count(&pool).unwrap();
+                        }
+                    });
+                }
+            });
+        }
+    });
+    let pool = store.pool("p")?;
+    let view = pool.read()?;
+    assert_eq!(view.get(view.root::<Counter>()?.unwrap())?.value, 1200);
+    Ok(())
+}
+
+#[test]
+fn transactions_on_two_stores_nest_and_end_in_any_way() {
+    within(60, || -> Result<()> {
+        let dirs = [directory(), directory()];
+        let [first, second] = [0, 1].map(|i| Store::open(dirs[i].path()).unwrap());
+        let (a, b) = (first.pool("a")?, second.pool("b")?);
+        counter(&a)?;
+        counter(&b)?;
+        let would_wait = |pool: &Pool| matches!(pool.read(), Err(Error::WouldDeadlock { .. }));
+        a.write(|_| -> Result<()> {
+            b.write(|_| -> Result<()> {
+                assert!(would_wait(&a) && would_wait(&b));
+                assert!(matches!(count(&a), Err(Error::WouldDeadlock { .. })));
+                Ok(())
+            })?;
+            // The inner one is over, this one is not.
+            assert!(would_wait(&a) && !would_wait(&b));
+            assert!(matches!(count(&a), Err(Error::WouldDeadlock { .. })));
+            count(&b)?;
+            let aborted = b.write(|_| Err::<(), _>(Error::Aborted("on purpose".into())));
+            assert!(aborted.is_err() && would_wait(&a));
+            let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                b.write(|tx| -> Result<()> {
+                    let counter = tx.root::<Counter>()?.unwrap();
+                    tx.get_mut(counter)?.value = 77;
+                    panic!("on purpose")
+                })
+            }));
+            assert!(panicked.is_err() && would_wait(&a) && !would_wait(&b));
+            Ok(())
+        })?;
+        let view = b.read()?;
+        assert_eq!(view.get(view.root::<Counter>()?.unwrap())?.value, 1);
+        assert!(!would_wait(&a));
+        Ok(())
+    })
+    .unwrap();
+}
+
+/// Who has a view of one pool and wants one of another does not wait for a transaction on both, which waits for the first view.
+#[test]
+fn a_transaction_on_two_pools_holds_none_while_it_waits_for_the_other() {
+    within(60, || -> Result<()> {
+        let dir = directory();
+        let store = Store::open(dir.path())?;
+        let (a, b) = (store.pool("a")?, store.pool("b")?);
+        for pair in [(&a, &b), (&b, &a)] {
+            let view = pair.0.read()?;
+            std::thread::scope(|scope| -> Result<()> {
+                let writer = scope.spawn(|| store.write(&[&a, &b], |tx| tx.alloc(1u64).map(drop)));
+                std::thread::sleep(std::time::Duration::from_millis(100));
+                drop(pair.1.read()?);
+                assert!(!writer.is_finished());
+                drop(view);
+                writer.join().unwrap()
+            })?;
+        }
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_panic_anywhere_in_a_transaction_leaves_pool_thread_and_log_usable() -> Result<()> {
+    struct PanicsWhenDropped;
+    impl Drop for PanicsWhenDropped {
+        fn drop(&mut self) {
+            if !std::thread::panicking() {
+                panic!("on purpose, in a drop");
+            }
+        }
+    }
+    let dir = directory();
+    let store = Store::open(dir.path())?;
+    let pool = store.pool("p")?;
+    let root = counter(&pool)?;
+    let blocks = pool.stats()?.blocks;
+    for how in 0..3 {
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            pool.write(|tx| -> Result<()> {
+                tx.get_mut(root)?.value = 99;
+                tx.alloc(Counter { value: 1, _self: Some(root) })?;
+                let _local = PanicsWhenDropped;
+                match how {
+                    0 => panic!("on purpose"),
+                    1 => Ok(()),
+                    _ => Err(Error::Aborted("on purpose".into())),
+                }
+            })
+        }));
+        assert!(panicked.is_err());
+        assert_eq!(pool.read()?.get(root)?.value, how);
+        assert_eq!(pool.stats()?.blocks, blocks);
+        count(&pool)?;
+    }
+    // A captured value that panics when it is dropped, after the body has returned.
+    let captured = PanicsWhenDropped;
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        pool.write(move |tx| -> Result<()> {
+            let _captured = &captured;
+            tx.get_mut(root)?.value = 99;
+            Ok(())
+        })
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(pool.read()?.get(root)?.value, 3);
+    drop(pool);
+    store.close()
+}
+
+/// `exit` runs the destructors of this thread's variables in the middle of the transaction.
+#[test]
+fn a_process_that_exits_within_a_transaction_has_not_committed_it() {
+    const PLACE: &str = "CENOTE_TEST_EXITS_HERE";
+    if let Some(path) = std::env::var_os(PLACE) {
+        let store = Store::open(path).unwrap();
+        let pool = store.pool("p").unwrap();
+        let root = counter(&pool).unwrap();
+        let _ = pool.write(|tx| -> Result<()> {
+            tx.get_mut(root)?.value = 99;
+            tx.alloc(Counter { value: 5, _self: None })?;
+            std::process::exit(17)
+        });
+        unreachable!();
+    }
+    let dir = directory();
+    let status = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "a_process_that_exits_within_a_transaction_has_not_committed_it"])
+        .env(PLACE, dir.path())
+        .stdout(std::process::Stdio::null())
+        .status()
+        .unwrap();
+    assert_eq!(status.code(), Some(17));
+    let store = Store::open(dir.path()).unwrap();
+    assert!(!store.report().clean && store.report().damage.is_empty());
+    let pool = store.pool("p").unwrap();
+    assert_eq!(pool.stats().unwrap().blocks, 1);
+    let view = pool.read().unwrap();
+    assert_eq!(view.get(view.root::<Counter>().unwrap().unwrap()).unwrap().value, 0);
+}
+
+#[test]
+fn handles_may_be_dropped_in_any_order() -> Result<()> {
+    let dir = directory();
+    for order in 0..6 {
+        let store = Store::open(dir.path())?;
+        let first = store.pool("p")?;
+        let second = store.pool("p")?;
+        let third = store.pool_with("p", Access::ReadOnly)?;
+        assert!(third.is_writable(), "one pool, whatever was asked for");
+        if first.read()?.root::<Counter>()?.is_none() {
+            counter(&first)?;
+        }
+        let mut handles: Vec<Box<dyn std::any::Any>> =
+            vec![Box::new(store), Box::new(first), Box::new(second)];
+        handles.rotate_left(order % 3);
+        if order >= 3 {
+            handles.swap(0, 1);
+        }
+        for handle in handles {
+            drop(handle);
+            count(&third)?;
+        }
+    }
+    let store = Store::open(dir.path())?;
+    assert!(store.report().clean);
+    let pool = store.pool("p")?;
+    assert!(matches!(store.remove_pool("p"), Err(Error::Store(cenote_store::StoreError::PoolInUse { .. }))));
+    let view = pool.read()?;
+    assert_eq!(view.get(view.root::<Counter>()?.unwrap())?.value, 18);
+    drop(view);
+    // Closing with a pool alive is refused; the pool stays good.
+    assert!(matches!(store.clone().close(), Err(Error::Store(cenote_store::StoreError::InUse { .. }))));
+    count(&pool)?;
+    drop(pool);
+    store.remove_pool("p")?;
+    store.close()
+}
+
+/// A forgotten view keeps writers out for good, as a forgotten lock does, and does no other harm.
+#[test]
+fn a_forgotten_view_is_a_lock_that_is_never_given_back() -> Result<()> {
+    let dir = directory();
+    let store = Store::open(dir.path())?;
+    let pool = store.pool("p")?;
+    counter(&pool)?;
+    std::mem::forget(pool.read()?);
+    assert!(matches!(count(&pool), Err(Error::WouldDeadlock { .. })));
+    assert!(pool.read().is_ok());
+    drop(pool);
+    store.close()
+}
+
+#[test]
+fn readers_see_whole_transactions_while_pools_come_and_go() -> Result<()> {
+    #[derive(Persist)]
+    struct Pair(u64, u64);
+    let dir = directory();
+    let store = Store::open(dir.path())?;
+    let pool = store.pool("p")?;
+    let pair = pool.write(|tx| tx.alloc(Pair(0, 0)))?;
+    let rounds = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let (store, pool, rounds) = (&store, &pool, &rounds);
+            scope.spawn(move || {
+                for i in 0..300u64 {
+                    match (i + thread) % 3 {
+                        0 => pool
+                            .write(|tx| -> Result<()> {
+                                let pair = tx.get_mut(pair)?;
+                                pair.0 += 1;
+                                std::thread::yield_now();
+                                pair.1 += 1;
+                                if i % 2 == 0 { Ok(()) } else { Err(Error::Aborted("on purpose".into())) }
+                            })
+                            .unwrap_or(()),
+                        1 => {
+                            let view = pool.read().unwrap();
+                            let pair = view.get(pair).unwrap();
+                            assert_eq!(pair.0, pair.1);
+                        }
+                        _ => {
+                            let name = format!("of thread {thread}");
+                            let other = store.pool(&name).unwrap();
+                            other.write(|tx| tx.alloc([i; 1000]).map(drop)).unwrap();
+                            drop(other);
+                            if i % 30 < 3 {
+                                store.remove_pool(&name).unwrap();
+                            }
+                        }
+                    }
+                    rounds.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    assert_eq!(rounds.into_inner(), 900);
+    Ok(())
+}
