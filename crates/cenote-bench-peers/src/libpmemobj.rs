@@ -88,7 +88,11 @@ impl Peer {
         let path = CString::new(directory.path().join("pool").as_os_str().as_bytes())?;
         // SAFETY: a path that ends with a zero byte.
         let handle = unsafe { peer_open(path.as_ptr(), POOL_SIZE) };
-        if handle.is_null() { Err(error()) } else { Ok(Rc::new(Self { handle, _directory: Box::new(directory) })) }
+        if handle.is_null() {
+            Err(error())
+        } else {
+            Ok(Rc::new(Self { handle, _directory: Box::new(directory) }))
+        }
     }
 }
 

@@ -81,7 +81,10 @@ impl Stopwatch {
 /// # Errors
 /// The first of `operation`.
 #[inline]
-pub fn time_each(count: u64, mut operation: impl FnMut(u64) -> Result<(), Failure>) -> Result<Sample, Failure> {
+pub fn time_each(
+    count: u64,
+    mut operation: impl FnMut(u64) -> Result<(), Failure>,
+) -> Result<Sample, Failure> {
     let mut watch = Stopwatch::new();
     watch.time(count, || (0..count).try_for_each(&mut operation))?;
     Ok(watch.sample())

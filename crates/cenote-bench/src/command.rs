@@ -86,7 +86,9 @@ impl Command {
                 name if name.starts_with('-') => return Err(format!("there is no option {name}")),
                 name => {
                     let figure = figures::find(name);
-                    command.figures.push(figure.ok_or(format!("there is no figure {name:?}: --list shows them"))?);
+                    command
+                        .figures
+                        .push(figure.ok_or(format!("there is no figure {name:?}: --list shows them"))?);
                 }
             }
         }
@@ -152,7 +154,9 @@ impl Command {
             let begins = |name: &str, wanted: &Option<String>| {
                 wanted.as_ref().is_none_or(|wanted| name.starts_with(wanted.as_str()))
             };
-            begins(case.row, &self.row) && begins(case.system, &self.system) && begins(case.level, &self.level)
+            begins(case.row, &self.row)
+                && begins(case.system, &self.system)
+                && begins(case.level, &self.level)
         });
         let out = &mut std::io::stdout();
         writeln!(out, "{} ({}); {} runs, {}", figure.name, figure.title, self.plan.runs, machine())?;

@@ -63,7 +63,8 @@ impl Place {
         };
         let medium: Arc<dyn Medium> = Arc::new(RealMedium::open(directory.path(), &options)?);
         cenote_store::format(medium.clone(), &FormatOptions::default())?;
-        let store = Store::open_on(medium, &OpenOptions { durability: Some(durability), ..OpenOptions::default() })?;
+        let store =
+            Store::open_on(medium, &OpenOptions { durability: Some(durability), ..OpenOptions::default() })?;
         let pool = store.pool("bench")?;
         let level = match durability {
             Durability::Process => PROCESS,

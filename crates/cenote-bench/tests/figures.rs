@@ -21,9 +21,7 @@ fn every_figure_runs_short_and_writes_rows_with_all_keys() {
         }
     }
     for line in text.lines() {
-        for key in
-            ["figure", "row", "system", "level", "threads", "unit", "median", "min", "max", "runs"]
-        {
+        for key in ["figure", "row", "system", "level", "threads", "unit", "median", "min", "max", "runs"] {
             assert_eq!(line.matches(&format!("\"{key}\":")).count(), 1, "{line}");
         }
     }

@@ -224,8 +224,7 @@ impl Worker<'_> {
         let length = history.0.len();
         let reach = self.plan.reach.iter().find(|(up_to, _)| *up_to >= length).or(self.plan.reach.last());
         let reach = reach.ok_or("a plan without reach")?.1;
-        let every =
-            if length <= self.plan.recovery_depth { 1 } else { self.plan.recovery_every };
+        let every = if length <= self.plan.recovery_depth { 1 } else { self.plan.recovery_every };
         self.tally.fault_hits += sim.fault_hits();
         for event in 1..=sim.trace_len() {
             let state = sim.state_after(event);
@@ -239,7 +238,11 @@ impl Worker<'_> {
     }
 
     /// Runs a history; the events that are to be looked at are what the medium remembers.
-    fn play(&mut self, base: &Image, history: &History) -> Result<(std::sync::Arc<SimMedium>, Oracle), String> {
+    fn play(
+        &mut self,
+        base: &Image,
+        history: &History,
+    ) -> Result<(std::sync::Arc<SimMedium>, Oracle), String> {
         let mut rig = Rig::start(base, self.plan.strategy)?;
         let mut oracle = Oracle { committed: vec![base_model()] };
         rig.sim.note(0);
@@ -268,7 +271,13 @@ impl Worker<'_> {
         Ok((rig.crash(), oracle))
     }
 
-    fn state(&mut self, state: &CrashState, allowed: &[&Model], reach: Reach, every: u64) -> Result<(), String> {
+    fn state(
+        &mut self,
+        state: &CrashState,
+        allowed: &[&Model],
+        reach: Reach,
+        every: u64,
+    ) -> Result<(), String> {
         let mut requirement = DefaultHasher::new();
         allowed.hash(&mut requirement);
         let requirement = requirement.finish();
@@ -317,7 +326,8 @@ impl Worker<'_> {
                 }
                 tally.recovery_images += 1;
                 let checked = guarded(|| verify(&again, allowed, false));
-                result = checked.map_err(|what| format!("crash of the recovery: {what}\n{}", name_image(&state, &again)));
+                result = checked
+                    .map_err(|what| format!("crash of the recovery: {what}\n{}", name_image(&state, &again)));
                 result.is_ok()
             });
             result?;

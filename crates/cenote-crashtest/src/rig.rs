@@ -14,7 +14,10 @@ use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, Image, SimMedium, SimOptions};
 use cenote_medium::{Durability, Medium};
 use cenote_tx::{LogGroup, Transaction, TxContext};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
 
 /// The smallest log puddle: 1,920 bytes for the entries of one transaction before it goes on in another.
 pub const SMALL_LOG: u64 = 8 << 10;
@@ -158,10 +161,60 @@ struct Places {
     bigs: [u64; 2],
 }
 
+/// What the second thread is to do; the result comes back.
+type Job = Box<dyn FnOnce() -> Result<(), String> + Send>;
+type Done = std::thread::Result<Result<(), String>>;
+
+/// A thread that does one thing after the other while its owner waits.
+struct Second {
+    jobs: Option<Sender<Job>>,
+    results: Receiver<Done>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Second {
+    fn start() -> Self {
+        let (jobs, received) = channel::<Job>();
+        let (done, results) = channel();
+        let thread = std::thread::spawn(move || {
+            for job in received {
+                if done.send(catch_unwind(AssertUnwindSafe(job))).is_err() {
+                    break;
+                }
+            }
+        });
+        Self { jobs: Some(jobs), results, thread: Some(thread) }
+    }
+
+    /// Runs `job` there and waits for it.
+    fn run<'a>(&mut self, job: impl FnOnce() -> Result<(), String> + Send + 'a) -> Done {
+        let job: Box<dyn FnOnce() -> Result<(), String> + Send + 'a> = Box::new(job);
+        // SAFETY: the job is over when this function returns: either its result has come, or the thread is gone.
+        let job = unsafe { std::mem::transmute::<Box<dyn FnOnce() -> Result<(), String> + Send + 'a>, Job>(job) };
+        let gone = || Ok(Err("the second thread is gone".to_owned()));
+        match self.jobs.as_ref().map(|jobs| jobs.send(job)) {
+            Some(Ok(())) => self.results.recv().unwrap_or_else(|_| gone()),
+            _ => gone(),
+        }
+    }
+}
+
+impl Drop for Second {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
 /// A history in progress.
 pub struct Rig {
+    /// Runs the transactions of the second log.
+    second: Option<Second>,
     /// Ended before `contexts` goes; it borrows the last-used one.
     transaction: Option<Transaction<'static>>,
+    #[expect(clippy::vec_box, reason = "the transaction borrows one of them: they must not move")]
     contexts: Vec<Box<TxContext>>,
     group: Arc<LogGroup>,
     strategy: Strategy,
@@ -201,6 +254,7 @@ impl Rig {
         let other = b.read().map_err(text)?.root::<Other>().map_err(text)?.ok_or("no root")?;
         let places = Places { slots: [node, 0, 0], ..Places::default() };
         let mut rig = Self {
+            second: None,
             transaction: None,
             contexts: Vec::new(),
             group: LogGroup::new(),
@@ -252,16 +306,16 @@ impl Rig {
         struct Borrowed<'a>(&'a mut Rig);
         // SAFETY: this thread waits until the other one has done with the rig.
         unsafe impl Send for Borrowed<'_> {}
+        let mut second = self.second.take().unwrap_or_else(Second::start);
         let borrowed = Borrowed(self);
         let run = move || {
             let borrowed = borrowed;
             plant(bug);
             borrowed.0.step_here(op)
         };
-        match std::thread::scope(|scope| scope.spawn(run).join()) {
-            Ok(result) => result,
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
+        let done = second.run(run);
+        self.second = Some(second);
+        done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
     fn step_here(&mut self, op: Op) -> Result<(), String> {
@@ -340,14 +394,15 @@ impl Rig {
     fn free(&mut self) -> Result<(), String> {
         let deferred = self.strategy.write == Write::Redo;
         let (model, places) = &mut self.working;
-        // SAFETY: fields of the root object.
         let (word, addr) = if let Some(slot) = model.slots.iter().rposition(Option::is_some) {
             model.slots[slot] = None;
+            // SAFETY: a field of the root object.
             let word = unsafe { (&raw mut (*self.root).slots).cast::<u64>().add(slot) };
             (word, std::mem::take(&mut places.slots[slot]))
         } else {
             let slot = model.bigs.iter().rposition(Option::is_some).ok_or("nothing attached")?;
             model.bigs[slot] = None;
+            // SAFETY: as above.
             let word = unsafe { (&raw mut (*self.root).bigs).cast::<u64>().add(slot) };
             (word, std::mem::take(&mut places.bigs[slot]))
         };

@@ -143,14 +143,16 @@ fn groups(state: &CrashState) -> Groups {
     for unit in 0..state.units() {
         let part = match state.place(unit) {
             Some(Place::Word { file, offset }) => {
-                let map = maps.entry(file).or_insert_with(|| Map::new(&latest.file(file).unwrap_or_default()));
+                let map =
+                    maps.entry(file).or_insert_with(|| Map::new(&latest.file(file).unwrap_or_default()));
                 map.part(offset).map(|part| (file, part))
             }
             _ => None,
         };
         match part {
             None => {
-                out.choices.push((0..state.alternatives(unit)).map(|value| vec![(unit, value as u16)]).collect());
+                out.choices
+                    .push((0..state.alternatives(unit)).map(|value| vec![(unit, value as u16)]).collect());
             }
             Some((_, Part::Indifferent)) => out.indifferent.push(unit),
             Some((file, Part::Line(line))) => lines.entry((file, line)).or_default().push(unit),
@@ -186,9 +188,16 @@ enum Part {
 
 /// How one puddle is laid out.
 enum Map {
-    Heap { descriptors: u64, bitmaps: u64, roots: u64 },
+    Heap {
+        descriptors: u64,
+        bitmaps: u64,
+        roots: u64,
+    },
     /// Area, start and end of each entry, by offset.
-    Log { entries: Vec<(usize, u64, u64)>, body: u64 },
+    Log {
+        entries: Vec<(usize, u64, u64)>,
+        body: u64,
+    },
     LogSpace,
     Plain,
 }

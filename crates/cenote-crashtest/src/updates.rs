@@ -304,14 +304,21 @@ impl Check {
         }
         let again = self.found(&store);
         store.abandon();
-        if again == found { Ok(()) } else { Err(format!("a second open finds {again:?} instead of {found:?}")) }
+        if again == found {
+            Ok(())
+        } else {
+            Err(format!("a second open finds {again:?} instead of {found:?}"))
+        }
     }
 
     /// Opens; where there need not be a store yet, formats first.
     fn open(&self, sim: &Arc<SimMedium>, may: &[Known]) -> Result<Option<(Store, Known)>, String> {
         let opened = match Store::open(sim.clone(), options()) {
-            Err(OpenError::NotAStore { .. } | OpenError::FormatInterrupted { .. }) if may.iter().any(|k| !k.formatted) => {
-                cenote_store::format(sim.clone(), &format_options(self.window)).map_err(|e| format!("format again: {e}"))?;
+            Err(OpenError::NotAStore { .. } | OpenError::FormatInterrupted { .. })
+                if may.iter().any(|k| !k.formatted) =>
+            {
+                cenote_store::format(sim.clone(), &format_options(self.window))
+                    .map_err(|e| format!("format again: {e}"))?;
                 Store::open(sim.clone(), options())
             }
             other => other,
@@ -329,7 +336,14 @@ impl Check {
         Known { formatted: true, pools, types: store.types().len(), leased: BTreeSet::new() }
     }
 
-    fn look(&self, sim: &SimMedium, store: &Store, found: &Known, may: &[Known], lost: bool) -> Result<(), String> {
+    fn look(
+        &self,
+        sim: &SimMedium,
+        store: &Store,
+        found: &Known,
+        may: &[Known],
+        lost: bool,
+    ) -> Result<(), String> {
         let same = |k: &Known| (&k.pools, k.types) == (&found.pools, found.types);
         if !may.iter().any(same) {
             return Err(format!("found is {found:?}, allowed is {may:?}"));
@@ -345,7 +359,11 @@ impl Check {
         }
         for (name, puddles) in &found.pools {
             let pool = match store.open_pool(name, Access::ReadWrite) {
-                Err(StoreError::PoolNotCovered { .. }) if lost && may.iter().any(|k| k.leased.contains(name)) => continue,
+                Err(StoreError::PoolNotCovered { .. })
+                    if lost && may.iter().any(|k| k.leased.contains(name)) =>
+                {
+                    continue;
+                }
                 other => other.map_err(|e| format!("pool {name}: {e}"))?,
             };
             if pool.puddles().len() != *puddles {
@@ -378,8 +396,9 @@ impl Check {
             images(&state, reach, true, &mut |again| {
                 if seen.insert(again.hash()) {
                     self.tally.recovery_images += 1;
-                    result = guarded(|| self.image(&again, may, self.loses(image)))
-                        .map_err(|what| format!("crash of the recovery: {what}\n{}", name_image(&state, &again)));
+                    result = guarded(|| self.image(&again, may, self.loses(image))).map_err(|what| {
+                        format!("crash of the recovery: {what}\n{}", name_image(&state, &again))
+                    });
                 }
                 result.is_ok()
             });

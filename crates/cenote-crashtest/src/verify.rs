@@ -25,7 +25,10 @@ pub fn open(sim: &Arc<SimMedium>) -> Result<(Store, Pool, Pool), String> {
     let store = Store::open_on(sim.clone(), &open_options()).map_err(|e| format!("open: {e}"))?;
     let report = store.report();
     if !report.damage.is_empty() || report.demoted || !report.not_covered.is_empty() {
-        return Err(format!("a crash that is legal is reported as damage: {:?} {:?}", report.damage, report.not_covered));
+        return Err(format!(
+            "a crash that is legal is reported as damage: {:?} {:?}",
+            report.damage, report.not_covered
+        ));
     }
     let [a, b] = POOLS.map(|name| store.pool_with(name, cenote::Access::ReadWrite));
     let (a, b) = (a.map_err(|e| format!("pool a: {e}"))?, b.map_err(|e| format!("pool b: {e}"))?);

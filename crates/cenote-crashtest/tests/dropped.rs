@@ -27,7 +27,11 @@ fn harmless(strategy: Strategy, history: &str, point: FaultPoint) -> (Vec<u64>, 
         threads: 1,
     };
     let (_, violation) = run(&plan(None));
-    assert!(violation.is_none(), "without a fault: {}", violation.map_or_else(String::new, |v| v.to_string()));
+    assert!(
+        violation.is_none(),
+        "without a fault: {}",
+        violation.map_or_else(String::new, |v| v.to_string())
+    );
     let mut out = Vec::new();
     for skip in 0.. {
         let (tally, violation) = run(&plan(Some(Fault::once(point, skip, FaultEffect::Drop))));

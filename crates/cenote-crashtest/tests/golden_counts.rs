@@ -42,7 +42,8 @@ fn new_context(store: &Store, group: &Arc<LogGroup>) -> (TxContext, Body) {
     let lease = store.as_raw().acquire_log().expect("a log");
     // SAFETY: the log is mapped until the store is dropped, after the context; nobody else uses it.
     let context = unsafe {
-        let writer = LogWriter::attach(lease.body(), store.as_raw().persistence(), Box::new(NoMore)).expect("attach");
+        let writer =
+            LogWriter::attach(lease.body(), store.as_raw().persistence(), Box::new(NoMore)).expect("attach");
         TxContext::new(writer, group.clone())
     };
     (context, lease.body())
@@ -99,7 +100,11 @@ fn steady(place: &mut Place, abort: bool, mut body: impl FnMut(&mut Transaction<
         let mut tx = unsafe { (*context).begin() };
         body(&mut tx);
         let logged = place.logged();
-        if abort { tx.abort() } else { tx.commit().expect("commit") }
+        if abort {
+            tx.abort()
+        } else {
+            tx.commit().expect("commit")
+        }
         result = (counters::snapshot() - before, logged);
     }
     result
@@ -125,16 +130,23 @@ fn measure(level: Durability) -> Vec<Row> {
     row("add 8", commits(&mut place, &mut |tx| add(tx, page, 0, 8)));
     row("add 8, twice the same", commits(&mut place, &mut |tx| (0..2).for_each(|_| add(tx, page, 0, 8))));
     let words = 0..64usize;
-    row("add 8, 64 times", commits(&mut place, &mut |tx| words.clone().for_each(|k| add(tx, page, k * 64, 8))));
-    row("add 8, 64 at once", commits(&mut place, &mut |tx| {
-        // SAFETY: inside the page.
-        let ranges: Vec<_> = words.clone().map(|k| (unsafe { page.add(k * 64) }.cast_const(), 8)).collect();
-        // SAFETY: as above, and logged.
-        unsafe {
-            tx.add_all(&ranges).expect("add");
-            words.clone().for_each(|k| page.add(k * 64).write(k as u8));
-        }
-    }));
+    row(
+        "add 8, 64 times",
+        commits(&mut place, &mut |tx| words.clone().for_each(|k| add(tx, page, k * 64, 8))),
+    );
+    row(
+        "add 8, 64 at once",
+        commits(&mut place, &mut |tx| {
+            // SAFETY: inside the page.
+            let ranges: Vec<_> =
+                words.clone().map(|k| (unsafe { page.add(k * 64) }.cast_const(), 8)).collect();
+            // SAFETY: as above, and logged.
+            unsafe {
+                tx.add_all(&ranges).expect("add");
+                words.clone().for_each(|k| page.add(k * 64).write(k as u8));
+            }
+        }),
+    );
     row("add 4096", commits(&mut place, &mut |tx| add(tx, page, 0, 4096)));
     let set = |tx: &mut Transaction<'_>, count: usize| {
         for k in 0..count {
@@ -150,32 +162,47 @@ fn measure(level: Durability) -> Vec<Row> {
     place.run(|tx| {
         alloc(tx);
     });
-    row("alloc 64", commits(&mut place, &mut |tx| {
-        alloc(tx);
-    }));
-    row("alloc 64 and free it", commits(&mut place, &mut |tx| {
-        let block = alloc(tx);
-        // SAFETY: as above.
-        unsafe { tx.free(heap, block.as_ptr() as u64) }.expect("free");
-    }));
+    row(
+        "alloc 64",
+        commits(&mut place, &mut |tx| {
+            alloc(tx);
+        }),
+    );
+    row(
+        "alloc 64 and free it",
+        commits(&mut place, &mut |tx| {
+            let block = alloc(tx);
+            // SAFETY: as above.
+            unsafe { tx.free(heap, block.as_ptr() as u64) }.expect("free");
+        }),
+    );
     let mut blocks = Vec::new();
     place.run(|tx| blocks.extend((0..2).map(|_| alloc(tx).as_ptr() as u64)));
-    row("free 64", commits(&mut place, &mut |tx| {
-        // SAFETY: as above.
-        unsafe { tx.free(heap, blocks.pop().expect("a block")) }.expect("free");
-    }));
+    row(
+        "free 64",
+        commits(&mut place, &mut |tx| {
+            // SAFETY: as above.
+            unsafe { tx.free(heap, blocks.pop().expect("a block")) }.expect("free");
+        }),
+    );
     row("add 8, abort", steady(&mut place, true, |tx| add(tx, page, 0, 8)));
-    row("alloc 64, abort", steady(&mut place, true, |tx| {
-        alloc(tx);
-    }));
+    row(
+        "alloc 64, abort",
+        steady(&mut place, true, |tx| {
+            alloc(tx);
+        }),
+    );
     row("set 8, abort", steady(&mut place, true, |tx| set(tx, 1)));
     let (second, _) = new_context(&place.store, &place.group);
     row("add 8, another log in use", steady(&mut place, false, |tx| add(tx, page, 0, 8)));
     row("add 4096, another log in use", steady(&mut place, false, |tx| add(tx, page, 0, 4096)));
     row("set 8, another log in use", steady(&mut place, false, |tx| set(tx, 1)));
-    row("alloc 64, another log in use", steady(&mut place, false, |tx| {
-        alloc(tx);
-    }));
+    row(
+        "alloc 64, another log in use",
+        steady(&mut place, false, |tx| {
+            alloc(tx);
+        }),
+    );
     drop(second);
     let pool = place.pool.clone();
     let list = pool
@@ -205,9 +232,11 @@ fn at_process_level_nothing_is_flushed_fenced_or_streamed() {
 fn document() -> BTreeMap<String, [u64; 4]> {
     let text = include_str!("../../../docs/counts.md");
     let rows = text.lines().filter_map(|line| {
-        let cells: Vec<&str> = line.trim().strip_prefix('|')?.trim_end_matches('|').split('|').map(str::trim).collect();
+        let cells: Vec<&str> =
+            line.trim().strip_prefix('|')?.trim_end_matches('|').split('|').map(str::trim).collect();
         let [name, numbers @ ..] = &cells[..] else { return None };
-        let numbers: Vec<u64> = numbers.iter().map(|n| n.replace(',', "").parse().ok()).collect::<Option<_>>()?;
+        let numbers: Vec<u64> =
+            numbers.iter().map(|n| n.replace(',', "").parse().ok()).collect::<Option<_>>()?;
         Some(((*name).to_owned(), numbers.try_into().ok()?))
     });
     rows.collect()

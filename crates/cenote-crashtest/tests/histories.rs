@@ -42,11 +42,13 @@ fn depth_asked_for() -> Option<usize> {
 fn histories(exhaustive: usize, core: usize, every: usize, seed: usize) -> (Vec<History>, String) {
     let exhaustive = depth_asked_for().unwrap_or(exhaustive);
     let mut out = History::all(&Op::ALL, exhaustive);
-    let mut text = format!("all {} histories of up to {exhaustive} operations of the full alphabet", out.len());
+    let mut text =
+        format!("all {} histories of up to {exhaustive} operations of the full alphabet", out.len());
     if core > exhaustive {
         let more: Vec<_> =
             History::all(&Op::CORE, core).into_iter().filter(|h| h.0.len() > exhaustive).collect();
-        text += &format!(", all {} of {} to {core} of one pool that does not grow", more.len(), exhaustive + 1);
+        text +=
+            &format!(", all {} of {} to {core} of one pool that does not grow", more.len(), exhaustive + 1);
         out.extend(more);
     }
     if exhaustive < 6 && every > 0 {
@@ -74,7 +76,10 @@ fn a_process_may_die_anywhere() {
     for strategy in Strategy::ALL {
         let (exhaustive, every) = if strategy == Strategy::LAZY { (6, 0) } else { (4, 20) };
         let (histories, text) = histories(exhaustive, 5, every, 7);
-        visit(&text, &Plan { recovery_depth: 3, recovery_every: 50, ..plan(Durability::Process, strategy, histories) });
+        visit(
+            &text,
+            &Plan { recovery_depth: 3, recovery_every: 50, ..plan(Durability::Process, strategy, histories) },
+        );
     }
 }
 

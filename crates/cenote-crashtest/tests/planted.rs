@@ -31,7 +31,11 @@ fn caught(bug: Bug, when: When, level: Durability, strategy: Strategy, histories
     let Some(violation) = violation else { panic!("{bug:?} was not found: {tally}") };
     println!("{bug:?}: found after {} images: {violation}", tally.images + tally.recovery_images);
     let (tally, violation) = run(&plan(Bug::None));
-    assert!(violation.is_none(), "without {bug:?}: {}", violation.map_or_else(String::new, |v| v.to_string()));
+    assert!(
+        violation.is_none(),
+        "without {bug:?}: {}",
+        violation.map_or_else(String::new, |v| v.to_string())
+    );
     println!("without it: {tally}");
 }
 

@@ -1,22 +1,57 @@
 //! Whatever update of the store itself a crash interrupts, the next open works, what was acknowledged is there, what was in flight is there whole or
 //! not at all, and nothing is left over.
 
+use Update::{
+    Close, Compact, Create, Format, Grow, GrowLog, Kill, Lease, Open, Register, Release, Remove, ReturnLog,
+    TakeLog,
+};
 use cenote_crashtest::explore::When;
 use cenote_crashtest::rig::window_base;
 use cenote_crashtest::updates::{Update, run};
 use cenote_medium::Durability;
 use cenote_medium::planted::Bug;
-use Update::{Close, Compact, Create, Format, Grow, GrowLog, Kill, Lease, Open, Register, Release, Remove, ReturnLog, TakeLog};
 
 /// One session does everything.
 const ALL: &[Update] = &[
-    Format, Open, Create("a"), Lease("a"), Grow("a"), Register, TakeLog, GrowLog, ReturnLog, Create("b"), Remove("b"),
-    Release("a"), Close,
+    Format,
+    Open,
+    Create("a"),
+    Lease("a"),
+    Grow("a"),
+    Register,
+    TakeLog,
+    GrowLog,
+    ReturnLog,
+    Create("b"),
+    Remove("b"),
+    Release("a"),
+    Close,
 ];
 /// Later sessions, after a close and after a kill: the open itself is crashed.
 const AGAIN: &[Update] = &[
-    Format, Open, Create("a"), Lease("a"), TakeLog, ReturnLog, Release("a"), Close, Open, Lease("a"), TakeLog, Kill, Open,
-    Lease("a"), Grow("a"), Kill, Open, Lease("a"), Release("a"), Remove("a"), Close, Open, Close,
+    Format,
+    Open,
+    Create("a"),
+    Lease("a"),
+    TakeLog,
+    ReturnLog,
+    Release("a"),
+    Close,
+    Open,
+    Lease("a"),
+    TakeLog,
+    Kill,
+    Open,
+    Lease("a"),
+    Grow("a"),
+    Kill,
+    Open,
+    Lease("a"),
+    Release("a"),
+    Remove("a"),
+    Close,
+    Open,
+    Close,
 ];
 /// The catalog is written anew.
 const COMPACTION: &[Update] = &[Format, Open, Create("a"), Register, Compact, Create("b"), Close];

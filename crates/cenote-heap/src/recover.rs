@@ -69,7 +69,9 @@ impl<G: Ground> TracedHeap<G> {
     ) -> (TraceCounts, BTreeSet<u64>) {
         // The root puddle is looked up once: there are a thousand roots, and most are null.
         let puddle = self.root_puddle();
-        for slot in puddle.iter().flat_map(|puddle| (0..ROOT_COUNT as u16).filter_map(|index| puddle.root(index))) {
+        for slot in
+            puddle.iter().flat_map(|puddle| (0..ROOT_COUNT as u16).filter_map(|index| puddle.root(index)))
+        {
             let root = crate::roots::load(slot);
             worker.root(slot.as_ptr().expose_provenance() as u64, root.addr, root.type_id);
         }

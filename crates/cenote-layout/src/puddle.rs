@@ -102,7 +102,10 @@ impl Header for PuddleHeader {
         if self.addr == 0 || !self.addr.is_multiple_of(SLOT_SIZE) {
             return bad("addr", self.addr);
         }
-        if self.size == 0 || !self.size.is_multiple_of(PAGE_SIZE) || self.addr.checked_add(self.size).is_none() {
+        if self.size == 0
+            || !self.size.is_multiple_of(PAGE_SIZE)
+            || self.addr.checked_add(self.size).is_none()
+        {
             return bad("size", self.size);
         }
         if Role::from_u32(self.role).is_none() {

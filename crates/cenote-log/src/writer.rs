@@ -251,7 +251,13 @@ impl LogWriter {
     /// # Safety
     /// As [`LogWriter::append`].
     #[inline(always)]
-    pub unsafe fn append_line(&mut self, kind: Kind, addr: u64, size: u32, data: *const u8) -> Option<*const u8> {
+    pub unsafe fn append_line(
+        &mut self,
+        kind: Kind,
+        addr: u64,
+        size: u32,
+        data: *const u8,
+    ) -> Option<*const u8> {
         let data_len = if kind.has_data() { size as usize } else { 0 };
         if data_len > INLINE_DATA_LEN || self.room() < LINE_LEN {
             return None;
@@ -366,7 +372,8 @@ impl LogWriter {
                 let room = line.words.as_mut_ptr().add(HEADER_WORDS).cast::<u8>();
                 room.copy_from_nonoverlapping(data, data_len);
             }
-            line.words[0] = checksum(self.seed, &line.words.as_bytes()[8..ENTRY_HEADER_SIZE as usize + data_len]);
+            line.words[0] =
+                checksum(self.seed, &line.words.as_bytes()[8..ENTRY_HEADER_SIZE as usize + data_len]);
             self.persistence.stream(self.cursor, line.words.as_ptr().cast(), LINE_LEN);
         }
         line.words[0]

@@ -29,7 +29,9 @@ pub enum TxError {
         addr: u64,
     },
     /// A range has a pending redo write; writing in place would be undone by it at commit.
-    #[error("{len} bytes at {addr:#x} overlap a deferred write of this transaction: use one way of writing per range")]
+    #[error(
+        "{len} bytes at {addr:#x} overlap a deferred write of this transaction: use one way of writing per range"
+    )]
     PendingRedo {
         /// Start of the range.
         addr: u64,
@@ -157,6 +159,9 @@ impl Drop for TxContext {
 
 impl core::fmt::Debug for TxContext {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("TxContext").field("log_id", &self.writer.log_id()).field("entries", &self.entries()).finish()
+        f.debug_struct("TxContext")
+            .field("log_id", &self.writer.log_id())
+            .field("entries", &self.entries())
+            .finish()
     }
 }

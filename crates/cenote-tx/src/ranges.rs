@@ -1,7 +1,7 @@
 //! The ranges that a transaction has logged: each byte once.
 //!
 //! Invariants: ranges are disjoint, and `list` has them in the order of their log entries, which is the order in which a seal hashes
-//! them. Few ranges are searched one by one. From [`INDEX_FROM`] on, those from `ascending_from` on lie in the order of their addresses and are
+//! them. Few ranges are searched one by one. From a dozen on, those from `ascending_from` on lie in the order of their addresses and are
 //! searched by halving; those before are in `index`. So whoever logs in the order of addresses, as a walk over an array does, pays for no index.
 
 use std::collections::BTreeMap;
@@ -96,7 +96,9 @@ impl RangeSet {
     #[inline(never)]
     fn prepare(&mut self, start: u64) {
         let ascending = match self.list.len() + 1 {
-            INDEX_FROM => self.list.is_sorted_by_key(|r| r.start) && self.list.last().is_none_or(|r| r.start < start),
+            INDEX_FROM => {
+                self.list.is_sorted_by_key(|r| r.start) && self.list.last().is_none_or(|r| r.start < start)
+            }
             _ => self.ascending_from == self.list.len() || self.list.last().is_none_or(|r| r.start < start),
         };
         if !ascending {
@@ -114,7 +116,8 @@ impl RangeSet {
     /// The last range that begins at `at` or before, if the list is long.
     fn last_until(&self, at: u64) -> Option<(u64, u64)> {
         let ascending = &self.list[self.ascending_from..];
-        let in_order = ascending[..ascending.partition_point(|r| r.start <= at)].last().map(|r| (r.start, r.end));
+        let in_order =
+            ascending[..ascending.partition_point(|r| r.start <= at)].last().map(|r| (r.start, r.end));
         let indexed = self.index.range(..=at).next_back().map(|(&start, &end)| (start, end));
         in_order.max(indexed)
     }

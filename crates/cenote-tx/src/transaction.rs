@@ -42,7 +42,9 @@ impl<'c> Transaction<'c> {
     pub unsafe fn add(&mut self, ptr: *const u8, len: usize) -> Result<(), TxError> {
         // The most frequent length has code of its own.
         // SAFETY: passed on.
-        if unsafe { if len == 8 { self.add_word(ptr)? } else { self.add_unfenced(ptr, len)? } } && !planted(Bug::UndoNotFenced) {
+        if unsafe { if len == 8 { self.add_word(ptr)? } else { self.add_unfenced(ptr, len)? } }
+            && !planted(Bug::UndoNotFenced)
+        {
             self.fence();
         }
         Ok(())
@@ -247,8 +249,19 @@ impl<'c> Transaction<'c> {
             // SAFETY: the mask is readable; fresh entries carry no data.
             let logged = unsafe {
                 writer
-                    .append(Kind::ClearBitsOnAbort, block.mark.word.as_ptr() as u64, 8, (&raw const block.mark.mask).cast())
-                    .and_then(|_| if is_power { log_fresh(writer, ranges, block.addr.as_ptr() as u64, size) } else { Ok(()) })
+                    .append(
+                        Kind::ClearBitsOnAbort,
+                        block.mark.word.as_ptr() as u64,
+                        8,
+                        (&raw const block.mark.mask).cast(),
+                    )
+                    .and_then(|_| {
+                        if is_power {
+                            log_fresh(writer, ranges, block.addr.as_ptr() as u64, size)
+                        } else {
+                            Ok(())
+                        }
+                    })
             };
             match logged {
                 Ok(()) => Ok(()),
@@ -270,7 +283,8 @@ impl<'c> Transaction<'c> {
             ranges.push(Range { start, end: start + size, old: core::ptr::null() });
         }
         // SAFETY: the heap outlives the transaction (contract); the pointer is used only until it ends.
-        let heap = unsafe { core::mem::transmute::<NonNull<dyn Heap + '_>, NonNull<dyn Heap>>(NonNull::from(heap)) };
+        let heap =
+            unsafe { core::mem::transmute::<NonNull<dyn Heap + '_>, NonNull<dyn Heap>>(NonNull::from(heap)) };
         context.allocated.push(HeapBlock { heap, block });
         Ok(addr)
     }
@@ -301,7 +315,8 @@ impl<'c> Transaction<'c> {
             heap.release(&block);
         }
         // SAFETY: as in `alloc`.
-        let heap = unsafe { core::mem::transmute::<NonNull<dyn Heap + '_>, NonNull<dyn Heap>>(NonNull::from(heap)) };
+        let heap =
+            unsafe { core::mem::transmute::<NonNull<dyn Heap + '_>, NonNull<dyn Heap>>(NonNull::from(heap)) };
         context.freed.push(HeapBlock { heap, block });
         context.freed_at.push(Range { start: addr, end: addr + 1, old: core::ptr::null() });
         Ok(())
@@ -329,7 +344,11 @@ impl<'c> Transaction<'c> {
 
     fn commit_logged(&mut self) -> Result<(), TxError> {
         let context = &mut *self.context;
-        if context.persistence.is_power() { commit_power(context)? } else { commit_process(context) }
+        if context.persistence.is_power() {
+            commit_power(context)?
+        } else {
+            commit_process(context)
+        }
         context.clear();
         Ok(())
     }
@@ -381,7 +400,8 @@ fn commit_process(context: &mut TxContext) {
 
 fn commit_power(context: &mut TxContext) -> Result<(), TxError> {
     let lazy = context.group.lazy_allowed();
-    let seal = !context.redo.is_empty() || (lazy
+    let seal = !context.redo.is_empty()
+        || (lazy
             && context.ranges.bytes() <= SEAL_BYTES_MAX
             && context.ranges.fresh_bytes() <= SEAL_FRESH_BYTES_MAX);
     if planted(Bug::RangeMovedEarly) {
@@ -442,9 +462,11 @@ fn flush_contents<const HASH: bool>(context: &TxContext) -> ContentHash {
     for range in context.ranges.list() {
         // SAFETY: logged ranges are mapped until the transaction ends (contract of `add` and `alloc`), and nobody changes them while it commits
         // (contract: its caller isolates).
-        let contents =
-            unsafe { core::slice::from_raw_parts(range.start as *const u8, (range.end - range.start) as usize) };
-        let skip = if range.old.is_null() { planted(Bug::FreshNotFlushed) } else { planted(Bug::DataNotFlushed) };
+        let contents = unsafe {
+            core::slice::from_raw_parts(range.start as *const u8, (range.end - range.start) as usize)
+        };
+        let skip =
+            if range.old.is_null() { planted(Bug::FreshNotFlushed) } else { planted(Bug::DataNotFlushed) };
         let (first, last) = (range.start / LINE, (range.end - 1) / LINE);
         let flushed = skip || (first == last && recent.contains(&first));
         if !flushed {

@@ -38,7 +38,9 @@ pub enum Error {
     Types(#[from] crate::persist::TypeSetError),
     /// A pointer does not lead to a live value of its type in a pool that this access covers: it was freed, belongs to another pool or store, or was
     /// kept from a transaction that was aborted.
-    #[error("no live value of type {type_name} at {addr:#x} in the pools of this access: was it freed, or is it of another pool?")]
+    #[error(
+        "no live value of type {type_name} at {addr:#x} in the pools of this access: was it freed, or is it of another pool?"
+    )]
     Dangling {
         /// Where the pointer leads.
         addr: u64,
@@ -60,7 +62,9 @@ pub enum Error {
         expected_name: String,
     },
     /// This thread holds a view or a transaction of the pool: waiting for it would never end.
-    #[error("pool \"{pool}\" is already in use by this thread ({by}): end that before, or use it instead of a new one")]
+    #[error(
+        "pool \"{pool}\" is already in use by this thread ({by}): end that before, or use it instead of a new one"
+    )]
     WouldDeadlock {
         /// The pool.
         pool: String,

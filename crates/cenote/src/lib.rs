@@ -48,8 +48,8 @@ pub use cenote_heap::{HeapReport, HeapStats, RecoveryReport};
 pub use cenote_layout::id::{PoolId, TypeId, Uuid};
 pub use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
 pub use cenote_store::{
-    Access, CrashKind, DamagePolicy, FormatOptions, HeapKind, OpenOptions, OpenReport, PoolInfo, PoolMode, PoolOptions,
-    PowerLossPolicy,
+    Access, CrashKind, DamagePolicy, FormatOptions, HeapKind, OpenOptions, OpenReport, PoolInfo, PoolMode,
+    PoolOptions, PowerLossPolicy,
 };
 pub use error::{Error, Result};
 pub use persist::Persist;

@@ -255,7 +255,12 @@ impl<'p> Tx<'p> {
     /// # Errors
     /// As [`Tx::get_mut`].
     #[inline]
-    pub fn set<T: Persist, F: Persist>(&mut self, ptr: Ptr<T>, field: FieldOffset<T, F>, value: F) -> Result<()> {
+    pub fn set<T: Persist, F: Persist>(
+        &mut self,
+        ptr: Ptr<T>,
+        field: FieldOffset<T, F>,
+        value: F,
+    ) -> Result<()> {
         if self.owner_of::<T>(ptr.addr()).is_none() {
             return Err(dangling::<T>(ptr.addr()));
         }
@@ -314,7 +319,11 @@ impl<'p> Tx<'p> {
     /// [`Reader::get`] gives `neighbour` in this transaction.
     #[doc(hidden)]
     #[inline]
-    pub unsafe fn alloc_near<N: Persist, T: Persist>(&mut self, neighbour: Ptr<N>, value: T) -> Result<Ptr<T>> {
+    pub unsafe fn alloc_near<N: Persist, T: Persist>(
+        &mut self,
+        neighbour: Ptr<N>,
+        value: T,
+    ) -> Result<Ptr<T>> {
         let pool = self.pool_of_live(neighbour)?;
         self.alloc_covered(pool, value)
     }
@@ -475,14 +484,15 @@ pub(crate) fn lock_all<'p>(pools: &[&'p PoolInner]) -> Vec<RwLockWriteGuard<'p, 
     let mut awaited = 0;
     loop {
         let mut guards = vec![pools[awaited].lock.write()];
-        let taken = pools.iter().enumerate().filter(|(i, _)| *i != awaited).find_map(|(i, pool)| {
-            match pool.lock.try_write() {
-                Some(guard) => {
-                    guards.push(guard);
-                    None
-                }
-                None => Some(i),
+        let taken = pools.iter().enumerate().filter(|(i, _)| *i != awaited).find_map(|(i, pool)| match pool
+            .lock
+            .try_write()
+        {
+            Some(guard) => {
+                guards.push(guard);
+                None
             }
+            None => Some(i),
         });
         match taken {
             Some(i) => awaited = i,
@@ -511,9 +521,8 @@ impl Reader for Tx<'_> {
 
     #[inline]
     unsafe fn get_array<T: Persist>(&self, ptr: Ptr<ArrayOf<T>>, len: usize) -> Result<&[T]> {
-        let pool = self
-            .owner_of::<ArrayOf<T>>(ptr.addr())
-            .ok_or_else(|| dangling::<ArrayOf<T>>(ptr.addr()))?;
+        let pool =
+            self.owner_of::<ArrayOf<T>>(ptr.addr()).ok_or_else(|| dangling::<ArrayOf<T>>(ptr.addr()))?;
         // SAFETY: the transaction is borrowed shared, so nothing is written; written values by contract.
         unsafe { array(pool, ptr, len) }
     }

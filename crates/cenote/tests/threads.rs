@@ -188,9 +188,9 @@ fn pools_are_opened_and_dropped_by_many_threads_at_once() -> Result<()> {
         let store = store.clone();
         move || {
             std::thread::scope(|scope| {
-                for _ in 0..4 {
+                for _ in 0..2 {
                     scope.spawn(|| {
-                        for _ in 0..300 {
+                        for _ in 0..5000 {
                             let pool = store.pool("p").unwrap();
                             count(&pool).unwrap();
                         }
@@ -201,7 +201,7 @@ fn pools_are_opened_and_dropped_by_many_threads_at_once() -> Result<()> {
     });
     let pool = store.pool("p")?;
     let view = pool.read()?;
-    assert_eq!(view.get(view.root::<Counter>()?.unwrap())?.value, 1200);
+    assert_eq!(view.get(view.root::<Counter>()?.unwrap())?.value, 10_000);
     Ok(())
 }
 

@@ -19,7 +19,8 @@ use std::hint::black_box;
 use std::rc::Rc;
 
 /// The figure.
-pub const FIGURE: Figure = Figure { name: "checked", title: "Checked pointers against unchecked ones", cases };
+pub const FIGURE: Figure =
+    Figure { name: "checked", title: "Checked pointers against unchecked ones", cases };
 
 #[derive(Persist)]
 #[persist(name = "cenote-bench::Node")]
@@ -132,7 +133,8 @@ fn cases(settings: &Settings) -> Result<Vec<Case>, Failure> {
         Ok(tree)
     })?;
     let nodes = (1u64 << height) - 1;
-    let case = |row, system, mut sum: Box<dyn FnMut(&Place) -> cenote::Result<u64>>, nodes: u64| {
+    type Sum = Box<dyn FnMut(&Place) -> cenote::Result<u64>>;
+    let case = |row, system, mut sum: Sum, nodes: u64| {
         let place = place.clone();
         Case::new(row, system, NO_LEVEL, move |count| walk(count, nodes, || sum(&place)))
     };
@@ -143,22 +145,38 @@ fn cases(settings: &Settings) -> Result<Vec<Case>, Failure> {
             Box::new(move |place| sum_list_checked(&place.pool.read()?, black_box(Some(list)))),
             len,
         ),
-        // SAFETY: the place is open, and only this thread uses it.
-        case("list_traverse", "cenote", Box::new(move |_| Ok(unsafe { sum_list(black_box(Some(list))) })), len),
+        case(
+            "list_traverse",
+            "cenote",
+            // SAFETY: the place is open, and only this thread uses it.
+            Box::new(move |_| Ok(unsafe { sum_list(black_box(Some(list))) })),
+            len,
+        ),
         case(
             "tree_traverse",
             "cenote (safe)",
             Box::new(move |place| sum_tree_checked(&place.pool.read()?, black_box(Some(tree)))),
             nodes,
         ),
-        // SAFETY: as above.
-        case("tree_traverse", "cenote", Box::new(move |_| Ok(unsafe { sum_tree(black_box(Some(tree))) })), nodes),
+        case(
+            "tree_traverse",
+            "cenote",
+            // SAFETY: as above.
+            Box::new(move |_| Ok(unsafe { sum_tree(black_box(Some(tree))) })),
+            nodes,
+        ),
     ])
 }
 
 fn walk(count: u64, nodes: u64, mut sum: impl FnMut() -> cenote::Result<u64>) -> Result<Sample, Failure> {
     let mut watch = Stopwatch::new();
     let rounds = count.div_ceil(nodes);
-    watch.time(rounds * nodes, || (0..rounds).try_for_each(|_| sum().map(|sum| { black_box(sum); })))?;
+    watch.time(rounds * nodes, || {
+        (0..rounds).try_for_each(|_| {
+            sum().map(|sum| {
+                black_box(sum);
+            })
+        })
+    })?;
     Ok(watch.sample())
 }

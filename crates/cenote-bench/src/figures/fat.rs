@@ -62,7 +62,8 @@ impl<T> Fat<T> {
             return core::ptr::null_mut();
         }
         let (seen, pool, base) = LAST.get();
-        let base = if seen == CHANGES.load(Ordering::Relaxed) && pool == self.pool { base } else { find(self.pool) };
+        let base =
+            if seen == CHANGES.load(Ordering::Relaxed) && pool == self.pool { base } else { find(self.pool) };
         core::ptr::with_exposed_provenance_mut((base + self.offset) as usize)
     }
 }

@@ -245,13 +245,17 @@ fn creates<L: Link>(cases: &mut Vec<Case>, place: &Rc<Place>, fat: FatPool, sett
     let len = list_len(settings);
     let here = place.clone();
     cases.push(Case::new("list_create", L::SYSTEM, NO_LEVEL, move |count| {
-        build(&here, fat, count, len, |builder| build_list::<L>(builder, len).map(|node| node.as_ptr().addr()))
+        build(&here, fat, count, len, |builder| {
+            build_list::<L>(builder, len).map(|node| node.as_ptr().addr())
+        })
     }));
     let height = tree_height(settings);
     let here = place.clone();
     cases.push(Case::new("tree_create", L::SYSTEM, NO_LEVEL, move |count| {
         let nodes = (1 << height) - 1;
-        build(&here, fat, count, nodes, |builder| build_tree::<L>(builder, height).map(|node| node.as_ptr().addr()))
+        build(&here, fat, count, nodes, |builder| {
+            build_tree::<L>(builder, height).map(|node| node.as_ptr().addr())
+        })
     }));
 }
 
@@ -297,6 +301,10 @@ fn traverses<L: Link>(
 fn walk(count: u64, nodes: u64, mut sum: impl FnMut() -> u64) -> Result<Sample, Failure> {
     let mut watch = Stopwatch::new();
     let rounds = count.div_ceil(nodes);
-    watch.time(rounds * nodes, || (0..rounds).for_each(|_| { black_box(sum()); }));
+    watch.time(rounds * nodes, || {
+        (0..rounds).for_each(|_| {
+            black_box(sum());
+        })
+    });
     Ok(watch.sample())
 }

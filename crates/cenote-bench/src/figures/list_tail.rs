@@ -48,16 +48,17 @@ const EMPTY: List = List { first: None, last: None, len: 0 };
 fn cases(settings: &Settings) -> Result<Vec<Case>, Failure> {
     let mut cases = Vec::new();
     for place in Place::both(settings)? {
-        for (system, insert) in
-            [("cenote", insert_raw as fn(&Place, Ptr<List>, u64) -> cenote::Result<()>), ("cenote (safe)", insert_safe)]
-        {
+        for (system, insert) in [
+            ("cenote", insert_raw as fn(&Place, Ptr<List>, u64) -> cenote::Result<()>),
+            ("cenote (safe)", insert_safe),
+        ] {
             let list = place.pool.write(|tx| tx.alloc(EMPTY))?;
             let place = place.clone();
             cases.push(Case::new("insert", system, place.level, move |count| {
                 grow(count, |value| insert(black_box(&place), list, value), || empty(&place, list))
             }));
         }
-        let list = place.pool.write(|tx| ForwardList::<u64>::new(tx))?;
+        let list = place.pool.write(ForwardList::<u64>::new)?;
         cases.push(Case::new("insert", "cenote (collections)", place.level, move |count| {
             grow(
                 count,
@@ -97,7 +98,10 @@ fn insert_raw(place: &Place, list: Ptr<List>, value: u64) -> cenote::Result<()> 
         match (*record).last {
             Some(last) => {
                 let link = last.field(field!(Node, next));
-                tx.add_all(&[(record.cast_const().cast(), size_of::<List>()), (link.cast_const().cast(), 8)])?;
+                tx.add_all(&[
+                    (record.cast_const().cast(), size_of::<List>()),
+                    (link.cast_const().cast(), 8),
+                ])?;
                 link.write(Some(node));
             }
             None => {

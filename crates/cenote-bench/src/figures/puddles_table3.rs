@@ -27,11 +27,8 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 
 /// The figure.
-pub const FIGURE: Figure = Figure {
-    name: "puddles-table3",
-    title: "Puddles, Table 3: latency of primitives",
-    cases,
-};
+pub const FIGURE: Figure =
+    Figure { name: "puddles-table3", title: "Puddles, Table 3: latency of primitives", cases };
 
 /// The rows that every system has.
 pub const ROWS: [&str; 9] = [
@@ -92,7 +89,9 @@ fn raw_case(
     mut operation: impl FnMut(&Place, u64) -> cenote::Result<()> + 'static,
 ) -> Case {
     let place = place.clone();
-    Case::new(row, "cenote", place.level, move |count| time_each(count, |i| Ok(operation(black_box(&place), i)?)))
+    Case::new(row, "cenote", place.level, move |count| {
+        time_each(count, |i| Ok(operation(black_box(&place), i)?))
+    })
 }
 
 fn raw_cases(place: &Rc<Place>, page: Ptr<Page>) -> Vec<Case> {
@@ -125,7 +124,8 @@ fn raw_cases(place: &Rc<Place>, page: Ptr<Page>) -> Vec<Case> {
         {
             let place = place.clone();
             Case::new("tx_add_8_of_64_batch", "cenote", place.level, move |count| {
-                let ranges: Vec<(*const u8, usize)> = (0..RANGES).map(|k| (line(k).cast_const().cast(), 8)).collect();
+                let ranges: Vec<(*const u8, usize)> =
+                    (0..RANGES).map(|k| (line(k).cast_const().cast(), 8)).collect();
                 // SAFETY: as above.
                 of_64(count, |i| unsafe {
                     let mut tx = raw::begin(black_box(&place.store))?;
