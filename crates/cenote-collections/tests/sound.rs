@@ -499,3 +499,74 @@ fn positions_and_texts_that_are_not_there_are_errors() {
     })
     .unwrap();
 }
+
+/// A place that is not in use is zero, so a tracer that goes over whole nodes finds no pointer to what was removed and freed.
+#[test]
+fn what_was_removed_leaves_no_pointer_behind() {
+    let directory = directory();
+    let pool = pool(directory.path());
+    #[derive(Persist, Clone, Copy)]
+    struct Roots {
+        tree: BTreeMap<u64, List<u64>>,
+        hash: HashMap<u64, List<u64>>,
+        vec: Vec<List<u64>>,
+    }
+    let roots = pool
+        .write(|tx| -> cenote::Result<_> {
+            let roots = Roots { tree: BTreeMap::new(tx)?, hash: HashMap::new(tx)?, vec: Vec::new(tx)? };
+            let root = tx.alloc(roots)?;
+            tx.set_root(root)?;
+            Ok(roots)
+        })
+        .unwrap();
+    let mut seed = 9;
+    for round in 0..40 {
+        pool.write(|tx| -> cenote::Result<()> {
+            for _ in 0..60 {
+                let key = random(&mut seed) % 200;
+                let insert = random(&mut seed) % 100 < if round % 10 < 6 { 75 } else { 20 };
+                let (in_tree, in_hash) = if insert {
+                    let (a, b, c) = (List::new(tx)?, List::new(tx)?, List::new(tx)?);
+                    let at = random(&mut seed) as usize % (roots.vec.len(tx)? + 1);
+                    roots.vec.insert(tx, at, c)?;
+                    (roots.tree.insert(tx, key, a)?, roots.hash.insert(tx, key, b)?)
+                } else {
+                    let len = roots.vec.len(tx)?;
+                    if len > 0 {
+                        let at = random(&mut seed) as usize % len;
+                        let list = if key % 2 == 0 {
+                            roots.vec.remove(tx, at)?
+                        } else {
+                            roots.vec.swap_remove(tx, at)?
+                        };
+                        list.destroy(tx)?;
+                    }
+                    (roots.tree.remove(tx, &key)?, roots.hash.remove(tx, &key)?)
+                };
+                for list in [in_tree, in_hash].into_iter().flatten() {
+                    list.destroy(tx)?;
+                }
+            }
+            let keep = roots.vec.len(tx)? / 2;
+            if round % 10 == 9 {
+                for list in roots.vec.as_slice(tx)?[keep..].to_vec() {
+                    list.destroy(tx)?;
+                }
+                roots.vec.truncate(tx, keep)?;
+                for list in [
+                    roots.tree.values(tx)?.copied().collect::<std::vec::Vec<_>>(),
+                    roots.hash.values(tx)?.copied().collect(),
+                ]
+                .concat()
+                {
+                    list.destroy(tx)?;
+                }
+                roots.tree.retain(tx, |_, _| false)?;
+                roots.hash.retain(tx, |_, _| false)?;
+            }
+            Ok(())
+        })
+        .unwrap();
+        assert_sound(&pool);
+    }
+}

@@ -190,7 +190,8 @@ impl Second {
     fn run<'a>(&mut self, job: impl FnOnce() -> Result<(), String> + Send + 'a) -> Done {
         let job: Box<dyn FnOnce() -> Result<(), String> + Send + 'a> = Box::new(job);
         // SAFETY: the job is over when this function returns: either its result has come, or the thread is gone.
-        let job = unsafe { std::mem::transmute::<Box<dyn FnOnce() -> Result<(), String> + Send + 'a>, Job>(job) };
+        let job =
+            unsafe { std::mem::transmute::<Box<dyn FnOnce() -> Result<(), String> + Send + 'a>, Job>(job) };
         let gone = || Ok(Err("the second thread is gone".to_owned()));
         match self.jobs.as_ref().map(|jobs| jobs.send(job)) {
             Some(Ok(())) => self.results.recv().unwrap_or_else(|_| gone()),

@@ -29,7 +29,8 @@
 //! **Lazy.** After a sealed commit the store that moves the range on is flushed, but not fenced. Until it is durable, a loss of power
 //! makes recovery compare memory with the seal again, so nothing that the seal covers may change before. It cannot: this log is the only one,
 //! so the next change belongs to its next transaction, and its first fence (which comes before the first change in place)
-//! also makes the range durable. What the next transaction does *before* its first fence is: write log entries, which go to the other half of the log; and write to
+//! also makes the range durable. What the next transaction does *before* its first fence is: write log entries, which go to the other half of the log (further segments have no halves, but the
+//! jump that leads there is fenced before anything is written there); and write to
 //! freshly allocated blocks, which are not covered, because a covered block that this transaction freed makes it fence before the block is given back.
 //! When a second log comes into use, every pending range is made durable first ([`group`]).
 

@@ -399,7 +399,11 @@ fn commit_process(context: &mut TxContext) {
 }
 
 fn commit_power(context: &mut TxContext) -> Result<(), TxError> {
-    let lazy = context.group.lazy_allowed();
+    // A transaction may be finished lazily if nothing that its seal covers can change before this log's next fence; a covered block that is
+    // given back could. (A further segment is written only after a jump, whose fence makes the range durable.) Without need for redo and without
+    // leave to be lazy a seal is of no use.
+    let freed_is_covered = freed_is_covered(context) && !planted(Bug::LazyDespiteFreed);
+    let lazy = !freed_is_covered && context.group.lazy_allowed();
     let seal = !context.redo.is_empty()
         || (lazy
             && context.ranges.bytes() <= SEAL_BYTES_MAX
@@ -433,14 +437,11 @@ fn commit_power(context: &mut TxContext) -> Result<(), TxError> {
         }
         clear_marks(&context.freed);
     }
-    // State 3: everything is in place and durable; the range says so. It may stay unfenced if nothing that the seal covers can change
-    // before this log's next fence; a covered block that is given back could.
-    let freed_is_covered = freed_is_covered(context) && !planted(Bug::LazyDespiteFreed);
-    let lazy = seal && lazy && !context.writer.has_overflowed() && !freed_is_covered;
+    // State 3: everything is in place and durable; the range says so.
     context.writer.finish();
     // Asked again, now that the range is stored: a log that has joined since the first time may have flushed this log's range word before that.
     // One that joins from here on flushes what was stored (see `LogGroup`).
-    let lazy = lazy && context.group.lazy_allowed();
+    let lazy = seal && lazy && context.group.lazy_allowed();
     if lazy || planted(Bug::FinishNotFenced) {
         context.range_pending = true;
     } else {
