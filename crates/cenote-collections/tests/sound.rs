@@ -534,7 +534,7 @@ fn what_was_removed_leaves_no_pointer_behind() {
                     let len = roots.vec.len(tx)?;
                     if len > 0 {
                         let at = random(&mut seed) as usize % len;
-                        let list = if key % 2 == 0 {
+                        let list = if key.is_multiple_of(2) {
                             roots.vec.remove(tx, at)?
                         } else {
                             roots.vec.swap_remove(tx, at)?
