@@ -549,7 +549,8 @@ fn what_was_removed_leaves_no_pointer_behind() {
             }
             let keep = roots.vec.len(tx)? / 2;
             if round % 10 == 9 {
-                for list in roots.vec.as_slice(tx)?[keep..].to_vec() {
+                let rest = roots.vec.as_slice(tx)?[keep..].to_vec();
+                for list in rest {
                     list.destroy(tx)?;
                 }
                 roots.vec.truncate(tx, keep)?;
