@@ -35,6 +35,7 @@ Options:
       --json FILE  one JSON object a line
       --dir DIR    where temporary stores are made [default: /dev/shm if there]
       --runs N     runs of each case [default: 9, at least 5]
+      --run-ms N   least milliseconds of a run [default: 60]; many short runs on a machine that has other work to do
   -h, --help       this text
 ";
 
@@ -58,7 +59,7 @@ impl Command {
             list: false,
             help: false,
         };
-        let mut runs = None;
+        let (mut runs, mut run_ms) = (None, None);
         let mut arguments = arguments.into_iter();
         while let Some(argument) = arguments.next() {
             let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
@@ -82,6 +83,14 @@ impl Command {
                     }
                     runs = Some(n);
                 }
+                "--run-ms" => {
+                    let text = value()?;
+                    let n = text.parse().map_err(|_| format!("--run-ms {text}: not a number"))?;
+                    if !(1..=10_000).contains(&n) {
+                        return Err(format!("--run-ms {n}: between 1 and 10000"));
+                    }
+                    run_ms = Some(n);
+                }
                 "-h" | "--help" => command.help = true,
                 name if name.starts_with('-') => return Err(format!("there is no option {name}")),
                 name => {
@@ -94,6 +103,9 @@ impl Command {
         }
         if let Some(runs) = runs {
             command.plan.runs = runs;
+        }
+        if let Some(run_ms) = run_ms {
+            command.plan.run_ms = run_ms;
         }
         if command.figures.is_empty() && !command.list && !command.help {
             return Err("which figure? --list shows them, --all takes all".into());

@@ -1,7 +1,8 @@
 //! Measures cases fairly.
 //!
 //! The cases of one row are measured together: each is warmed up while the number of operations that takes long enough is found; then, round by round,
-//! every case of the row has one run, in turns. The figure of a case is the median of its runs; least and greatest show how far
+//! every case of the row has one run, in turns, another case first each round. Before each run an eighth of it is done without counting, so that
+//! nobody pays for what the case before left in the caches. The figure of a case is the median of its runs; least and greatest show how far
 //! to trust it. Nothing is pinned to a processor.
 
 use crate::case::{Case, Failure, Sample};
@@ -104,9 +105,11 @@ fn measure_row(figure: &'static str, group: &mut [&mut Case], plan: Plan) -> Res
         counts.push(calibrate(case, plan)?);
     }
     let mut samples: Vec<Vec<Sample>> = group.iter().map(|_| Vec::with_capacity(plan.runs)).collect();
-    for _ in 0..plan.runs {
-        for ((case, &operations), samples) in group.iter_mut().zip(&counts).zip(&mut samples) {
-            samples.push(run(case, operations)?);
+    for round in 0..plan.runs {
+        for turn in 0..group.len() {
+            let i = (round + turn) % group.len();
+            run(group[i], (counts[i] / 8).max(1))?;
+            samples[i].push(run(group[i], counts[i])?);
         }
     }
     Ok(group.iter().zip(samples).map(|(case, samples)| summary(figure, case, &samples)).collect())
@@ -190,8 +193,14 @@ mod tests {
         let plan = Plan { runs: 5, run_ms: 20 };
         let rows = measure("figure", vec![case("a"), case("b")], plan, |_| {}).expect("both cases work");
         let order = order.borrow();
-        let rounds = &order[order.len() - 10..];
-        assert!(rounds.chunks(2).all(|round| round == ["a", "b"]), "{rounds:?}");
+        // Each run comes after a short one of its own.
+        let rounds = &order[order.len() - 20..];
+        assert!(
+            rounds
+                .chunks(8)
+                .all(|two| two.iter().eq(["a", "a", "b", "b", "b", "b", "a", "a"].iter().take(two.len()))),
+            "{rounds:?}"
+        );
         assert_eq!((rows[0].runs, rows[0].median), (5, 1e6));
     }
 

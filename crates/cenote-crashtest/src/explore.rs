@@ -5,7 +5,7 @@
 
 use crate::data::Model;
 use crate::history::{History, Op};
-use crate::rig::{Rig, Strategy, base_image, base_model, window_base};
+use crate::rig::{Rig, Strategy, base_image, window_base};
 use crate::units::{Reach, images};
 use crate::verify::{open, verify};
 use cenote_medium::Durability;
@@ -16,7 +16,7 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What is looked at, and how closely.
@@ -36,6 +36,8 @@ pub struct Plan {
     pub recovery_every: u64,
     /// One image in so many is also written to, closed and opened again.
     pub thorough_every: u64,
+    /// On one image in so many another session runs a short history, which is crashed everywhere too; 0: on none.
+    pub again_every: u64,
     /// A bug that is planted, and where.
     pub bug: (Bug, When),
     /// A fault of the medium, from the first operation of a history on.
@@ -76,6 +78,10 @@ pub struct Tally {
     pub recoveries: u64,
     /// Images of crashes of recoveries, checked.
     pub recovery_images: u64,
+    /// Images on which another session went on and was crashed.
+    pub sessions: u64,
+    /// Images of crashes of those, checked.
+    pub session_images: u64,
     /// Calls that a planted fault hit.
     pub fault_hits: u64,
     /// Time it took.
@@ -93,6 +99,8 @@ impl Tally {
         self.units_max = self.units_max.max(other.units_max);
         self.recoveries += other.recoveries;
         self.recovery_images += other.recovery_images;
+        self.sessions += other.sessions;
+        self.session_images += other.session_images;
         self.fault_hits += other.fault_hits;
         self.took += other.took;
     }
@@ -103,7 +111,7 @@ impl fmt::Display for Tally {
         write!(
             f,
             "{} histories, {} crash points ({} exhausted, others sampled; up to {} units), {} images checked, {} seen before, \
-             {} recoveries crashed with {} images, {:.1?}",
+             {} recoveries crashed with {} images, {} times another session crashed with {} images, {:.1?}",
             self.histories,
             self.points,
             self.exhausted,
@@ -112,6 +120,8 @@ impl fmt::Display for Tally {
             self.duplicates,
             self.recoveries,
             self.recovery_images,
+            self.sessions,
+            self.session_images,
             self.took
         )
     }
@@ -218,9 +228,10 @@ impl Worker<'_> {
     fn history(&mut self, base: &Image, history: &History) -> Result<(), String> {
         self.tally.histories += 1;
         plant(Bug::None);
-        let played = self.play(base, history);
+        let played = self.play(base, history, self.plan.all_operations);
         self.recovering();
         let (sim, oracle) = played?;
+        let again = History::parse(["sCs", "pXsC", "sCpC", "sXs"][history.0.len() % 4]);
         let length = history.0.len();
         let reach = self.plan.reach.iter().find(|(up_to, _)| *up_to >= length).or(self.plan.reach.last());
         let reach = reach.ok_or("a plan without reach")?.1;
@@ -232,19 +243,15 @@ impl Worker<'_> {
                 break; // the rig is being taken down
             }
             let allowed = oracle.allowed(state.note() as usize);
-            self.state(&state, &allowed, reach, every)?;
+            self.state(&state, &allowed, reach, every, &again)?;
         }
         Ok(())
     }
 
     /// Runs a history; the events that are to be looked at are what the medium remembers.
-    fn play(
-        &mut self,
-        base: &Image,
-        history: &History,
-    ) -> Result<(std::sync::Arc<SimMedium>, Oracle), String> {
+    fn play(&self, base: &Image, history: &History, whole: bool) -> Result<(Arc<SimMedium>, Oracle), String> {
         let mut rig = Rig::start(base, self.plan.strategy)?;
-        let mut oracle = Oracle { committed: vec![base_model()] };
+        let mut oracle = Oracle { committed: vec![rig.committed().clone()] };
         rig.sim.note(0);
         rig.sim.forget_trace();
         if let Some(fault) = &self.plan.fault {
@@ -254,7 +261,7 @@ impl Worker<'_> {
         let bug = if when == When::Recovering { Bug::None } else { bug };
         let last = history.0.len() - 1;
         for (number, &op) in history.0.iter().enumerate() {
-            if number == last && !self.plan.all_operations {
+            if number == last && !whole {
                 rig.sim.forget_trace();
             }
             let expected = if op == Op::Commit { rig.working().clone() } else { rig.committed().clone() };
@@ -277,6 +284,7 @@ impl Worker<'_> {
         allowed: &[&Model],
         reach: Reach,
         every: u64,
+        again: &History,
     ) -> Result<(), String> {
         let mut requirement = DefaultHasher::new();
         allowed.hash(&mut requirement);
@@ -296,6 +304,14 @@ impl Worker<'_> {
             let checked = guarded(|| verify(&image, allowed, thorough)).and_then(|()| {
                 if crash_recovery { self.recovery(&image, allowed, &mut tally) } else { Ok(()) }
             });
+            let goes_on = self.plan.again_every != 0 && hash.is_multiple_of(self.plan.again_every);
+            let checked = checked.and_then(|()| {
+                if !goes_on {
+                    return Ok(());
+                }
+                let checked = guarded(|| self.session(&image, again, &mut tally));
+                checked.map_err(|what| format!("next session, history {again}: {what}"))
+            });
             result = checked.map_err(|what| format!("{what}\n{}", name_image(state, &image)));
             result.is_ok()
         });
@@ -304,6 +320,32 @@ impl Worker<'_> {
         tally.units_max = tally.units_max.max(seen.units);
         self.tally = tally;
         result
+    }
+
+    /// Goes on with what an image was recovered to, and crashes that.
+    fn session(&self, image: &Image, history: &History, tally: &mut Tally) -> Result<(), String> {
+        tally.sessions += 1;
+        let (sim, oracle) = self.play(image, history, true)?;
+        let reach = Reach { grain: crate::units::Grain::Grouped, exhaustive: 5, samples: 4 };
+        let mut seen = HashSet::new();
+        for event in 1..=sim.trace_len() {
+            let state = sim.state_after(event);
+            if state.note() > history.0.len() as u64 {
+                break;
+            }
+            let allowed = oracle.allowed(state.note() as usize);
+            let mut result = Ok(());
+            images(&state, reach, self.plan.level == Durability::Power, &mut |again| {
+                if seen.insert((again.hash(), state.note())) {
+                    tally.session_images += 1;
+                    result = guarded(|| verify(&again, &allowed, false))
+                        .map_err(|what| format!("{what}\n{}", name_image(&state, &again)));
+                }
+                result.is_ok()
+            });
+            result?;
+        }
+        Ok(())
     }
 
     /// Crashes the recovery of an image at each of its events; whatever that leaves must be recovered to the same.

@@ -4,7 +4,8 @@
 //! that one thread can have several logs and the history stays deterministic.
 
 use crate::data::{
-    BIG_WRITTEN, Big, Model, Node, Other, Root, SLOTS, WIDE, WIDE_WRITTEN, WORDS_WRITTEN, wide_at_first,
+    BIG_WRITTEN, Big, Model, Node, Other, Root, SLOTS, WIDE, WIDE_WRITTEN, WORDS_WRITTEN, observe,
+    wide_at_first,
 };
 use crate::history::Op;
 use cenote::raw::Heap;
@@ -44,6 +45,8 @@ pub struct Strategy {
     pub write: Write,
     /// "set" also overwrites the wide array, whose log entries do not fit into one segment.
     pub wide: bool,
+    /// The log's sequence numbers run out with the second transaction.
+    pub wrap: bool,
 }
 
 /// How a word is overwritten.
@@ -59,22 +62,29 @@ pub enum Write {
 
 impl Strategy {
     /// One log, undo: sealed commits, lazily finished; marked for what is too much to hash.
-    pub const LAZY: Self = Self { name: "sealed, lazy", logs: 1, write: Write::Undo, wide: false };
+    pub const LAZY: Self =
+        Self { name: "sealed, lazy", logs: 1, write: Write::Undo, wide: false, wrap: false };
     /// Two logs, undo: marked commits.
-    pub const MARKED: Self = Self { name: "marked", logs: 2, write: Write::Undo, wide: false };
+    pub const MARKED: Self = Self { name: "marked", logs: 2, write: Write::Undo, wide: false, wrap: false };
     /// One log, redo.
-    pub const REDO: Self = Self { name: "redo, lazy", logs: 1, write: Write::Redo, wide: false };
+    pub const REDO: Self = Self { name: "redo, lazy", logs: 1, write: Write::Redo, wide: false, wrap: false };
     /// Two logs, redo: sealed, not lazy.
-    pub const REDO_TWO_LOGS: Self = Self { name: "redo, two logs", logs: 2, write: Write::Redo, wide: false };
+    pub const REDO_TWO_LOGS: Self =
+        Self { name: "redo, two logs", logs: 2, write: Write::Redo, wide: false, wrap: false };
     /// Undo and redo in one transaction.
-    pub const HYBRID: Self = Self { name: "hybrid", logs: 1, write: Write::Hybrid, wide: false };
+    pub const HYBRID: Self = Self { name: "hybrid", logs: 1, write: Write::Hybrid, wide: false, wrap: false };
     /// Undo entries that span several segments.
-    pub const SPANNING: Self = Self { name: "spanning undo", logs: 1, write: Write::Undo, wide: true };
+    pub const SPANNING: Self =
+        Self { name: "spanning undo", logs: 1, write: Write::Undo, wide: true, wrap: false };
     /// Redo entries that span several segments.
-    pub const SPANNING_REDO: Self = Self { name: "spanning redo", logs: 1, write: Write::Redo, wide: true };
+    pub const SPANNING_REDO: Self =
+        Self { name: "spanning redo", logs: 1, write: Write::Redo, wide: true, wrap: false };
+    /// Undo, one log whose sequence numbers start again in the next epoch.
+    pub const WRAPPING: Self =
+        Self { name: "next epoch", logs: 1, write: Write::Undo, wide: false, wrap: true };
 
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::LAZY,
         Self::MARKED,
         Self::REDO,
@@ -82,6 +92,7 @@ impl Strategy {
         Self::HYBRID,
         Self::SPANNING,
         Self::SPANNING_REDO,
+        Self::WRAPPING,
     ];
 }
 
@@ -133,13 +144,6 @@ pub fn base_image(level: Durability, window_base: u64) -> Result<Image, String> 
     drop((a, b));
     store.close().map_err(text)?;
     Ok(sim.image_now(CrashKind::Process))
-}
-
-/// The model of [`base_image`].
-#[must_use]
-pub fn base_model() -> Model {
-    let wide = WIDE_WRITTEN.map(|word| wide_at_first()[word]);
-    Model { slots: [Some(1), None, None], wide, ..Model::default() }
 }
 
 /// Gets a log's further segments from the store.
@@ -239,7 +243,7 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// Opens the store of `image`.
+    /// Opens the store of `image`, of [`base_image`] or as a crash left it.
     ///
     /// # Errors
     /// Whatever went wrong.
@@ -247,13 +251,18 @@ impl Rig {
         let sim = SimMedium::from_image(image);
         let store = Store::open_on(sim.clone(), &open_options()).map_err(text)?;
         let [a, b] = [store.pool(POOLS[0]).map_err(text)?, store.pool(POOLS[1]).map_err(text)?];
-        let (root, node) = {
+        let (model, _) = observe(&a, &b)?;
+        let (root, places) = {
             let view = a.read().map_err(text)?;
             let root = view.root::<Root>().map_err(text)?.ok_or("no root")?;
-            (root, view.get(root).map_err(text)?.slots[0].map_or(0, |node| node.addr()))
+            let value = view.get(root).map_err(text)?;
+            let slots = std::array::from_fn(|i| value.slots[i].map_or(0, |node| node.addr()));
+            (root, Places { slots, bigs: std::array::from_fn(|i| value.bigs[i].map_or(0, |big| big.addr())) })
         };
         let other = b.read().map_err(text)?.root::<Other>().map_err(text)?.ok_or("no root")?;
-        let places = Places { slots: [node, 0, 0], ..Places::default() };
+        // Values say which operation wrote them: none is written twice.
+        let done =
+            model.words.iter().chain(model.slots.iter().flatten()).max().map_or(0, |value| value >> 12);
         let mut rig = Self {
             second: None,
             transaction: None,
@@ -261,13 +270,13 @@ impl Rig {
             group: LogGroup::new(),
             strategy,
             begun: 0,
-            done: 0,
+            done,
             root: root.as_ptr(),
             other: other.as_ptr(),
             note: Box::new(0),
             note_saved: 0,
-            committed: (base_model(), places),
-            working: (base_model(), places),
+            committed: (model.clone(), places),
+            working: (model, places),
             a,
             b,
             store,
@@ -284,7 +293,10 @@ impl Rig {
         // SAFETY: log puddles stay mapped until the store is dropped, which `self` does after its contexts; a leased log has no other user, and all
         // logs of the process are in the group.
         let context = unsafe {
-            let writer = LogWriter::attach(lease.body(), store.persistence(), source).map_err(text)?;
+            let mut writer = LogWriter::attach(lease.body(), store.persistence(), source).map_err(text)?;
+            if self.strategy.wrap {
+                writer.skip_to_last_base();
+            }
             TxContext::new(writer, self.group.clone())
         };
         self.contexts.push(Box::new(context));

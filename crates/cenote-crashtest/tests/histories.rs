@@ -26,6 +26,7 @@ fn plan(level: Durability, strategy: Strategy, histories: Vec<History>) -> Plan 
         recovery_depth: 0,
         recovery_every: 400,
         thorough_every: 64,
+        again_every: 1500,
         bug: (Bug::None, When::Both),
         fault: None,
         all_operations: false,

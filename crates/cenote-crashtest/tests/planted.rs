@@ -1,11 +1,17 @@
-//! Every planted bug is found: by the enumeration that is named after what it breaks, and not without the bug.
+//! Every planted bug is found: by the enumeration that is named after what it breaks, and not without the bug. Two that no transaction can show are
+//! found by logs written by hand, and two of the store's in `store_updates.rs`.
 
+use cenote::{Access, Reader, Store};
+use cenote_crashtest::data::{Other, Root};
 use cenote_crashtest::explore::{Plan, When, run};
 use cenote_crashtest::history::History;
-use cenote_crashtest::rig::Strategy;
+use cenote_crashtest::rig::{POOLS, Strategy, base_image, open_options, window_base};
 use cenote_crashtest::units::{Grain, Reach};
+use cenote_layout::log::Kind;
+use cenote_log::{Body, LogWriter, SegmentSource};
 use cenote_medium::Durability;
-use cenote_medium::planted::Bug;
+use cenote_medium::planted::{Bug, plant};
+use cenote_medium::sim::{CrashKind, SimMedium};
 
 /// Looks at every crash point of a few histories, with the bug and without.
 #[track_caller]
@@ -22,6 +28,7 @@ fn caught(bug: Bug, when: When, level: Durability, strategy: Strategy, histories
         recovery_depth: if recovery { 9 } else { 0 },
         recovery_every: 0,
         thorough_every: 0,
+        again_every: 0,
         bug: (bug, when),
         fault: None,
         all_operations: true,
@@ -140,4 +147,78 @@ fn a_puddle_that_is_used_before_its_record_is_durable() {
 #[test]
 fn marks_that_are_not_computed_again_after_a_loss_of_power() {
     caught(Bug::TraceDueForgotten, Recovering, Power, Strategy::LAZY, &["aC"]);
+}
+
+/// A log that was written by hand: `entries` are addresses with the contents that undo puts back. What the next open finds, with the bug
+/// planted in it: the words of both roots, or why not.
+fn recovered(
+    bug: Bug,
+    place: usize,
+    entries: impl Fn(u64, u64) -> Vec<(u64, u64)>,
+) -> Result<(u64, u64), String> {
+    let text = |e: &dyn std::fmt::Display| e.to_string();
+    let base = base_image(Process, window_base(7000 + place))?;
+    let roots = |store: &Store| -> cenote::Result<[u64; 2]> {
+        let (a, b) =
+            (store.pool_with(POOLS[0], Access::ReadOnly)?, store.pool_with(POOLS[1], Access::ReadOnly)?);
+        let root = a.read()?.root::<Root>()?.map_or(0, |root| root.addr());
+        let other = b.read()?.root::<Other>()?.map_or(0, |other| other.addr());
+        Ok([root + std::mem::offset_of!(Root, words) as u64, other])
+    };
+    let sim = SimMedium::from_image(&base);
+    let store = Store::open_on(sim.clone(), &open_options()).map_err(|e| text(&e))?;
+    let [word, other] = roots(&store).map_err(|e| text(&e))?;
+    {
+        // Only the first pool is held for writing.
+        let pool = store.pool(POOLS[0]).map_err(|e| text(&e))?;
+        let raw = store.as_raw();
+        let lease = raw.acquire_log().map_err(|e| text(&e))?;
+        // SAFETY: the log is mapped until the store is dropped, and nobody else uses it; the contents are readable.
+        unsafe {
+            let mut writer =
+                LogWriter::attach(lease.body(), raw.persistence(), Box::new(NoMore)).map_err(|e| text(&e))?;
+            for (addr, contents) in entries(word, other) {
+                writer.append(Kind::Undo, addr, 8, (&raw const contents).cast()).map_err(|e| text(&e))?;
+            }
+        }
+        drop(pool);
+    }
+    store.abandon();
+    let sim = SimMedium::from_image(&sim.image_now(CrashKind::Process));
+    plant(bug);
+    let opened = Store::open_on(sim, &open_options());
+    plant(Bug::None);
+    let store = opened.map_err(|e| text(&e))?;
+    if let Some(damage) = store.report().damage.first() {
+        return Err(damage.to_string());
+    }
+    let [word, other] = roots(&store).map_err(|e| text(&e))?;
+    // SAFETY: words of live root objects, in pools that were just opened and stay mapped as long as the store.
+    let found = unsafe { [word, other].map(|addr| *std::ptr::with_exposed_provenance::<u64>(addr as usize)) };
+    store.abandon();
+    Ok((found[0], found[1]))
+}
+
+struct NoMore;
+
+impl SegmentSource for NoMore {
+    fn segment(&mut self, _: u32) -> Result<(u64, Body), Box<dyn std::error::Error + Send + Sync>> {
+        Err("one segment is enough".into())
+    }
+}
+
+#[test]
+fn a_log_that_writes_where_its_owner_had_no_lease() {
+    let forged = |_, other| vec![(other, 0xbad)];
+    let refused = recovered(Bug::None, 0, forged).expect_err("the log is set aside");
+    assert!(refused.contains("had no right to write"), "{refused}");
+    assert_eq!(recovered(Bug::LeaseIgnored, 1, forged), Ok((0, 0xbad)), "the bug writes to the foreign pool");
+}
+
+#[test]
+fn undo_entries_that_are_applied_first_to_last() {
+    // The transactions of this project log every byte once, so order could not matter; other writers of the format need not.
+    let twice = |word, _| vec![(word, 7), (word, 8)];
+    assert_eq!(recovered(Bug::None, 2, twice), Ok((7, 0)), "the oldest contents");
+    assert_eq!(recovered(Bug::UndoAppliedForward, 3, twice), Ok((8, 0)), "the bug leaves the middle ones");
 }
