@@ -7,7 +7,7 @@
 //! Class numbers are stored in descriptors: they are part of the format. Never change the table; a new one needs a
 //! feature bit. Number 0 stands for large blocks.
 
-use cenote_layout::heap::{SMALL_SIZE_MAX, SUPERBLOCK_SIZE};
+use cenote_layout::heap::{SMALL_SIZE_MAX, SUPERBLOCK_SIZE, blocks_of};
 
 /// Bytes of a block, by class number. Most sizes divide a superblock almost exactly.
 pub const CLASS_SIZES: [u32; 51] = [
@@ -33,6 +33,17 @@ static BY_GRANULE: [u8; GRANULES] = by_granule();
 /// Classes by alignment: `ALIGNED[a][c]` is the first class from `c` on whose size is a multiple of `32 << a`, or 0.
 static ALIGNED: [[u8; CLASS_COUNT]; ALIGNMENTS] = aligned();
 const ALIGNMENTS: usize = 9;
+
+/// Blocks in a superblock, by class.
+static BLOCKS: [u32; CLASS_COUNT] = {
+    let mut table = [0; CLASS_COUNT];
+    let mut class = 1;
+    while class < CLASS_COUNT {
+        table[class] = blocks_of(CLASS_SIZES[class] as u64) as u32;
+        class += 1;
+    }
+    table
+};
 
 const fn by_granule() -> [u8; GRANULES] {
     let mut table = [0u8; GRANULES];
@@ -109,10 +120,7 @@ pub fn block_size(size: u64, align: u64) -> Option<u64> {
 #[inline]
 #[must_use]
 pub fn blocks_per_superblock(class: u32) -> u32 {
-    match class_size(class) {
-        0 => 0,
-        size => (SUPERBLOCK_SIZE / size) as u32,
-    }
+    BLOCKS.get(class as usize).copied().unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -171,4 +171,7 @@ pub enum RecoverError {
     /// The pool is open for reading only.
     #[error("the pool is open read-only: it cannot be recovered; check works")]
     ReadOnly,
+    /// The progress callback broke off tracing. Nothing has changed.
+    #[error("tracing was cancelled; the heap is as it was before")]
+    Cancelled,
 }

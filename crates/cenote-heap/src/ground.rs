@@ -3,6 +3,7 @@
 //! The seam between heap and store. It keeps the heap testable without files, and lets a checker drive it.
 
 use crate::error::GroundError;
+use cenote_layout::pointer::RegionAddress;
 use core::sync::atomic::AtomicPtr;
 
 /// One heap puddle of a pool.
@@ -42,6 +43,12 @@ pub unsafe trait Ground: Send + Sync + 'static {
 
     /// Whether `addr` is in a puddle of another pool.
     fn is_foreign(&self, addr: u64) -> bool;
+
+    /// The address that a region pointer leads to, in this pool or another of its store; `None` if the store has no such puddle, or the offset is beyond its end.
+    fn region(&self, region: &RegionAddress) -> Option<u64> {
+        let _ = region;
+        None
+    }
 
     /// Whether the pool is open for writing.
     fn is_writable(&self) -> bool;

@@ -1,170 +1,199 @@
-//! Where superblocks come from when a bin has none: free ones, empty ones of other bins, puddles not looked at yet, new puddles.
+//! Where superblocks come from: free ones, empty ones of other types, puddles not looked at yet, new puddles.
 //!
-//! Taking superblocks: they leave the free map (nobody else can have them), their bitmaps are cleared, their descriptors written, one flush, one fence, and only
-//! then blocks in them can be marked. A crash before the fence completes leaves superblocks that nothing points into, see
-//! [`crate::superblock`]. No bin is locked meanwhile.
+//! Finding free superblocks takes no lock; everything that makes some takes the growth lock of this process, because it calls the store.
 //!
 //! A puddle grows the pool by the size of the largest so far, doubled, up to 64 MiB; or by what one large block needs; at the end by what the
 //! limit still allows.
+//!
+//! Scavenging (see `refill`) looks at every superblock with free blocks, so it is not done at each shortage: the next one is due when
+//! a quarter as many superblocks were taken as the last one looked at. Before the pool is said to be full it is always done.
 
-use crate::bin::{Bin, State};
-use crate::class::class_size;
-use crate::error::{AllocError, GroundError, OpenError, RecoverError};
+use crate::adopt::adopt;
+use crate::cache::Cache;
+use crate::error::{GroundError, OpenError, RecoverError};
 use crate::ground::{Ground, Plot};
-use crate::heap::{Block, Cancelled, Mark};
-use crate::large::{Attached, FreeMap};
-use crate::superblock::{Claim, PuddleHeap, Use, WORDS, classify};
-use crate::traced::{Shortage, TracedHeap, lock, pointer_to};
+use crate::runs;
+use crate::superblock::PuddleHeap;
+use crate::traced::{Shortage, TracedHeap, lock};
 use cenote_layout::heap::{Descriptor, HeapGeometry, SUPERBLOCK_SIZE, SuperblockState};
 use cenote_layout::id::TypeId;
-use cenote_medium::planted::{Bug, planted};
 use core::ptr::null_mut;
-use core::sync::atomic::Ordering;
-use std::sync::Arc;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// Puddles do not double beyond this many bytes.
 pub(crate) const PUDDLE_SIZE_MAX: u64 = 64 << 20;
 
-/// A run of superblocks that this thread owns, or "look again".
-enum Taken {
-    Run(Arc<PuddleHeap>, u32),
+/// How often a search is repeated that others have disturbed.
+const DISTURBANCES: u32 = 100;
+
+/// Superblocks that this thread owns, or "look again".
+pub(crate) enum Taken<'a> {
+    Run(&'a PuddleHeap, u32),
     Retry,
 }
 
-impl<G: Ground> TracedHeap<G> {
-    /// Gives `bin` a superblock with free blocks.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn refill(&self, bin: &Bin) -> Result<(), Shortage> {
-        let _transit = self.in_transit();
-        let Taken::Run(puddle, number) = self.take_run(1, 1)? else { return Ok(()) };
-        let class = u32::from(bin.class);
-        puddle.clear_bitmap(number);
-        puddle.write_descriptor(
-            number,
-            &Descriptor::new(SuperblockState::Small, class, class_size(class), bin.type_id, 0),
-        );
-        self.persist_descriptors(&puddle, number, 1);
-        let entry = &puddle.entries[number as usize];
-        let pointer = core::ptr::from_ref(bin).cast_mut();
-        let mut state = bin.lock();
-        entry.publish(Use::Small, class_size(class), bin.type_id, pointer, 0, puddle.bitmap(number));
-        state.push(entry);
-        Ok(())
+type Chunk = Box<[OnceLock<Arc<PuddleHeap>>]>;
+
+/// Puddles that the heap has looked at, by ordinal: only ever added, so that readers need no lock.
+#[derive(Debug)]
+pub(crate) struct Puddles {
+    /// Chunk `k` has `16 << k` places.
+    chunks: [OnceLock<Chunk>; 28],
+    len: AtomicUsize,
+    /// Puddles before this one have no free superblock, or little luck is missed.
+    first: AtomicUsize,
+    /// Superblocks that were taken so far.
+    taken: AtomicU64,
+}
+
+impl Puddles {
+    pub(crate) fn new() -> Self {
+        Self {
+            chunks: [const { OnceLock::new() }; 28],
+            len: AtomicUsize::new(0),
+            first: AtomicUsize::new(0),
+            taken: AtomicU64::new(0),
+        }
     }
 
-    /// Allocates whole superblocks.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn alloc_large(
-        &self,
-        size: u64,
-        align: u64,
-        type_id: TypeId,
-        before: &mut dyn FnMut(&Block) -> Result<(), Cancelled>,
-    ) -> Result<Block, AllocError> {
-        let size_max = self.ground.size_max();
-        if size > size_max {
-            return Err(AllocError::Size { size, size_max });
+    fn place(&self, ordinal: usize) -> Option<&OnceLock<Arc<PuddleHeap>>> {
+        let chunk = (ordinal / 16 + 1).ilog2() as usize;
+        let places =
+            self.chunks.get(chunk)?.get_or_init(|| (0..16usize << chunk).map(|_| OnceLock::new()).collect());
+        places.get(ordinal - 16 * ((1 << chunk) - 1))
+    }
+
+    pub(crate) fn get(&self, ordinal: usize) -> Option<&PuddleHeap> {
+        (ordinal < self.len()).then(|| self.place(ordinal)?.get().map(|puddle| &**puddle))?
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len.load(Ordering::Acquire)
+    }
+
+    /// All of them, by ordinal.
+    pub(crate) fn all(&self) -> Vec<Arc<PuddleHeap>> {
+        (0..self.len()).filter_map(|i| self.place(i)?.get().cloned()).collect()
+    }
+
+    /// Adds one; growth is locked.
+    fn push(&self, puddle: Arc<PuddleHeap>) {
+        let ordinal = self.len();
+        if let Some(place) = self.place(ordinal)
+            && place.set(puddle).is_ok()
+        {
+            self.len.store(ordinal + 1, Ordering::Release);
         }
-        let Ok(span) = u32::try_from(size.div_ceil(SUPERBLOCK_SIZE).max(1)) else {
-            return Err(AllocError::Size { size, size_max });
-        };
-        let _transit = self.in_transit();
-        let align = align.div_ceil(SUPERBLOCK_SIZE) as u32;
-        let (puddle, number) = loop {
-            match self.take_run(span, align).map_err(|e| e.for_block(size, type_id, size_max))? {
-                Taken::Run(puddle, number) => break (puddle, number),
-                Taken::Retry => {}
+    }
+
+    /// A puddle has a free superblock again.
+    pub(crate) fn has_free(&self, ordinal: usize) {
+        if self.first.load(Ordering::Relaxed) > ordinal {
+            self.first.fetch_min(ordinal, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes a run out of free space: first fit in order of puddles and addresses, which keeps the low part of a heap dense.
+    fn take(&self, count: u32, align: u32, thorough: bool) -> Option<(&PuddleHeap, u32)> {
+        for _ in 0..DISTURBANCES {
+            let mut disturbed = false;
+            let first = if thorough { 0 } else { self.first.load(Ordering::Relaxed) };
+            for ordinal in first..self.len() {
+                let Some(puddle) = self.get(ordinal) else { continue };
+                match runs::take(puddle, count, align) {
+                    runs::Taken::At(number) => {
+                        if thorough {
+                            self.has_free(ordinal);
+                        }
+                        self.taken.fetch_add(u64::from(count), Ordering::Relaxed);
+                        return Some((puddle, number));
+                    }
+                    runs::Taken::Disturbed => disturbed = true,
+                    runs::Taken::None if count == 1 && !disturbed => {
+                        let next = ordinal + 1;
+                        let _ =
+                            self.first.compare_exchange(ordinal, next, Ordering::Relaxed, Ordering::Relaxed);
+                    }
+                    runs::Taken::None => {}
+                }
             }
-        };
-        // Whatever happens before the mark is set, a panic of `before` included, gives the run back.
-        let run = Run { heap: self, puddle: &puddle, number, span };
-        let bytes = u64::from(span) * SUPERBLOCK_SIZE;
-        for k in 0..span {
-            puddle.clear_bitmap(number + k);
-            let (state, field) = match k {
-                0 => (SuperblockState::LargeHead, span),
-                _ => (SuperblockState::LargeTail, k),
-            };
-            puddle.write_descriptor(number + k, &Descriptor::new(state, 0, bytes, type_id, u64::from(field)));
+            if !disturbed {
+                return None;
+            }
+            std::thread::yield_now();
         }
-        self.persist_descriptors(&puddle, number, span);
-        let head = &puddle.entries[number as usize];
-        let block = Block {
-            addr: pointer_to(head.base),
-            size: bytes,
-            mark: Mark { word: puddle.bitmap(number), mask: 1 },
-            type_id,
-        };
-        if before(&block).is_err() {
-            return Err(AllocError::Cancelled);
-        }
-        core::mem::forget(run);
-        publish_large(&puddle, number, span, type_id);
-        puddle.bitmap_word(number, 0).fetch_or(1, Ordering::Release);
-        Ok(block)
+        None
     }
+}
 
-    fn persist_descriptors(&self, puddle: &PuddleHeap, number: u32, count: u32) {
-        if planted(Bug::DescriptorNotFlushed) {
-            return;
+/// What the growth lock covers.
+#[derive(Debug)]
+pub(crate) struct Growth {
+    /// Puddles that were not looked at yet, in order.
+    pending: VecDeque<Plot>,
+    /// Bytes of all puddles.
+    bytes: u64,
+    /// Bytes of the largest.
+    largest: u64,
+    /// Number of superblocks taken at which scavenging is due.
+    due: u64,
+}
+
+impl Growth {
+    pub(crate) fn new(plots: Vec<Plot>) -> Self {
+        Self {
+            bytes: plots.iter().map(|p| p.size).sum(),
+            largest: plots.iter().map(|p| p.size).max().unwrap_or(0),
+            pending: plots.into(),
+            due: 1,
         }
-        let first = puddle.descriptor_words(number).as_ptr();
-        // SAFETY: descriptors `number` to `number + count` lie in the mapping one after the other.
-        unsafe { self.ground.flush(first.cast(), count as usize * size_of::<Descriptor>()) };
-        self.ground.fence();
     }
+}
 
-    /// Takes `count` superblocks out of free space, making some if there are none.
-    fn take_run(&self, count: u32, align: u32) -> Result<Taken, Shortage> {
-        let find = || lock(&self.space).take(count, align).map(|(puddle, number)| Taken::Run(puddle, number));
-        if let Some(taken) = find() {
+/// Held while a root puddle is attached: of two heaps that are opened on one pool at a time, the second must not touch what the first one uses.
+static OPENING: Mutex<()> = Mutex::new(());
+
+impl<G: Ground> TracedHeap<G> {
+    /// Takes `count` superblocks out of free space, making some if there are none. `cache` is this thread's: what it has may be given back.
+    pub(crate) fn take_run(&self, cache: *mut Cache, count: u32, align: u32) -> Result<Taken<'_>, Shortage> {
+        let find = |thorough| {
+            self.puddles.take(count, align, thorough).map(|(puddle, number)| Taken::Run(puddle, number))
+        };
+        if let Some(taken) = find(false) {
             return Ok(taken);
         }
-        let growth = lock(&self.growth);
-        if let Some(taken) = find() {
+        let mut growth = lock(&self.growth);
+        if let Some(taken) = find(true) {
             return Ok(taken);
         }
-        if self.reclaim_empty()
-            && let Some(taken) = find()
+        let scavenge = |growth: &mut Growth| {
+            // SAFETY: the cache is this thread's (the callers'), and no reference into it is held here.
+            unsafe { self.empty(cache) };
+            let (_, examined) = self.scavenge();
+            growth.due = self.puddles.taken.load(Ordering::Relaxed) + (examined / 4).max(1);
+            find(true)
+        };
+        if growth.due <= self.puddles.taken.load(Ordering::Relaxed)
+            && let Some(taken) = scavenge(&mut growth)
         {
             return Ok(taken);
         }
-        // Puddles that are there already come before new ones; they may also have free blocks for the bin.
-        if self.attach_locked().map_err(Shortage::Puddle)? {
+        // Puddles that are there already come before new ones; they may also have free blocks for a bin.
+        if self.attach_locked(&mut growth).map_err(Shortage::Puddle)? {
             return Ok(Taken::Retry);
         }
-        self.grow(count, align)?;
-        drop(growth);
-        find().map_or(Ok(Taken::Retry), Ok)
-    }
-
-    /// Collects the empty superblocks that bins keep as their current ones.
-    fn reclaim_empty(&self) -> bool {
-        let mut found = false;
-        let bins = lock(&self.bins);
-        for bin in bins.values() {
-            let mut state = bin.lock();
-            if let Some(entry) = state.give_up_empty() {
-                // SAFETY: entries live as long as the heap.
-                let entry = unsafe { entry.as_ref() };
-                if let Ok(puddle) = self.puddle_at(entry.base) {
-                    self.retire(puddle, entry);
-                    found = true;
-                }
-            }
+        match self.grow(&mut growth, count, align) {
+            Ok(()) => Ok(find(true).unwrap_or(Taken::Retry)),
+            Err(shortage) => scavenge(&mut growth).ok_or(shortage),
         }
-        found
     }
 
-    /// Takes a new puddle in which `count` superblocks fit at a multiple of `align`. Growth is locked.
-    fn grow(&self, count: u32, align: u32) -> Result<(), Shortage> {
+    /// Takes a new puddle in which `count` superblocks fit at a multiple of `align`.
+    fn grow(&self, growth: &mut Growth, count: u32, align: u32) -> Result<(), Shortage> {
         let size_max = self.ground.size_max();
-        let (bytes, largest) = {
-            let space = lock(&self.space);
-            (space.bytes, space.largest)
-        };
+        let (bytes, largest) = (growth.bytes, growth.largest);
         let left = size_max.saturating_sub(bytes) / SUPERBLOCK_SIZE * SUPERBLOCK_SIZE;
         let least = size_for(count, align).ok_or(Shortage::TooLarge)?;
         let doubled = largest.saturating_mul(2).min(PUDDLE_SIZE_MAX.max(self.ground.puddle_size()));
@@ -178,24 +207,20 @@ impl<G: Ground> TracedHeap<G> {
             taken = self.ground.take(least);
         }
         let plot = taken.map_err(Shortage::Ground)?;
-        {
-            let mut space = lock(&self.space);
-            space.bytes += plot.size;
-            space.largest = space.largest.max(plot.size);
-        }
+        growth.bytes += plot.size;
+        growth.largest = growth.largest.max(plot.size);
         self.attach(&plot).map_err(Shortage::Puddle)
     }
 
     /// Attaches the next puddle that was not looked at yet; `false` if there is none.
     pub(crate) fn attach_next(&self) -> Result<bool, OpenError> {
-        let _growth = lock(&self.growth);
-        self.attach_locked()
+        self.attach_locked(&mut lock(&self.growth))
     }
 
-    pub(crate) fn attach_locked(&self) -> Result<bool, OpenError> {
-        let Some(plot) = lock(&self.space).pending.pop_front() else { return Ok(false) };
+    fn attach_locked(&self, growth: &mut Growth) -> Result<bool, OpenError> {
+        let Some(plot) = growth.pending.pop_front() else { return Ok(false) };
         if let Err(error) = self.attach(&plot) {
-            lock(&self.space).pending.push_front(plot);
+            growth.pending.push_front(plot);
             return Err(error);
         }
         Ok(true)
@@ -211,148 +236,73 @@ impl<G: Ground> TracedHeap<G> {
     fn attach(&self, plot: &Plot) -> Result<(), OpenError> {
         let (index, addr, size) = (plot.index, plot.addr, plot.size);
         self.ground.map(plot).map_err(|source| OpenError::Ground { index, addr, source })?;
-        let ordinal = lock(&self.space).puddles.len();
-        // SAFETY: just mapped; it stays so as long as the ground lives, which the heap owns.
-        let puddle = unsafe { PuddleHeap::new(addr, size, index, ordinal, self.number) };
-        let puddle = Arc::new(puddle.ok_or(OpenError::TooSmall { index, addr, size })?);
+        let ordinal = self.puddles.len();
+        let _opening = (ordinal == 0).then(|| lock(&OPENING));
         let Some(slot) = self.ground.slot(addr) else { return Err(OpenError::NoPuddle) };
         if !slot.load(Ordering::Acquire).is_null() {
             return Err(OpenError::AlreadyOpen);
         }
-        if self.writable && puddle.descriptor(0) == Descriptor::FREE {
-            let metadata = Descriptor::new(SuperblockState::Metadata, 0, 0, TypeId::UNTYPED, 0);
-            let count = puddle.first_usable();
-            (0..count).for_each(|i| puddle.write_descriptor(i, &metadata));
-            // They say nothing that the puddle's size does not: the fence of the first superblock taken makes them durable.
-            // SAFETY: descriptors of the mapping, one after the other.
-            unsafe {
-                self.ground.flush(
-                    puddle.descriptor_words(0).as_ptr().cast(),
-                    count as usize * size_of::<Descriptor>(),
-                );
+        // SAFETY: just mapped; it stays so as long as the ground lives, which the heap owns.
+        let puddle = unsafe { PuddleHeap::new(addr, size, index, ordinal, self.id, self.writable) };
+        let puddle = Arc::new(puddle.ok_or(OpenError::TooSmall { index, addr, size })?);
+        if self.writable {
+            self.label(&puddle);
+            for list in puddle.lists() {
+                reset_list(list);
             }
         }
-        // Blocks first, then free space, then the slot: whoever frees a block of the puddle before that waits for the growth lock.
-        let free = adopt(&puddle, &mut |type_id, class, fill| {
-            let bin = self.bin(type_id, class);
-            fill(bin, &mut bin.lock());
-        });
-        lock(&self.space).puddles.push(Attached { puddle: Arc::clone(&puddle), free });
+        let listed = adopt(&puddle);
+        self.puddles.push(Arc::clone(&puddle));
         let pointer = Arc::as_ptr(&puddle).cast_mut().cast::<()>();
-        match slot.compare_exchange(null_mut(), pointer, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => Ok(()),
-            // Only the root puddle can be somebody else's here, and then the heap is not opened.
-            Err(_) => Err(OpenError::AlreadyOpen),
+        // Whoever frees a block of the puddle before this waits for the growth lock.
+        if slot.compare_exchange(null_mut(), pointer, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            return Err(OpenError::AlreadyOpen);
+        }
+        self.publish_listed(&puddle, &listed);
+        Ok(())
+    }
+
+    /// Pushes adopted superblocks to their lists, so that lower addresses come out first.
+    pub(crate) fn publish_listed(&self, puddle: &PuddleHeap, listed: &[(u32, TypeId, u32)]) {
+        if self.writable {
+            listed
+                .iter()
+                .rev()
+                .for_each(|&(number, type_id, class)| self.push(puddle, number, type_id, class));
+            self.puddles.has_free(puddle.ordinal);
         }
     }
-}
 
-/// Superblocks that were taken and are used by nobody yet; dropped, they are free again.
-struct Run<'a, G: Ground> {
-    heap: &'a TracedHeap<G>,
-    puddle: &'a PuddleHeap,
-    number: u32,
-    span: u32,
-}
-
-impl<G: Ground> Drop for Run<'_, G> {
-    fn drop(&mut self) {
-        lock(&self.heap.space).put(self.puddle.ordinal, self.number, self.span);
-    }
-}
-
-/// Finds the bin for a type and class, and runs the callback on it, locked.
-pub(crate) type WithBin<'a> = dyn FnMut(TypeId, u8, &mut dyn FnMut(&Bin, &mut State)) + 'a;
-
-/// Fills the entries of a puddle, and the bins, from descriptors and marks; returns what is free. Nobody else uses the puddle's superblocks.
-pub(crate) fn adopt(puddle: &PuddleHeap, with_bin: &mut WithBin<'_>) -> FreeMap {
-    let mut free = FreeMap::new(puddle.superblocks());
-    for (number, holds) in contents(puddle).into_iter().enumerate() {
-        let (number, entry) = (number as u32, &puddle.entries[number]);
-        match holds {
-            Holds::Free => {
-                entry.hide(Use::Free, 0);
-                free.put(number, 1);
+    /// Forgets what lists hold: recovery fills them again.
+    pub(crate) fn reset_lists(&self) {
+        self.lists().iter().for_each(|list| {
+            if list.head.load(Ordering::Relaxed) as u32 != 0 {
+                crate::list::take_all(&list.head);
             }
-            Holds::Metadata => entry.hide(Use::Metadata, 0),
-            Holds::Damaged(_) => entry.hide(Use::Damaged, 0),
-            Holds::Large { span, type_id } => publish_large(puddle, number, span, type_id),
-            Holds::Tail => {}
-            Holds::Small { class, type_id, used } => with_bin(type_id, class as u8, &mut |bin, state| {
-                let pointer = core::ptr::from_ref(bin).cast_mut();
-                entry.hide(Use::Free, 0);
-                entry.used.store(used as u16, Ordering::Relaxed);
-                entry.publish(Use::Small, class_size(class), type_id, pointer, 0, puddle.bitmap(number));
-                if used < bin.blocks {
-                    state.push(entry);
-                }
-            }),
-        }
-    }
-    free
-}
-
-/// Makes a large block's superblocks known, tails first.
-fn publish_large(puddle: &PuddleHeap, number: u32, span: u32, type_id: TypeId) {
-    for k in (1..span).rev() {
-        puddle.entries[(number + k) as usize].hide(Use::LargeTail, k);
-    }
-    let head = &puddle.entries[number as usize];
-    head.hide(Use::Free, 0);
-    head.publish(Use::LargeHead, SUPERBLOCK_SIZE, type_id, null_mut(), span, puddle.bitmap(number));
-}
-
-/// What descriptors and marks together say of a superblock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Holds {
-    Free,
-    Metadata,
-    Small { class: u32, type_id: TypeId, used: u32 },
-    Large { span: u32, type_id: TypeId },
-    Tail,
-    Damaged(&'static str),
-}
-
-/// Reads descriptors and marks of a puddle.
-pub(crate) fn contents(puddle: &PuddleHeap) -> Vec<Holds> {
-    let claims = classify(puddle);
-    let marked = |i: usize| puddle.bitmap_word(i as u32, 0).load(Ordering::Relaxed) & 1 != 0;
-    let mut holds = Vec::with_capacity(claims.len());
-    for (i, claim) in claims.iter().enumerate() {
-        holds.push(match *claim {
-            Claim::Free | Claim::Stale => Holds::Free,
-            Claim::Metadata => Holds::Metadata,
-            Claim::Small { class, type_id } => match used_blocks(puddle, i as u32, class) {
-                0 => Holds::Free,
-                used => Holds::Small { class, type_id, used },
-            },
-            Claim::Large { span, type_id } if marked(i) => Holds::Large { span, type_id },
-            Claim::Large { .. } => Holds::Free,
-            Claim::Tail { distance, valid } => match holds.get(i - distance as usize) {
-                Some(Holds::Large { .. }) => Holds::Tail,
-                Some(Holds::Damaged(_)) => {
-                    Holds::Damaged("it belongs to a large block whose head is damaged")
-                }
-                _ if valid || puddle.bitmap_is_empty(i as u32) => Holds::Free,
-                _ => Holds::Damaged("checksum does not fit"),
-            },
-            Claim::Invalid(_) if puddle.bitmap_is_empty(i as u32) => Holds::Free,
-            Claim::Invalid(reason) => Holds::Damaged(reason),
         });
     }
-    holds
+
+    /// Gives a new puddle the descriptors of its own metadata.
+    fn label(&self, puddle: &PuddleHeap) {
+        if puddle.descriptor(0) != Descriptor::FREE {
+            return;
+        }
+        let metadata = Descriptor::new(SuperblockState::Metadata, 0, 0, TypeId::UNTYPED, 0);
+        let count = puddle.first_usable();
+        (0..count).for_each(|i| puddle.write_descriptor(i, &metadata));
+        // They say nothing that the puddle's size does not: the fence of the first superblock taken makes them durable.
+        let first = core::ptr::from_ref(puddle.line(0));
+        // SAFETY: descriptors of the mapping, one after the other.
+        unsafe { self.ground.flush(first.cast(), count as usize * size_of::<Descriptor>()) };
+    }
 }
 
-/// Marks that are set, those beyond the last block not counted.
-pub(crate) fn used_blocks(puddle: &PuddleHeap, number: u32, class: u32) -> u32 {
-    let blocks = crate::class::blocks_per_superblock(class) as usize;
-    (0..WORDS.min(blocks.div_ceil(64)))
-        .map(|w| {
-            let word = puddle.bitmap_word(number, w).load(Ordering::Relaxed);
-            let rest = blocks - w * 64;
-            (if rest < 64 { word & ((1 << rest) - 1) } else { word }).count_ones()
-        })
-        .sum()
+fn reset_list(list: &crate::superblock::List) {
+    for word in [&list.key, &list.head] {
+        if word.load(Ordering::Relaxed) != 0 {
+            word.store(0, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Bytes of the smallest puddle, not a root puddle, in which `count` superblocks fit at a multiple of `align`.

@@ -1,6 +1,6 @@
 //! What every heap offers, whatever is behind it.
 //!
-//! A block is *allocated* while its [`Mark`] is set: one bit in memory that survives a crash of processes. A transaction
+//! A block is *allocated* while its [`Mark`] is set: one byte in memory that survives a crash of processes. A transaction
 //! logs the mark before it is set, so that abort and crash recovery clear it again; that is why the calls below show it.
 
 use crate::error::{AllocError, FreeError, RecoverError, RootError};
@@ -11,15 +11,15 @@ use cenote_layout::id::TypeId;
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
 
-/// The allocation mark of one block: the bits `mask` (exactly one) of `word`.
+/// The allocation mark of one block: the bits `mask` (exactly one byte) of `word`. Zero means free; all ones, allocated.
 ///
-/// Other blocks have their marks in the same word, and other threads change them at any time: whoever changes a mark through
-/// this uses an atomic read-modify-write, or [`Heap::clear_mark`]. Crash recovery, which is alone, may use plain stores.
+/// Other blocks have their marks in the same word, and other threads store to their bytes at any time: in a running process only the heap changes a
+/// mark ([`Heap::clear_mark`]). Crash recovery, which is alone, clears it by a plain store to the word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// The word; an `AtomicU64` in the pool's mapping.
     pub word: NonNull<AtomicU64>,
-    /// The bit.
+    /// The byte.
     pub mask: u64,
 }
 
@@ -130,7 +130,7 @@ pub trait Heap: Send + Sync {
     fn walk(&self, visit: &mut dyn FnMut(BlockInfo)) -> Result<(), RecoverError>;
 
     /// Looks at everything and changes nothing. With `types`, traces from the roots too, and names what is allocated but not reachable, and what
-    /// is reachable but not allocated. Allocation waits meanwhile; for an exact answer nobody may change data either.
+    /// is reachable but not allocated. The answer is exact if nobody allocates, frees or changes data meanwhile.
     ///
     /// # Errors
     /// A puddle cannot be mapped.

@@ -1,201 +1,119 @@
-//! Free superblocks, and runs of them for large blocks.
+//! Large blocks: whole superblocks, one after the other.
 //!
-//! One bit per superblock, set while it is free: neighbours coalesce by themselves, because a run of free superblocks is a run of
-//! set bits however it came about. Runs are found first fit, in order of puddles and addresses, which keeps the low part of a heap dense.
+//! Allocation: a run is taken (nobody else can have it), descriptors are written, one flush, one fence; then the caller's `before`; then tails, head and geometry are
+//! made known, and the mark is set: **the mark commits**. A crash before leaves superblocks that nothing points into. Free: whoever swaps the mark owns the run; the geometry is
+//! withdrawn, the mark cleared, and the superblocks are free one by one.
 
-use crate::ground::Plot;
+use crate::anchor;
+use crate::error::{AllocError, FreeError};
+use crate::ground::Ground;
+use crate::grow::Taken;
+use crate::heap::{Block, Cancelled};
+use crate::runs;
 use crate::superblock::PuddleHeap;
-use std::collections::VecDeque;
-use std::sync::Arc;
+use crate::traced::{TracedHeap, mark_of, pointer_to};
+use cenote_layout::heap::{Descriptor, SUPERBLOCK_SIZE, SuperblockState, mark};
+use cenote_layout::id::TypeId;
+use core::sync::atomic::Ordering;
 
-/// The free superblocks of one puddle.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct FreeMap {
-    bits: Vec<u64>,
-    len: u32,
-    free: u32,
-    /// No superblock below is free.
-    lowest: u32,
+/// Superblocks that were taken and are used by nobody yet; dropped, they are free again.
+struct Run<'a, G: Ground> {
+    heap: &'a TracedHeap<G>,
+    puddle: &'a PuddleHeap,
+    number: u32,
+    span: u32,
 }
 
-impl FreeMap {
-    /// `len` superblocks, none of them free.
-    pub(crate) fn new(len: u32) -> Self {
-        Self { bits: vec![0; len.div_ceil(64) as usize], len, free: 0, lowest: len }
+impl<G: Ground> Drop for Run<'_, G> {
+    fn drop(&mut self) {
+        self.heap.put_run(self.puddle, self.number, self.span);
     }
+}
 
-    /// Number of free superblocks.
-    pub(crate) fn free(&self) -> u32 {
-        self.free
-    }
-
-    pub(crate) fn is_free(&self, at: u32) -> bool {
-        self.bits[at as usize / 64] >> (at % 64) & 1 != 0
-    }
-
-    /// Takes the first run of `count` free superblocks that begins at a multiple of `align`.
-    pub(crate) fn take(&mut self, count: u32, align: u32) -> Option<u32> {
-        if count == 0 || count > self.free {
-            return None;
+impl<G: Ground> TracedHeap<G> {
+    /// Allocates whole superblocks.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn alloc_large(
+        &self,
+        size: u64,
+        align: u64,
+        type_id: TypeId,
+        before: &mut dyn FnMut(&Block) -> Result<(), Cancelled>,
+    ) -> Result<Block, AllocError> {
+        let size_max = self.ground.size_max();
+        if size > size_max {
+            return Err(AllocError::Size { size, size_max });
         }
-        let mut from = self.lowest;
-        loop {
-            let start = self.next(from, true)?;
-            let end = self.next(start, false).unwrap_or(self.len);
-            let aligned = start.next_multiple_of(align);
-            if aligned < end && end - aligned >= count {
-                for at in aligned..aligned + count {
-                    self.bits[at as usize / 64] &= !(1 << (at % 64));
+        let Ok(span) = u32::try_from(size.div_ceil(SUPERBLOCK_SIZE).max(1)) else {
+            return Err(AllocError::Size { size, size_max });
+        };
+        let align = align.div_ceil(SUPERBLOCK_SIZE) as u32;
+        let (puddle, number) = {
+            let lease = self.lease();
+            self.take_in_orphans();
+            loop {
+                let taken = self.take_run(lease.cache, span, align);
+                match taken.map_err(|e| e.for_block(size, type_id, size_max))? {
+                    Taken::Run(puddle, number) => break (puddle, number),
+                    Taken::Retry => {}
                 }
-                self.free -= count;
-                if aligned == self.lowest {
-                    self.lowest = aligned + count;
-                }
-                return Some(aligned);
             }
-            from = end;
+        };
+        // Whatever happens before the mark is set, a panic of `before` included, gives the run back.
+        let run = Run { heap: self, puddle, number, span };
+        let bytes = u64::from(span) * SUPERBLOCK_SIZE;
+        for k in 0..span {
+            puddle.clear_outer_marks(number + k);
+            let (state, field) = match k {
+                0 => (SuperblockState::LargeHead, span),
+                _ => (SuperblockState::LargeTail, k),
+            };
+            puddle.write_descriptor(number + k, &Descriptor::new(state, 0, bytes, type_id, u64::from(field)));
         }
+        self.persist_descriptors(puddle, number, span);
+        let mark = &puddle.class_marks(number, 0)[0];
+        let addr = puddle.address(number);
+        let block = Block { addr: pointer_to(addr), size: bytes, mark: mark_of(mark), type_id };
+        if before(&block).is_err() {
+            return Err(AllocError::Cancelled);
+        }
+        core::mem::forget(run);
+        for k in (1..span).rev() {
+            let tail = anchor::with(anchor::LARGE_TAIL, u64::from(k));
+            puddle.line(number + k).anchor.store(tail, Ordering::Release);
+        }
+        let head = puddle.line(number);
+        head.anchor.store(anchor::with(anchor::LARGE_HEAD, u64::from(span)), Ordering::Release);
+        head.publish(SUPERBLOCK_SIZE);
+        mark.store(mark::ALLOCATED, Ordering::Release);
+        Ok(block)
     }
 
-    /// Gives back what was taken. What is free already stays so.
-    pub(crate) fn put(&mut self, start: u32, count: u32) {
-        for at in start..start + count {
-            if !self.is_free(at) {
-                self.bits[at as usize / 64] |= 1 << (at % 64);
-                self.free += 1;
-            }
+    /// Frees the large block at `addr` whose mark is `from`; or says why there is none.
+    #[cold]
+    pub(crate) fn free_large(&self, puddle: &PuddleHeap, addr: u64, from: u8) -> Result<(), FreeError> {
+        let Some((line, number, within)) = puddle.line_at(addr) else {
+            return Err(FreeError::NotInHeap { addr });
+        };
+        let head = line.anchor.load(Ordering::Acquire);
+        if anchor::state(head) != anchor::LARGE_HEAD || within != 0 {
+            return Err(self.explain(puddle, addr));
         }
-        self.lowest = self.lowest.min(start);
+        let mark = &puddle.class_marks(number, 0)[0];
+        // Whoever changes the mark owns the run.
+        if mark.compare_exchange(from, mark::CACHED, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return Err(FreeError::NotAllocated { addr });
+        }
+        line.hide();
+        mark.store(mark::FREE, Ordering::Relaxed);
+        self.put_run(puddle, number, anchor::value(head) as u32);
+        Ok(())
     }
 
-    /// First superblock from `from` on that is free, or is not.
-    fn next(&self, from: u32, free: bool) -> Option<u32> {
-        let mut at = from;
-        while at < self.len {
-            let word = self.bits[at as usize / 64];
-            let word = (if free { word } else { !word }) >> (at % 64);
-            if word != 0 {
-                let found = at + word.trailing_zeros();
-                return (found < self.len).then_some(found);
-            }
-            at = (at / 64 + 1) * 64;
-        }
-        None
-    }
-}
-
-/// A puddle that the heap has looked at.
-#[derive(Debug)]
-pub(crate) struct Attached {
-    pub(crate) puddle: Arc<PuddleHeap>,
-    pub(crate) free: FreeMap,
-}
-
-/// All free space, under one lock.
-#[derive(Debug, Default)]
-pub(crate) struct Space {
-    /// By `PuddleHeap::ordinal`.
-    pub(crate) puddles: Vec<Attached>,
-    /// Puddles that were not looked at yet, in order.
-    pub(crate) pending: VecDeque<Plot>,
-    /// Bytes of all puddles.
-    pub(crate) bytes: u64,
-    /// Bytes of the largest.
-    pub(crate) largest: u64,
-    /// Puddles before this one have no free superblock.
-    pub(crate) first: usize,
-}
-
-impl Space {
-    /// Takes a run of superblocks: the puddle, and the number of the first.
-    pub(crate) fn take(&mut self, count: u32, align: u32) -> Option<(Arc<PuddleHeap>, u32)> {
-        while self.puddles.get(self.first).is_some_and(|p| p.free.free() == 0) {
-            self.first += 1;
-        }
-        for attached in self.puddles.iter_mut().skip(self.first) {
-            if let Some(start) = attached.free.take(count, align) {
-                return Some((Arc::clone(&attached.puddle), start));
-            }
-        }
-        None
-    }
-
-    /// Gives a run back.
-    pub(crate) fn put(&mut self, ordinal: usize, start: u32, count: u32) {
-        if let Some(attached) = self.puddles.get_mut(ordinal) {
-            attached.free.put(start, count);
-            self.first = self.first.min(ordinal);
-        }
-    }
-
-    /// Replaces the free map of a puddle: recovery has computed it again.
-    pub(crate) fn replace(&mut self, ordinal: usize, free: FreeMap) {
-        if let Some(attached) = self.puddles.get_mut(ordinal) {
-            attached.free = free;
-            self.first = 0;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn neighbours_coalesce_and_the_first_fit_is_taken() {
-        let mut map = FreeMap::new(100);
-        map.put(10, 90);
-        let runs: Vec<u32> = (0..9).map(|_| map.take(10, 1).unwrap()).collect();
-        assert_eq!(runs, (1..10).map(|i| i * 10).collect::<Vec<_>>());
-        assert_eq!(map.take(1, 1), None);
-        map.put(30, 10);
-        map.put(50, 10);
-        assert_eq!(map.take(11, 1), None);
-        map.put(40, 10);
-        assert_eq!(map.take(30, 1), Some(30));
-    }
-
-    #[test]
-    fn runs_are_aligned_as_asked() {
-        let mut map = FreeMap::new(128);
-        map.put(1, 127);
-        assert_eq!(map.take(3, 32), Some(32));
-        assert_eq!(map.take(33, 32), Some(64));
-        assert_eq!(map.take(31, 1), Some(1));
-        assert_eq!(map.take(32, 32), None);
-        assert_eq!(map.take(29, 1), Some(35));
-    }
-
-    proptest! {
-        #[test]
-        fn behaves_as_a_plain_list_of_flags(ops in prop::collection::vec((1u32..40, 0u32..4), 1..200)) {
-            let len = 300;
-            let mut map = FreeMap::new(len);
-            let mut flags = vec![true; len as usize];
-            map.put(0, len);
-            let mut taken = Vec::new();
-            for (count, shift) in ops {
-                let align = 1 << shift;
-                let expected = (0..len).step_by(align).map(|a| a as usize).find(|&a| {
-                    a + count as usize <= len as usize && flags[a..a + count as usize].iter().all(|&f| f)
-                });
-                let found = map.take(count, align as u32);
-                prop_assert_eq!(found.map(|f| f as usize), expected);
-                match expected {
-                    Some(at) => {
-                        flags[at..at + count as usize].fill(false);
-                        taken.push((at, count));
-                    }
-                    None => {
-                        if let Some((at, count)) = taken.pop() {
-                            map.put(at as u32, count);
-                            flags[at..at + count as usize].fill(true);
-                        }
-                    }
-                }
-                prop_assert_eq!(map.free() as usize, flags.iter().filter(|&&f| f).count());
-            }
-        }
+    /// Gives superblocks back that this thread owns.
+    pub(crate) fn put_run(&self, puddle: &PuddleHeap, number: u32, span: u32) {
+        runs::put(puddle, number, span);
+        self.puddles.has_free(puddle.ordinal);
     }
 }

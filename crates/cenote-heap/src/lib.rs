@@ -1,35 +1,44 @@
 //! Heaps of pools, behind one trait ([`Heap`]).
 //!
 //! The one there is so far is the *traced* heap (Ralloc, RAL-1 to RAL-7): superblocks of 64 KiB with blocks of one size and one
-//! type each, described beside the blocks and never between them (POS-2), allocation marks in bitmaps that no
+//! type each, described beside the blocks and never between them (POS-2), allocation marks of one byte a block that no
 //! operation flushes, and recovery by tracing from typed roots through the pointer maps that the store keeps
 //! (PUD-7), without any application's code.
 //!
 //! A reader who follows one allocation goes through the files in this order: [`heap`] (what a caller sees), [`class`] (size to
-//! class), [`traced`] (the fast path), `bin` (a free bit in a bitmap), `grow` (no free bit: a superblock, a puddle),
-//! `superblock` (what lies on media about it, and the one store that decides), `large` (runs of superblocks). Tracing is in
+//! class), [`traced`] (the fast path), `cache` (a thread's blocks), `refill` (a superblock's free blocks for a cache, and back), `grow` (no free block: a superblock, a puddle),
+//! `superblock` (what lies on media about it, and the one store that decides), `adopt` (what an opener makes of it), `large` (runs of superblocks). Tracing is in
 //! [`trace`] and `recover`.
+//!
+//! The *kernel*, on which the rest stands, is four small files over atomic words: `anchor` (who has a superblock), `list` (superblocks with free blocks), `marks`
+//! (who has a block), `runs` (free superblocks). They name atomics through `sync`, so that a model checker runs the same code (`tests/loom_kernel.rs`).
 //!
 //! What the heap stands on is the small trait [`Ground`]: puddles, flush, fence. A store's pool implements it;
 //! [`MemoryGround`] is plain memory, for tests and measurements.
 //!
-//! Locks, in the order in which they may be held together: transit, growth, the table of bins, a bin, free space. A bin's lock is the only one that the
-//! fast path takes.
+//! Allocation, free, refill and spill are lock-free. Locks, in the order in which they may be held together: growth (calls the store), the list of caches.
 
-mod bin;
+mod adopt;
+mod anchor;
+mod cache;
 pub mod class;
 pub mod error;
+mod geometry;
 pub mod ground;
 mod grow;
 pub mod heap;
 mod large;
-mod lock;
+mod list;
+mod marks;
 mod memory;
 mod pool;
 mod recover;
+mod refill;
 pub mod report;
 mod roots;
+mod runs;
 mod superblock;
+mod sync;
 pub mod trace;
 pub mod traced;
 
@@ -39,5 +48,5 @@ pub use heap::{Block, BlockInfo, Cancelled, Heap, Mark};
 pub use memory::{Counts, MemoryGround, MemoryOptions};
 pub use report::{BinStats, Damage, Finding, HeapReport, HeapStats, RecoveryReport};
 pub use superblock::PuddleHeap;
-pub use trace::Types;
+pub use trace::{TraceOptions, Types};
 pub use traced::TracedHeap;

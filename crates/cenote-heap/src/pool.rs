@@ -2,6 +2,7 @@
 
 use crate::error::GroundError;
 use crate::ground::{Ground, Plot};
+use cenote_layout::pointer::RegionAddress;
 use cenote_layout::puddle::Role;
 use cenote_store::PoolHandle;
 use core::sync::atomic::AtomicPtr;
@@ -42,6 +43,10 @@ unsafe impl Ground for PoolHandle {
 
     fn is_foreign(&self, addr: u64) -> bool {
         self.store().puddle_of(addr).is_some_and(|puddle| puddle.pool() != self.id())
+    }
+
+    fn region(&self, region: &RegionAddress) -> Option<u64> {
+        self.store().region_address(region)
     }
 
     fn is_writable(&self) -> bool {

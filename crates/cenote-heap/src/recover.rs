@@ -1,90 +1,32 @@
 //! Recovery, check, walk and counts: whatever looks at the whole heap.
 //!
-//! Recovery replaces every mark by what tracing found, and then builds the volatile data from scratch, as at open. Marks are written only
-//! after the whole heap was traced; each word is written independently and nothing is read back, so a recovery that stops anywhere is
-//! repeated by the next. Descriptors change in one case: a taking that the crash interrupted is made free again.
+//! Recovery replaces every mark by what tracing found, and then adopts every puddle anew, as at open. Marks are written only
+//! after the whole heap was traced; each is written independently and nothing is read back, so a recovery that stops anywhere is
+//! repeated by the next. Descriptors change in one case: a taking that the crash interrupted is made free again. All caches are dead afterwards: the heap
+//! gets another number, under which no thread has one.
+//!
+//! Nothing here stops other threads but growth. While others allocate and free, check, walk and counts may see a block or not; recovery is for a heap
+//! that nobody else uses.
 
-use crate::bin::{Bin, State};
+use crate::adopt::{Holds, adopt, contents};
+use crate::anchor;
 use crate::class::{blocks_per_superblock, class_size};
 use crate::error::RecoverError;
 use crate::ground::Ground;
-use crate::grow::{Holds, adopt, contents, used_blocks};
 use crate::heap::BlockInfo;
-use crate::lock::Guard;
-use crate::report::{BinStats, Damage, HeapReport, HeapStats, LISTED_MAX, RecoveryReport, TraceCounts};
-use crate::superblock::{Claim, PLACE_NONE, PuddleHeap, Use, WORDS, classify};
-use crate::trace::{Tracer, Types, Worker};
-use crate::traced::{TracedHeap, lock};
-use cenote_layout::heap::{Descriptor, ROOT_COUNT, SUPERBLOCK_SIZE};
+use crate::marks;
+use crate::report::{BinStats, Damage, HeapReport, HeapStats, LISTED_MAX, RecoveryReport};
+use crate::superblock::{Claim, PuddleHeap, classify};
+use crate::trace::{TraceOptions, Tracer, Types};
+use crate::traced::{TracedHeap, lock, next_number};
+use cenote_layout::heap::{Descriptor, SUPERBLOCK_SIZE, mark};
 use cenote_layout::id::TypeId;
 use core::sync::atomic::Ordering;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, MutexGuard, PoisonError, RwLockWriteGuard};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Instant;
 
-/// Everything locked: no allocation, no free, no growth.
-struct Stopped<'a> {
-    bins: HashMap<(TypeId, u8), (&'a Bin, Guard<'a, State>)>,
-    table: MutexGuard<'a, HashMap<(TypeId, u8), Box<Bin>>>,
-    _growth: MutexGuard<'a, ()>,
-    _transit: RwLockWriteGuard<'a, ()>,
-}
-
-impl<'a> Stopped<'a> {
-    fn add(&mut self, type_id: TypeId, class: u8) {
-        let bin = self.table.entry((type_id, class)).or_insert_with(|| Box::new(Bin::new(type_id, class)));
-        self.bins.entry((type_id, class)).or_insert_with(|| {
-            // SAFETY: bins are boxed and stay until the heap is dropped, which outlives `'a`.
-            let bin: &'a Bin = unsafe { &*core::ptr::from_ref::<Bin>(bin) };
-            (bin, bin.lock())
-        });
-    }
-}
-
 impl<G: Ground> TracedHeap<G> {
-    fn stop(&self) -> Stopped<'_> {
-        let transit = self.transit.write().unwrap_or_else(PoisonError::into_inner);
-        let growth = lock(&self.growth);
-        let table = lock(&self.bins);
-        let keys: Vec<_> = table.keys().copied().collect();
-        let mut stopped = Stopped { bins: HashMap::new(), table, _growth: growth, _transit: transit };
-        keys.into_iter().for_each(|(type_id, class)| stopped.add(type_id, class));
-        stopped
-    }
-
-    /// The attached puddles, by ordinal.
-    fn attached(&self) -> Vec<Arc<PuddleHeap>> {
-        lock(&self.space).puddles.iter().map(|a| Arc::clone(&a.puddle)).collect()
-    }
-
-    fn trace(&self, tracer: &Tracer<'_, G>, roots: &[u64]) -> TraceCounts {
-        self.trace_with(tracer.worker(), tracer, roots).0
-    }
-
-    fn trace_with(
-        &self,
-        mut worker: Worker<'_, '_, G>,
-        tracer: &Tracer<'_, G>,
-        roots: &[u64],
-    ) -> (TraceCounts, BTreeSet<u64>) {
-        // The root puddle is looked up once: there are a thousand roots, and most are null.
-        let puddle = self.root_puddle();
-        for slot in
-            puddle.iter().flat_map(|puddle| (0..ROOT_COUNT as u16).filter_map(|index| puddle.root(index)))
-        {
-            let root = crate::roots::load(slot);
-            worker.root(slot.as_ptr().expose_provenance() as u64, root.addr, root.type_id);
-        }
-        for &addr in roots {
-            worker.root(0, addr, TypeId::UNTYPED);
-        }
-        worker.run();
-        let foreign = worker.foreign.take().unwrap_or_default();
-        let mut counts = worker.finish();
-        counts.unknown_types = tracer.unknown_types();
-        (counts, foreign)
-    }
-
     /// The addresses in other pools that something leads to which can be reached from this pool's roots and from `roots`. Changes nothing, and believes no
     /// mark. A pool whose values others point to is recovered with these as roots ([`Heap::recover`](crate::Heap::recover)): what only another pool
     /// leads to is allocated as well. The other pools must be open, or their addresses are not known to be theirs.
@@ -93,30 +35,30 @@ impl<G: Ground> TracedHeap<G> {
     /// A puddle cannot be mapped.
     pub fn foreign_pointers(&self, types: &dyn Types, roots: &[u64]) -> Result<BTreeSet<u64>, RecoverError> {
         self.attach_all()?;
-        let stopped = self.stop();
-        let puddles = self.attached();
+        let growth = lock(&self.growth);
+        let puddles = self.puddles.all();
         let tracer = Tracer::new(&self.ground, types, &puddles);
-        let mut worker = tracer.worker();
-        worker.foreign = Some(BTreeSet::new());
-        let (_, foreign) = self.trace_with(worker, &tracer, roots);
-        drop(stopped);
-        Ok(foreign)
+        let traced = self.trace(&tracer, roots, true, TraceOptions::default());
+        drop(growth);
+        Ok(traced?.foreign)
     }
 
     pub(crate) fn recover_heap(
         &self,
         types: &dyn Types,
         roots: &[u64],
+        options: TraceOptions<'_>,
     ) -> Result<RecoveryReport, RecoverError> {
         let began = Instant::now();
         if !self.writable {
             return Err(RecoverError::ReadOnly);
         }
         self.attach_all()?;
-        let mut stopped = self.stop();
-        let puddles = self.attached();
+        let _growth = lock(&self.growth);
+        let puddles = self.puddles.all();
         let tracer = Tracer::new(&self.ground, types, &puddles);
-        let mut report = RecoveryReport { trace: self.trace(&tracer, roots), ..RecoveryReport::default() };
+        let trace = self.trace(&tracer, roots, false, options)?.counts;
+        let mut report = RecoveryReport { trace, ..RecoveryReport::default() };
         for (ordinal, puddle) in puddles.iter().enumerate() {
             for (number, claim) in tracer.claims(ordinal).iter().enumerate() {
                 self.settle(&tracer, ordinal, puddle, number as u32, *claim, &mut report);
@@ -126,17 +68,14 @@ impl<G: Ground> TracedHeap<G> {
             self.ground.fence();
         }
         drop(tracer);
-        for (_, state) in stopped.bins.values_mut() {
-            state.reset();
-        }
-        for (ordinal, puddle) in puddles.iter().enumerate() {
-            let free = adopt(puddle, &mut |type_id, class, fill| {
-                stopped.add(type_id, class);
-                if let Some((bin, state)) = stopped.bins.get_mut(&(type_id, class)) {
-                    fill(bin, state);
-                }
-            });
-            lock(&self.space).replace(ordinal, free);
+        // What was in caches, or held, is computed anew: all caches are dead from here on.
+        let number = next_number();
+        self.number.store(number, Ordering::Release);
+        self.shared.renew(number);
+        self.reset_lists();
+        for puddle in &puddles {
+            let listed = adopt(puddle);
+            self.publish_listed(puddle, &listed);
         }
         report.took = began.elapsed();
         Ok(report)
@@ -152,23 +91,23 @@ impl<G: Ground> TracedHeap<G> {
         claim: Claim,
         report: &mut RecoveryReport,
     ) {
-        let blocks = match claim {
+        let class = match claim {
             Claim::Metadata => return,
-            Claim::Small { class, .. } => blocks_per_superblock(class),
-            Claim::Large { .. } => 1,
-            Claim::Free | Claim::Stale => 0,
+            Claim::Small { class, .. } => Some(class),
+            Claim::Large { .. } => Some(0),
+            Claim::Free | Claim::Stale => None,
             Claim::Tail { distance, valid } => {
                 let reached = tracer.reached(ordinal, number - distance, 0) & 1 != 0;
                 if !valid && reached {
                     report.damage.push(damage(puddle, number, "checksum does not fit", 0, false));
                 }
-                0
+                None
             }
             Claim::Invalid(reason) => {
                 let pointers = tracer.lost(ordinal, number);
                 if pointers > 0 {
                     // A mark keeps it from being taken for an interrupted taking later.
-                    puddle.bitmap_word(number, 0).fetch_or(1, Ordering::Relaxed);
+                    marks::write(&puddle.outer_marks(number)[0], mark::ALLOCATED);
                     report.damage.push(damage(puddle, number, reason, pointers, true));
                     return;
                 }
@@ -176,34 +115,42 @@ impl<G: Ground> TracedHeap<G> {
                 // SAFETY: a descriptor of the mapping.
                 unsafe {
                     self.ground
-                        .flush(puddle.descriptor_words(number).as_ptr().cast(), size_of::<Descriptor>());
+                        .flush(core::ptr::from_ref(puddle.line(number)).cast(), size_of::<Descriptor>());
                 }
                 report.interrupted += 1;
-                puddle.clear_bitmap(number);
+                puddle.clear_outer_marks(number);
                 return;
             }
         };
-        for w in 0..WORDS {
-            let word = puddle.bitmap_word(number, w);
-            let (old, new) = (word.load(Ordering::Relaxed), tracer.reached(ordinal, number, w));
+        let Some(class) = class else { return puddle.clear_outer_marks(number) };
+        let all = puddle.class_marks(number, class);
+        for (w, marks) in all.chunks(64).enumerate() {
+            let (old, new) = (marks::bits(all, w, mark::ALLOCATED), tracer.reached(ordinal, number, w));
             if old != new {
-                // Marks beyond the last block are no blocks.
-                let real = u64::from(blocks).saturating_sub(w as u64 * 64);
-                let mask = if real >= 64 { u64::MAX } else { (1 << real) - 1 };
-                report.freed_blocks += u64::from((old & !new & mask).count_ones());
-                report.revived_blocks += u64::from((new & !old & mask).count_ones());
-                word.store(new, Ordering::Relaxed);
+                report.freed_blocks += u64::from((old & !new).count_ones());
+                report.revived_blocks += u64::from((new & !old).count_ones());
+                for (k, byte) in marks.iter().enumerate() {
+                    let reached = new >> k & 1 != 0;
+                    marks::write(byte, if reached { mark::ALLOCATED } else { mark::FREE });
+                }
             }
         }
     }
 
-    pub(crate) fn check_heap(&self, types: Option<&dyn Types>) -> Result<HeapReport, RecoverError> {
+    pub(crate) fn check_heap(
+        &self,
+        types: Option<&dyn Types>,
+        roots: &[u64],
+        options: TraceOptions<'_>,
+    ) -> Result<HeapReport, RecoverError> {
         self.attach_all()?;
-        let stopped = self.stop();
-        let puddles = self.attached();
+        let growth = lock(&self.growth);
+        let puddles = self.puddles.all();
         let mut report = HeapReport { stats: count(&puddles), ..HeapReport::default() };
         let tracer = types.map(|types| Tracer::new(&self.ground, types, &puddles));
-        report.trace = tracer.as_ref().map(|tracer| self.trace(tracer, &[]));
+        if let Some(tracer) = &tracer {
+            report.trace = Some(self.trace(tracer, roots, false, options)?.counts);
+        }
         for (ordinal, puddle) in puddles.iter().enumerate() {
             let holds = contents(puddle);
             for (number, claim) in classify(puddle).into_iter().enumerate() {
@@ -221,21 +168,20 @@ impl<G: Ground> TracedHeap<G> {
                 compare(tracer, ordinal, puddle, &holds, &mut report);
             }
         }
-        drop(stopped);
+        drop(growth);
         Ok(report)
     }
 
     pub(crate) fn count(&self) -> Result<HeapStats, RecoverError> {
         self.attach_all()?;
-        Ok(count(&self.attached()))
+        Ok(count(&self.puddles.all()))
     }
 
     pub(crate) fn walk_blocks(&self, visit: &mut dyn FnMut(BlockInfo)) -> Result<(), RecoverError> {
         self.attach_all()?;
-        for puddle in self.attached() {
+        for puddle in self.puddles.all() {
             for (number, holds) in contents(&puddle).into_iter().enumerate() {
-                let words = |w| puddle.bitmap_word(number as u32, w).load(Ordering::Relaxed);
-                each_block(&puddle, number as u32, holds, &words, visit);
+                each_block(&puddle, number as u32, holds, &|w| marked(&puddle, number, holds, w), visit);
             }
         }
         Ok(())
@@ -250,7 +196,7 @@ fn each_block(
     words: &dyn Fn(usize) -> u64,
     visit: &mut dyn FnMut(BlockInfo),
 ) {
-    let base = puddle.entries[number as usize].base;
+    let base = puddle.address(number);
     match holds {
         Holds::Small { class, type_id, .. } => {
             let (blocks, size) = (blocks_per_superblock(class), class_size(class));
@@ -272,6 +218,15 @@ fn each_block(
     }
 }
 
+/// Bit `k` for block `64 * word + k` of a superblock, if it is allocated.
+fn marked(puddle: &PuddleHeap, number: usize, holds: Holds, word: usize) -> u64 {
+    let class = match holds {
+        Holds::Small { class, .. } => class,
+        _ => 0,
+    };
+    marks::bits(puddle.class_marks(number as u32, class), word, mark::ALLOCATED)
+}
+
 /// Compares marks with what was reached.
 fn compare<G: Ground>(
     tracer: &Tracer<'_, G>,
@@ -290,7 +245,7 @@ fn compare<G: Ground>(
         if matches!(holds[number], Holds::Damaged(_)) {
             continue;
         }
-        let marked = |w| puddle.bitmap_word(number as u32, w).load(Ordering::Relaxed);
+        let marked = |w| marked(puddle, number, as_claimed, w);
         let reached = |w| tracer.reached(ordinal, number as u32, w);
         each_block(puddle, number as u32, as_claimed, &|w| marked(w) & !reached(w), &mut |block| {
             report.leaked_blocks += 1;
@@ -308,25 +263,38 @@ fn compare<G: Ground>(
     }
 }
 
-/// Small superblocks whose count differs from their marks, by address.
+/// Small superblocks with free blocks that no list has, and free ones with marks, by address.
 fn miscounted(puddle: &PuddleHeap) -> Vec<u64> {
-    let differs = |number: usize| {
-        let entry = &puddle.entries[number];
-        // SAFETY: bins live as long as the heap, whose puddle this is.
-        let Some(bin) = (unsafe { entry.bin().as_ref() }) else { return false };
-        let used = used_blocks(puddle, number as u32, u32::from(bin.class));
-        let marked_and_held = used + u32::from(entry.held.load(Ordering::Relaxed));
-        // A superblock with room that no list has is memory that nobody gets.
-        let unlisted = marked_and_held < bin.blocks && entry.place.load(Ordering::Relaxed) == PLACE_NONE;
-        entry.use_() == Use::Small
-            && (marked_and_held != u32::from(entry.used.load(Ordering::Relaxed)) || unlisted)
+    if !puddle.writable {
+        return Vec::new();
+    }
+    let differs = |number: u32| {
+        let line = puddle.line(number);
+        let before = line.anchor.load(Ordering::Acquire);
+        let wrong = match anchor::state(before) {
+            anchor::FULL => marks::count(puddle.class_marks(number, line.class()), mark::FREE) != 0,
+            anchor::FREE => !marks::all(puddle.outer_marks(number), mark::FREE),
+            _ => false,
+        };
+        // It may have changed hands meanwhile.
+        wrong && line.anchor.load(Ordering::Acquire) == before
     };
-    (0..puddle.entries.len()).filter(|&i| differs(i)).map(|i| puddle.entries[i].base).collect()
+    (0..puddle.superblocks()).filter(|&i| differs(i)).map(|i| puddle.address(i)).collect()
 }
 
 fn damage(puddle: &PuddleHeap, superblock: u32, reason: &'static str, pointers: u64, lost: bool) -> Damage {
-    let addr = puddle.entries[superblock as usize].base;
+    let addr = puddle.address(superblock);
     Damage { puddle: puddle.index, superblock, addr, reason, pointers, lost }
+}
+
+/// Marks of the blocks in caches: of this session only, those of former ones are free.
+fn cached(puddle: &PuddleHeap, number: u32) -> u64 {
+    let line = puddle.line(number);
+    let in_use = matches!(anchor::state(line.anchor.load(Ordering::Acquire)), anchor::FULL | anchor::LISTED);
+    if !puddle.writable || !in_use {
+        return 0;
+    }
+    u64::from(marks::count(puddle.class_marks(number, line.class()), mark::CACHED))
 }
 
 fn count(puddles: &[Arc<PuddleHeap>]) -> HeapStats {
@@ -335,8 +303,11 @@ fn count(puddles: &[Arc<PuddleHeap>]) -> HeapStats {
     for puddle in puddles {
         stats.puddles += 1;
         stats.bytes += puddle.size;
-        for holds in contents(puddle) {
+        for (number, holds) in contents(puddle).into_iter().enumerate() {
             stats.superblocks += 1;
+            let blocks = cached(puddle, number as u32);
+            stats.cached_blocks += blocks;
+            stats.cached_bytes += blocks * puddle.line(number as u32).geometry().size();
             let (type_id, class, superblocks, blocks, bytes) = match holds {
                 Holds::Free => {
                     stats.free_superblocks += 1;

@@ -54,6 +54,8 @@ pub enum Fault {
     OtherType,
     /// It leads to no puddle of this store.
     Outside,
+    /// It is no pointer of the kind that its type says: an off-holder or a region pointer without the bits that make it one.
+    Malformed,
 }
 
 /// A pointer that is not as its type says.
@@ -63,7 +65,7 @@ pub struct Finding {
     pub fault: Fault,
     /// Where the pointer stands; 0 for a root that the caller gave.
     pub at: u64,
-    /// Where it leads.
+    /// Where it leads; the word itself, if that cannot be told.
     pub to: u64,
     /// Type that it should lead to.
     pub target: TypeId,
@@ -77,6 +79,7 @@ impl fmt::Display for Finding {
             Fault::Inexact => "leads inside a block, not to its start",
             Fault::OtherType => "leads to a block of another type",
             Fault::Outside => "leads out of the store",
+            Fault::Malformed => "is no pointer of the kind that its type says",
         };
         write!(f, "pointer at {:#x} to {:#x} (type {}) {what}", self.at, self.to, self.target)
     }
@@ -142,7 +145,8 @@ pub struct HeapReport {
     pub unallocated_blocks: u64,
     /// The first of them, up to [`LISTED_MAX`].
     pub unallocated: Vec<BlockInfo>,
-    /// Superblocks whose counts in memory differ from their bitmaps: somebody wrote over the heap's metadata.
+    /// Superblocks whose marks do not fit what they are used for in this session: somebody wrote over the heap's metadata. May name a superblock wrongly
+    /// that others use meanwhile.
     pub miscounted: Vec<u64>,
 }
 
@@ -168,7 +172,7 @@ pub struct HeapStats {
     pub bytes: u64,
     /// Superblocks, those with metadata included.
     pub superblocks: u64,
-    /// Superblocks that nobody uses, and empty ones that a bin keeps.
+    /// Superblocks without an allocated block, those among them that blocks in caches are of.
     pub free_superblocks: u64,
     /// Superblocks with blocks of one size and type.
     pub small_superblocks: u64,
@@ -184,6 +188,10 @@ pub struct HeapStats {
     pub block_bytes: u64,
     /// Allocated large blocks.
     pub large_blocks: u64,
+    /// Free blocks that caches of threads have ready.
+    pub cached_blocks: u64,
+    /// Usable bytes of them.
+    pub cached_bytes: u64,
     /// By type and class, in that order.
     pub bins: Vec<BinStats>,
 }

@@ -6,17 +6,16 @@
 use crate::error::RootError;
 use crate::ground::Ground;
 use crate::superblock::PuddleHeap;
-use crate::traced::{TracedHeap, lock};
+use crate::traced::TracedHeap;
 use cenote_layout::heap::RootEntry;
 use cenote_layout::id::TypeId;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Arc;
 
 impl<G: Ground> TracedHeap<G> {
     /// The root puddle. It is attached by `open`.
-    pub(crate) fn root_puddle(&self) -> Option<Arc<PuddleHeap>> {
-        lock(&self.space).puddles.iter().find(|a| a.puddle.index == 0).map(|a| Arc::clone(&a.puddle))
+    pub(crate) fn root_puddle(&self) -> Option<&PuddleHeap> {
+        self.puddles.get(0)
     }
 
     pub(crate) fn slot_of_root(&self, index: u16) -> Result<NonNull<RootEntry>, RootError> {

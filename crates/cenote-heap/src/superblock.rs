@@ -1,92 +1,47 @@
-//! Superblocks: what lies on media about them, and the volatile table that answers without locks.
+//! Superblocks: what lies on media about them, and [`PuddleHeap`], which answers for a puddle without locks.
 //!
 //! ## On media
 //!
-//! A superblock is *taken* by writing its descriptor, then one flush and one fence, then use. The eight words of a descriptor may reach
+//! A superblock is *taken* by writing its descriptor, then one flush and one fence, then use. The words of a descriptor may reach
 //! memory in any order; the checksum decides: before all of them are there the descriptor is invalid (or still the old one), after that it is the new
-//! one. A superblock is *given back* without a write: a valid descriptor with no mark set describes free space.
+//! one. A superblock is *given back* without a write: a valid descriptor with no mark that says "allocated" describes free space.
 //!
 //! So an invalid descriptor is either a taking that a crash interrupted, and then nothing is in the superblock, or it is damage:
 //!
-//! * after a crash of processes, marks tell: none is set before the descriptor is complete. An invalid descriptor with an empty
-//!   bitmap has lost nothing and is free; one with marks is damaged, and its superblock is not used;
+//! * after a crash of processes, marks tell: none is set before the descriptor is complete. An invalid descriptor without a mark that says
+//!   "allocated" has lost nothing and is free; one with such marks is damaged, and its superblock is not used. Marks that lie in the superblock itself
+//!   cannot be found without the descriptor: there the first mark in the metadata is TINY as long as the superblock is in use. (Taken in this order: marks at the end
+//!   cleared, descriptor durable, TINY written, use. Given back: no block is left, then TINY is cleared.)
 //! * after a loss of power, tracing tells: an interrupted taking is of a superblock that nothing points into. One that a pointer leads to
 //!   is damaged; any other is free.
 //!
 //! A large block's superblocks all have descriptors: the head says how many there are, each tail its distance. They are written together, one fence. The head
 //! counts only if no later taking has replaced a tail ([`classify`]), so that two valid descriptors never claim one superblock.
 //!
-//! ## In memory
+//! ## In this session
 //!
-//! [`PuddleHeap`] hangs on the puddle and has one [`Entry`], a cache line, per superblock. `is_live`, the check behind every safe pointer access,
-//! reads the entry and one word of the bitmap. An entry of a superblock without blocks points to a bitmap of zeroes, so no state is checked apart.
+//! Three words of each descriptor are volatile: the anchor ([`crate::anchor`]), a link ([`crate::list`]) and the geometry ([`crate::geometry`]). Adoption
+//! ([`crate::adopt`]) writes them before anybody uses a puddle. A pool that is open for reading only has them in a private copy of the descriptors.
+//!
+//! `is_live`, the check behind every safe pointer access, reads the descriptor's line and one mark, and then the geometry again. If that is the same
+//! as before, the superblock has not changed hands in between (a taking changes the generation), so type, geometry and mark belong together: when hands
+//! change, the geometry is "none" before the type is written, and the new one is there before a block is marked; a mark is stored with release and read
+//! with acquire, so a reader that sees a mark of a later life also sees that life's geometry, or a later one, when it reads it again. Six bits of generation
+//! come again after 64 takings; a reader would have to sleep through exactly so many.
 
-use crate::bin::Bin;
+use crate::anchor;
 use crate::class::{blocks_per_superblock, class_size};
+use crate::geometry::Geometry;
+use crate::marks;
+use crate::runs;
 use cenote_layout::heap::{
-    BITMAP_SIZE, Descriptor, HeapGeometry, ROOT_COUNT, RootEntry, SUPERBLOCK_SIZE, SuperblockState,
+    BLOCK_SIZE_MIN, Descriptor, HeapGeometry, LIST_COUNT, MARKS_SIZE, ROOT_COUNT, RootEntry, SUPERBLOCK_SIZE,
+    SuperblockState, mark, marks_offset,
 };
 use cenote_layout::id::TypeId;
-use core::ptr::{NonNull, null_mut, with_exposed_provenance_mut};
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use core::ptr::{NonNull, with_exposed_provenance, with_exposed_provenance_mut};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use zerocopy::FromZeros;
-
-/// Words of one superblock's bitmap.
-pub(crate) const WORDS: usize = (BITMAP_SIZE / 8) as usize;
-
-/// The bitmap of superblocks that have no blocks.
-static NOTHING: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
-
-/// What a superblock is used for in this process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Use {
-    Free = 0,
-    Small = 1,
-    LargeHead = 2,
-    LargeTail = 3,
-    Metadata = 4,
-    Damaged = 5,
-    /// A large block whose mark is cleared and whose place is not given out yet.
-    LargeHeld = 6,
-}
-
-/// Where a small superblock is in its bin.
-pub(crate) const PLACE_NONE: u8 = 0;
-/// In the list of those with free blocks.
-pub(crate) const PLACE_LISTED: u8 = 1;
-/// The one that blocks are taken from.
-pub(crate) const PLACE_CURRENT: u8 = 2;
-
-/// Volatile data of one superblock. `used`, `held`, `place` and the links are changed under the bin's lock only.
-#[derive(Debug)]
-#[repr(C, align(64))]
-pub(crate) struct Entry {
-    /// The bitmap, or `NOTHING`: published last, withdrawn first.
-    words: AtomicPtr<AtomicU64>,
-    /// [`pack`]ed block size and reciprocal.
-    geometry: AtomicU64,
-    type_id: AtomicU64,
-    /// The bin of a small superblock; null otherwise.
-    bin: AtomicPtr<Bin>,
-    /// Address of the superblock.
-    pub(crate) base: u64,
-    /// As the bitmap: blocks whose mark is cleared and whose place is not given out yet. Looked at only if `held` is not 0.
-    held_words: AtomicPtr<AtomicU64>,
-    /// Superblocks of a large block (head), distance to the head (tail).
-    pub(crate) span: AtomicU32,
-    /// Blocks that cannot be given out: allocated or held.
-    pub(crate) used: AtomicU16,
-    /// Held blocks.
-    pub(crate) held: AtomicU16,
-    pub(crate) place: AtomicU8,
-    use_: AtomicU8,
-    // The second line: for lists only.
-    pub(crate) next: AtomicPtr<Entry>,
-    pub(crate) prev: AtomicPtr<Entry>,
-}
-
-const _: () = assert!(size_of::<Entry>() == 128 && core::mem::offset_of!(Entry, next) == 64);
 
 /// Block size in the upper half; in the lower, 2^32 divided by it, rounded up: exact for offsets below 64 KiB and sizes up to that.
 pub(crate) const fn pack(block_size: u64) -> u64 {
@@ -100,141 +55,185 @@ pub(crate) const fn split(geometry: u64, within: u64) -> (usize, u64) {
     (index as usize, index * (geometry >> 32))
 }
 
-impl Entry {
-    fn new(base: u64, held_words: NonNull<AtomicU64>) -> Self {
-        Self {
-            words: AtomicPtr::new(nothing()),
-            geometry: AtomicU64::new(0),
-            type_id: AtomicU64::new(0),
-            bin: AtomicPtr::new(null_mut()),
-            base,
-            held_words: AtomicPtr::new(held_words.as_ptr()),
-            span: AtomicU32::new(0),
-            used: AtomicU16::new(0),
-            held: AtomicU16::new(0),
-            next: AtomicPtr::new(null_mut()),
-            prev: AtomicPtr::new(null_mut()),
-            place: AtomicU8::new(PLACE_NONE),
-            use_: AtomicU8::new(Use::Free as u8),
-        }
-    }
+/// A descriptor where it lies.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Line {
+    checksum: AtomicU64,
+    /// State in the lower half, class in the upper.
+    kind: AtomicU64,
+    block_size: AtomicU64,
+    type_id: AtomicU64,
+    span: AtomicU64,
+    pub(crate) anchor: AtomicU64,
+    pub(crate) next: AtomicU64,
+    geometry: AtomicU64,
+}
 
-    #[inline]
-    pub(crate) fn use_(&self) -> Use {
-        match self.use_.load(Ordering::Acquire) {
-            1 => Use::Small,
-            2 => Use::LargeHead,
-            3 => Use::LargeTail,
-            4 => Use::Metadata,
-            5 => Use::Damaged,
-            6 => Use::LargeHeld,
-            _ => Use::Free,
-        }
-    }
+const _: () = assert!(
+    size_of::<Line>() == size_of::<Descriptor>()
+        && core::mem::offset_of!(Line, anchor) == core::mem::offset_of!(Descriptor, anchor)
+        && core::mem::offset_of!(Line, geometry) == core::mem::offset_of!(Descriptor, geometry)
+);
 
+impl Line {
     #[inline]
-    pub(crate) fn bin(&self) -> *mut Bin {
-        self.bin.load(Ordering::Acquire)
-    }
-
-    #[inline]
-    pub(crate) fn geometry(&self) -> u64 {
-        self.geometry.load(Ordering::Relaxed)
+    pub(crate) fn geometry(&self) -> Geometry {
+        Geometry(self.geometry.load(Ordering::Acquire))
     }
 
     #[inline]
     pub(crate) fn type_id(&self) -> TypeId {
-        TypeId(self.type_id.load(Ordering::Relaxed))
+        TypeId(self.type_id.load(Ordering::Acquire))
     }
 
-    /// Word `index` of the bitmap, or of zeroes.
+    /// The size class; meaningful while small blocks are here.
     #[inline]
-    pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
-        let words = self.words.load(Ordering::Acquire);
-        debug_assert!(index < WORDS);
-        // SAFETY: `words` points to WORDS words, in the mapping (which outlives the entry, `Ground`) or of `NOTHING`; the index is
-        // below that: it comes from `split` (blocks are 16 bytes at least) or is a bin's cursor, which is bounded by the blocks.
-        unsafe { &*words.add(index % WORDS) }
+    pub(crate) fn class(&self) -> u32 {
+        (self.kind.load(Ordering::Relaxed) >> 32) as u32
     }
 
-    /// Word `index` of the held blocks.
-    #[inline]
-    pub(crate) fn held_word(&self, index: usize) -> &AtomicU64 {
-        // SAFETY: WORDS words that the puddle's data own, which own this entry too.
-        unsafe { &*self.held_words.load(Ordering::Relaxed).add(index % WORDS) }
+    /// Makes blocks of `size` bytes known: whoever owns the superblock, after everything else about it is in place.
+    pub(crate) fn publish(&self, size: u64) {
+        self.geometry.store(Geometry::new(size, self.geometry()).0, Ordering::Release);
     }
 
-    /// Changes the use if it is what the caller thinks.
-    pub(crate) fn change_use(&self, from: Use, to: Use) -> bool {
-        self.use_.compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    }
-
-    /// Whether an allocated block of this type begins at this offset of the superblock.
-    #[inline]
-    fn is_live(&self, within: u64, type_id: TypeId) -> bool {
-        let words = self.words.load(Ordering::Acquire);
-        let (index, start) = split(self.geometry.load(Ordering::Relaxed), within);
-        // SAFETY: as in `word`: `index` is below 4096 whatever `geometry` is, because its lower half is at most 2^28.
-        let word = unsafe { &*words.add(index / 64 % WORDS) };
-        (self.type_id.load(Ordering::Relaxed) == type_id.0)
-            & (start == within)
-            & (word.load(Ordering::Relaxed) >> (index % 64) & 1 != 0)
-    }
-
-    /// Makes the blocks of a superblock known. The caller owns it: it is free, and nobody else has it.
-    pub(crate) fn publish(
-        &self,
-        use_: Use,
-        block_size: u64,
-        type_id: TypeId,
-        bin: *mut Bin,
-        span: u32,
-        words: NonNull<AtomicU64>,
-    ) {
-        self.geometry.store(pack(block_size.min(SUPERBLOCK_SIZE)), Ordering::Relaxed);
-        self.type_id.store(type_id.0, Ordering::Relaxed);
-        self.span.store(span, Ordering::Relaxed);
-        self.use_.store(use_ as u8, Ordering::Release);
-        self.words.store(words.as_ptr(), Ordering::Release);
-        self.bin.store(bin, Ordering::Release);
-    }
-
-    /// Says that no blocks are here (any more).
-    pub(crate) fn hide(&self, use_: Use, span: u32) {
-        self.bin.store(null_mut(), Ordering::Release);
-        self.words.store(nothing(), Ordering::Release);
-        self.use_.store(use_ as u8, Ordering::Release);
-        self.span.store(span, Ordering::Relaxed);
-        self.used.store(0, Ordering::Relaxed);
-        if self.held.swap(0, Ordering::Relaxed) != 0 {
-            (0..WORDS).for_each(|w| self.held_word(w).store(0, Ordering::Relaxed));
+    /// Says that no blocks are here (any more): whoever owns the superblock, before anything else.
+    pub(crate) fn hide(&self) {
+        let geometry = self.geometry();
+        if geometry.end() != 0 {
+            self.geometry.store(Geometry::none(geometry).0, Ordering::Release);
         }
-        self.place.store(PLACE_NONE, Ordering::Relaxed);
-        self.next.store(null_mut(), Ordering::Relaxed);
-        self.prev.store(null_mut(), Ordering::Relaxed);
+    }
+
+    /// At adoption, when nobody uses the puddle: writes what is not there yet.
+    pub(crate) fn reset(&self, anchor: u64, size: Option<u64>) {
+        let before = self.geometry();
+        let geometry = match size {
+            // The same as before, if it is: a store that is opened again should not be written without need.
+            Some(size) if before.size() == size && Geometry::new(size, before).end() == before.end() => {
+                before
+            }
+            Some(size) => Geometry::new(size, Geometry::none(before)),
+            None if before.0 == 0 => before,
+            None => Geometry::none(before),
+        };
+        let changed = |word: &AtomicU64, value: u64| {
+            if word.load(Ordering::Relaxed) != value {
+                word.store(value, Ordering::Relaxed);
+            }
+        };
+        changed(&self.geometry, geometry.0);
+        changed(&self.next, 0);
+        changed(&self.anchor, anchor);
     }
 }
 
-fn nothing() -> *mut AtomicU64 {
-    // Read only, ever: a superblock without blocks has no block whose mark could be changed.
-    NOTHING.as_ptr().cast_mut()
+/// The head of a list, and which blocks the list is for.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct List {
+    /// A mix of type and class; 0 as long as nobody has the list.
+    pub(crate) key: AtomicU64,
+    pub(crate) head: AtomicU64,
+}
+
+/// Where a puddle lies: what answers about one address. A copy of it is in each thread's cache.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Place {
+    base: u64,
+    /// Bytes of whole superblocks.
+    size: u64,
+    /// The descriptors: in the mapping, or a copy of them.
+    lines: *const Line,
+    /// Where the marks of superblock 0 lie.
+    marks: u64,
+}
+
+impl Place {
+    /// No place.
+    pub(crate) const NOWHERE: Self = Self { base: 0, size: 0, lines: core::ptr::null(), marks: 0 };
+
+    /// The descriptor of the superblock that holds `addr`, and the offset in the puddle.
+    ///
+    /// # Safety
+    /// The puddle of this place lives during `'a`, or it is `NOWHERE`.
+    #[inline]
+    pub(crate) unsafe fn line_at<'a>(&self, addr: u64) -> Option<(&'a Line, u64)> {
+        let offset = addr.wrapping_sub(self.base);
+        if offset >= self.size {
+            return None;
+        }
+        // SAFETY: there is a line for every superblock.
+        Some((unsafe { &*self.lines.add((offset / SUPERBLOCK_SIZE) as usize) }, offset))
+    }
+
+    /// The mark of the block that begins at `offset` in the puddle, in a superblock of this geometry. `None`: no block begins there (but a place behind the last block of a
+    /// superblock is answered with a mark that is never set).
+    ///
+    /// # Safety
+    /// As `line_at`, which has said yes to `offset`.
+    #[inline]
+    pub(crate) unsafe fn mark<'a>(&self, geometry: Geometry, offset: u64) -> Option<&'a AtomicU8> {
+        let within = offset % SUPERBLOCK_SIZE;
+        let (index, start) = geometry.split(within);
+        if start != within {
+            return None;
+        }
+        let at = if geometry.is_outside() {
+            self.marks + offset / SUPERBLOCK_SIZE * MARKS_SIZE + index
+        } else if within < geometry.end() {
+            self.base + (offset - within) + geometry.end() + index
+        } else {
+            return None;
+        };
+        // SAFETY: the mark lies in the puddle's marks, or in the superblock behind `end`: a test of `Geometry` goes through all classes and offsets. Both are mapped.
+        Some(unsafe { &*with_exposed_provenance::<AtomicU8>(at as usize) })
+    }
+
+    /// [`PuddleHeap::is_live`]; also the line and its geometry.
+    ///
+    /// # Safety
+    /// As `line_at`.
+    #[inline]
+    pub(crate) unsafe fn live<'a>(&self, addr: u64, type_id: TypeId) -> Option<(&'a Line, Geometry)> {
+        // SAFETY: the caller's.
+        let (line, offset) = unsafe { self.line_at(addr) }?;
+        let geometry = line.geometry();
+        if line.type_id() != type_id {
+            return None;
+        }
+        // SAFETY: the caller's.
+        let marked = unsafe { self.mark(geometry, offset) }?.load(Ordering::Acquire) == mark::ALLOCATED;
+        (marked && line.geometry() == geometry).then_some((line, geometry))
+    }
 }
 
 /// What the heap knows of one of its puddles. It hangs on the puddle (`Ground::slot`) and lives as long as the heap.
 #[derive(Debug)]
 pub struct PuddleHeap {
+    place: Place,
     pub(crate) base: u64,
-    pub(crate) size: u64,
+    count: u32,
     pub(crate) index: u32,
     /// Number among the heap's attached puddles.
     pub(crate) ordinal: usize,
     /// Number of the heap that it belongs to, unique in the process.
     pub(crate) heap: u64,
+    pub(crate) size: u64,
     pub(crate) layout: HeapGeometry,
-    pub(crate) entries: Box<[Entry]>,
-    /// Blocks that are held, see `Entry::held_words`. Zeroes that nobody touches as long as no transaction frees.
-    _held: Box<[AtomicU64]>,
+    /// Whether anchors are to be believed.
+    pub(crate) adopted: AtomicBool,
+    pub(crate) writable: bool,
+    /// What `lines` points to in a pool that is open for reading only.
+    _copy: Option<Box<[Line]>>,
 }
+
+// SAFETY: the place's lines are atomics, in the mapping, which outlives this (see `new`), or in `_copy`.
+unsafe impl Send for PuddleHeap {}
+// SAFETY: as above.
+unsafe impl Sync for PuddleHeap {}
 
 /// Words of zeroes that cost nothing until they are touched.
 pub(crate) fn zeroed_words(count: usize) -> Box<[AtomicU64]> {
@@ -245,16 +244,28 @@ pub(crate) fn zeroed_words(count: usize) -> Box<[AtomicU64]> {
 
 impl PuddleHeap {
     /// # Safety
-    /// `[base, base + size)` is mapped, and stays so as long as this lives.
-    pub(crate) unsafe fn new(base: u64, size: u64, index: u32, ordinal: usize, heap: u64) -> Option<Self> {
+    /// `[base, base + size)` is mapped, for writing if `writable`, and stays so as long as this lives.
+    pub(crate) unsafe fn new(
+        base: u64,
+        size: u64,
+        index: u32,
+        ordinal: usize,
+        heap: u64,
+        writable: bool,
+    ) -> Option<Self> {
         let layout = HeapGeometry::new(size, index == 0)?;
-        let held = zeroed_words(layout.superblocks as usize * WORDS);
-        let entry = |i: u64| {
-            let words = NonNull::from(&held[i as usize * WORDS..][..WORDS]);
-            Entry::new(base + i * SUPERBLOCK_SIZE, words.cast())
-        };
-        let entries = (0..layout.superblocks).map(entry).collect();
-        Some(Self { base, size, index, ordinal, heap, layout, entries, _held: held })
+        let count = u32::try_from(layout.superblocks).ok()?;
+        let mapped = NonNull::new(with_exposed_provenance_mut::<Line>((base + layout.descriptors) as usize))?;
+        let copy = (!writable).then(|| {
+            // SAFETY: the descriptors lie in the mapping, begin at a multiple of 64, and all accesses to them are atomic.
+            let lines = unsafe { core::slice::from_raw_parts(mapped.as_ptr(), count as usize) };
+            lines.iter().map(Line::copy).collect::<Box<[Line]>>()
+        });
+        let lines = copy.as_ref().map_or(mapped.as_ptr().cast_const(), |copy| copy.as_ptr());
+        let marks = base + layout.marks;
+        let place = Place { base, size: layout.superblocks * SUPERBLOCK_SIZE, lines, marks };
+        let adopted = AtomicBool::new(false);
+        Some(Self { place, base, count, index, ordinal, heap, size, layout, adopted, writable, _copy: copy })
     }
 
     /// The heap's data that a puddle's slot holds; `None` if the heap has not looked at that puddle yet (any call of the heap with an address in it changes that).
@@ -268,101 +279,156 @@ impl PuddleHeap {
         unsafe { slot.cast::<Self>().as_ref() }
     }
 
-    /// Whether an allocated block of `type_id` begins at `addr`: what a checked pointer asks before every access. No locks; a dozen instructions.
+    pub(crate) fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Descriptor of the superblock at `addr`, its number, and the offset in it.
+    #[inline]
+    pub(crate) fn line_at(&self, addr: u64) -> Option<(&Line, u32, u64)> {
+        // SAFETY: the place of `self`.
+        let (line, offset) = unsafe { self.place.line_at(addr) }?;
+        Some((line, (offset / SUPERBLOCK_SIZE) as u32, offset % SUPERBLOCK_SIZE))
+    }
+
+    /// Descriptor of a superblock.
+    pub(crate) fn line(&self, number: u32) -> &Line {
+        assert!(number < self.count);
+        // SAFETY: there are `count` lines, and they live as long as `self`.
+        unsafe { &*self.place.lines.add(number as usize) }
+    }
+
+    /// Address of a superblock.
+    #[inline]
+    pub(crate) fn address(&self, number: u32) -> u64 {
+        self.base + u64::from(number) * SUPERBLOCK_SIZE
+    }
+
+    /// What lists call a superblock.
+    pub(crate) fn reference(&self, number: u32) -> u32 {
+        (self.address(number) / SUPERBLOCK_SIZE) as u32
+    }
+
+    /// The mark of the block that begins at `addr`, in a superblock of this geometry; see [`Place::mark`].
+    #[inline]
+    pub(crate) fn mark(&self, geometry: Geometry, addr: u64) -> Option<&AtomicU8> {
+        let offset = addr.wrapping_sub(self.base);
+        // SAFETY: the place of `self`; an offset beyond it is refused.
+        if offset < self.place.size { unsafe { self.place.mark(geometry, offset) } } else { None }
+    }
+
+    /// Whether an allocated block of `type_id` begins at `addr`: what a checked pointer asks before every access. No locks; some twenty instructions.
     ///
     /// The answer is exact unless the block in question is being freed or allocated at this very moment.
     #[inline]
     #[must_use]
     pub fn is_live(&self, addr: u64, type_id: TypeId) -> bool {
-        let offset = addr.wrapping_sub(self.base);
-        match self.entries.get((offset / SUPERBLOCK_SIZE) as usize) {
-            Some(entry) => entry.is_live(offset % SUPERBLOCK_SIZE, type_id),
-            None => false,
-        }
+        // SAFETY: the place of `self`.
+        unsafe { self.place.live(addr, type_id) }.is_some()
     }
 
     /// [`PuddleHeap::is_live`], and the usable bytes of the block.
     #[inline]
     #[must_use]
     pub fn live_size(&self, addr: u64, type_id: TypeId) -> Option<u64> {
-        if !self.is_live(addr, type_id) {
-            return None;
+        // SAFETY: the place of `self`.
+        let (line, geometry) = unsafe { self.place.live(addr, type_id) }?;
+        if geometry.is_small() {
+            return Some(geometry.size());
         }
-        let entry = self.entries.get((addr.wrapping_sub(self.base) / SUPERBLOCK_SIZE) as usize)?;
-        Some(match entry.use_() {
-            Use::LargeHead => u64::from(entry.span.load(Ordering::Relaxed)) * SUPERBLOCK_SIZE,
-            _ => entry.geometry() >> 32,
-        })
-    }
-
-    /// Entry of the superblock at `addr`, and the offset in it.
-    #[inline]
-    pub(crate) fn entry_at(&self, addr: u64) -> Option<(&Entry, u64)> {
-        let offset = addr.wrapping_sub(self.base);
-        Some((self.entries.get((offset / SUPERBLOCK_SIZE) as usize)?, offset % SUPERBLOCK_SIZE))
-    }
-
-    pub(crate) fn number_of(&self, entry: &Entry) -> u32 {
-        ((entry.base - self.base) / SUPERBLOCK_SIZE) as u32
+        Some(anchor::value(line.anchor.load(Ordering::Relaxed)) * SUPERBLOCK_SIZE)
     }
 
     fn pointer<T>(&self, offset: u64) -> NonNull<T> {
         let pointer = with_exposed_provenance_mut::<T>((self.base + offset) as usize);
-        debug_assert!(offset < self.size && !pointer.is_null());
+        debug_assert!(offset <= self.size && !pointer.is_null());
         NonNull::new(pointer).unwrap_or(NonNull::dangling())
     }
 
-    /// The bitmap of a superblock: `WORDS` words in the mapping.
-    pub(crate) fn bitmap(&self, superblock: u32) -> NonNull<AtomicU64> {
-        debug_assert!(u64::from(superblock) < self.layout.superblocks);
-        self.pointer(self.layout.bitmaps + u64::from(superblock) * BITMAP_SIZE)
+    /// `len` marks from `offset` on.
+    fn marks_from(&self, offset: u64, len: u64) -> &[AtomicU8] {
+        // SAFETY: in the mapping by the geometry (the callers'), and every access to marks is atomic.
+        unsafe { core::slice::from_raw_parts(self.pointer(offset).as_ptr(), len as usize) }
     }
 
-    /// Word `word` of the bitmap of `superblock`.
-    pub(crate) fn bitmap_word(&self, superblock: u32, word: usize) -> &AtomicU64 {
-        assert!(u64::from(superblock) < self.layout.superblocks && word < WORDS);
-        // SAFETY: in the mapping, by the geometry and the assertion; aligned, because bitmaps begin at a multiple of 64.
-        unsafe { &*self.bitmap(superblock).as_ptr().add(word) }
+    /// The marks of a superblock in the puddle's metadata.
+    pub(crate) fn outer_marks(&self, number: u32) -> &[AtomicU8] {
+        assert!(number < self.count);
+        self.marks_from(self.layout.marks + u64::from(number) * MARKS_SIZE, MARKS_SIZE)
     }
 
-    /// Whether no mark of a superblock is set.
-    pub(crate) fn bitmap_is_empty(&self, superblock: u32) -> bool {
-        (0..WORDS).all(|w| self.bitmap_word(superblock, w).load(Ordering::Relaxed) == 0)
+    /// The marks of a superblock with blocks of this class; the one mark of a large block's head, if the class is 0.
+    pub(crate) fn class_marks(&self, number: u32, class: u32) -> &[AtomicU8] {
+        assert!(number < self.count);
+        let blocks = u64::from(blocks_per_superblock(class));
+        match class_size(class) {
+            0 => &self.outer_marks(number)[..1],
+            size if marks_offset(size) == SUPERBLOCK_SIZE => &self.outer_marks(number)[..blocks as usize],
+            size => self.marks_from(u64::from(number) * SUPERBLOCK_SIZE + marks_offset(size), blocks),
+        }
     }
 
-    /// Clears the whole bitmap of a superblock that is free; writes only what is not zero.
-    pub(crate) fn clear_bitmap(&self, superblock: u32) {
-        for w in 0..WORDS {
-            let word = self.bitmap_word(superblock, w);
-            if word.load(Ordering::Relaxed) != 0 {
-                word.store(0, Ordering::Relaxed);
+    /// The end of a superblock in which marks of this class lie, padding included; empty if they lie outside.
+    pub(crate) fn tail_marks(&self, number: u32, class: u32) -> &[AtomicU8] {
+        assert!(number < self.count);
+        let start = marks_offset(class_size(class).max(BLOCK_SIZE_MIN));
+        self.marks_from(u64::from(number) * SUPERBLOCK_SIZE + start, SUPERBLOCK_SIZE - start)
+    }
+
+    /// Makes all marks in the metadata of a superblock zero; writes only what is not.
+    pub(crate) fn clear_outer_marks(&self, number: u32) {
+        let marks = self.outer_marks(number);
+        if !marks::all(marks, mark::FREE) {
+            marks.iter().for_each(|byte| marks::write(byte, mark::FREE));
+        }
+    }
+
+    /// Whether marks in the metadata say that something is allocated in a superblock of whatever class.
+    pub(crate) fn has_marks(&self, number: u32) -> bool {
+        let marks = self.outer_marks(number);
+        marks[0].load(Ordering::Relaxed) == mark::TINY || marks::count(marks, mark::ALLOCATED) != 0
+    }
+
+    /// The persisted part of a descriptor, as it is; the rest is zero.
+    pub(crate) fn descriptor(&self, number: u32) -> Descriptor {
+        let line = self.line(number);
+        let kind = line.kind.load(Ordering::Relaxed);
+        Descriptor {
+            checksum: line.checksum.load(Ordering::Relaxed),
+            state: kind as u32,
+            class: (kind >> 32) as u32,
+            block_size: line.block_size.load(Ordering::Relaxed),
+            type_id: line.type_id(),
+            span: line.span.load(Ordering::Relaxed),
+            ..Descriptor::FREE
+        }
+    }
+
+    /// The descriptor; `None` if a thread of this session is just writing it.
+    fn settled_descriptor(&self, number: u32) -> Option<Descriptor> {
+        loop {
+            let descriptor = self.descriptor(number);
+            if descriptor.is_valid() || !self.adopted.load(Ordering::Relaxed) {
+                return Some(descriptor);
+            }
+            if anchor::state(self.line(number).anchor.load(Ordering::Acquire)) == anchor::TAKEN {
+                return None;
+            }
+            // It may have been finished since it was read.
+            if self.descriptor(number) == descriptor {
+                return Some(descriptor);
             }
         }
     }
 
-    pub(crate) fn descriptor_words(&self, superblock: u32) -> &[AtomicU64; 8] {
-        assert!(u64::from(superblock) < self.layout.superblocks);
-        // SAFETY: in the mapping, by the geometry and the assertion; descriptors begin at a multiple of 64 and have 8 words. Every access to
-        // them is atomic.
-        unsafe {
-            self.pointer::<[AtomicU64; 8]>(self.layout.descriptors + u64::from(superblock) * 64).as_ref()
-        }
-    }
-
-    /// The descriptor as it is.
-    pub(crate) fn descriptor(&self, superblock: u32) -> Descriptor {
-        let words = self.descriptor_words(superblock);
-        let copy: [u64; 8] = core::array::from_fn(|i| words[i].load(Ordering::Relaxed));
-        zerocopy::transmute!(copy)
-    }
-
-    /// Writes a descriptor, checksum last; neither flushed nor fenced.
-    pub(crate) fn write_descriptor(&self, superblock: u32, descriptor: &Descriptor) {
-        let new: [u64; 8] = zerocopy::transmute!(*descriptor);
-        let words = self.descriptor_words(superblock);
-        for i in (0..8).rev() {
-            words[i].store(new[i], Ordering::Release);
-        }
+    /// Writes the persisted part of a descriptor, checksum last; neither flushed nor fenced.
+    pub(crate) fn write_descriptor(&self, number: u32, new: &Descriptor) {
+        let line = self.line(number);
+        line.span.store(new.span, Ordering::Release);
+        line.type_id.store(new.type_id.0, Ordering::Release);
+        line.block_size.store(new.block_size, Ordering::Release);
+        line.kind.store(u64::from(new.class) << 32 | u64::from(new.state), Ordering::Release);
+        line.checksum.store(new.checksum, Ordering::Release);
     }
 
     /// Slot of a numbered root; only the root puddle has them.
@@ -371,12 +437,53 @@ impl PuddleHeap {
             .then(|| self.pointer(self.layout.roots + u64::from(index) * size_of::<RootEntry>() as u64))
     }
 
+    /// The pool's lists; only the root puddle has them.
+    pub(crate) fn lists(&self) -> &[List] {
+        if self.index != 0 {
+            return &[];
+        }
+        // SAFETY: in the mapping by the geometry, aligned to 64, as long as `self` lives; all accesses are atomic.
+        unsafe { core::slice::from_raw_parts(self.pointer(self.layout.lists).as_ptr(), LIST_COUNT as usize) }
+    }
+
     pub(crate) fn superblocks(&self) -> u32 {
-        self.layout.superblocks as u32
+        self.count
     }
 
     pub(crate) fn first_usable(&self) -> u32 {
         self.layout.first_usable as u32
+    }
+}
+
+impl Line {
+    fn copy(&self) -> Self {
+        let copy = |word: &AtomicU64| AtomicU64::new(word.load(Ordering::Relaxed));
+        Self {
+            checksum: copy(&self.checksum),
+            kind: copy(&self.kind),
+            block_size: copy(&self.block_size),
+            type_id: copy(&self.type_id),
+            span: copy(&self.span),
+            anchor: AtomicU64::new(0),
+            next: AtomicU64::new(0),
+            geometry: AtomicU64::new(0),
+        }
+    }
+}
+
+impl runs::Ground for PuddleHeap {
+    fn anchor(&self, number: u32) -> &AtomicU64 {
+        &self.line(number).anchor
+    }
+
+    fn hints(&self, word: u32) -> &AtomicU64 {
+        assert!(word < self.count.div_ceil(64));
+        // SAFETY: in the mapping by the geometry; all accesses are atomic.
+        unsafe { self.pointer::<AtomicU64>(self.layout.hints + u64::from(word) * 8).as_ref() }
+    }
+
+    fn len(&self) -> u32 {
+        self.count
     }
 }
 
@@ -412,7 +519,7 @@ pub(crate) fn classify(puddle: &PuddleHeap) -> Vec<Claim> {
         if i < puddle.first_usable() {
             return Claim::Metadata;
         }
-        let d = puddle.descriptor(i);
+        let Some(d) = puddle.settled_descriptor(i) else { return Claim::Free };
         if !d.is_valid() {
             return Claim::Invalid("checksum does not fit");
         }
@@ -469,28 +576,4 @@ pub(crate) fn classify(puddle: &PuddleHeap) -> Vec<Claim> {
         }
     }
     claims
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::class::CLASS_COUNT;
-
-    #[test]
-    fn reciprocals_divide_exactly() {
-        for size in (1..CLASS_COUNT as u32).map(class_size).chain([SUPERBLOCK_SIZE]) {
-            for within in 0..SUPERBLOCK_SIZE {
-                let (index, start) = split(pack(size), within);
-                assert_eq!((index as u64, start), (within / size, within / size * size));
-            }
-        }
-    }
-
-    #[test]
-    fn an_entry_without_blocks_is_never_live() {
-        let entry = Entry::new(0, NonNull::dangling());
-        for within in [0, 1, 16, 65535] {
-            assert!(!entry.is_live(within, TypeId(0)));
-        }
-    }
 }

@@ -1,52 +1,54 @@
 //! The traced heap (Ralloc): the fast path of allocation and free, and everything that asks about one address.
 //!
-//! Allocation: size to class (one table), type and class to bin (a small direct-mapped cache), lock the bin (one locked instruction), lowest clear bit
-//! of one word of the bitmap, set it, unlock. Free: address to puddle (the store's table), to superblock (shift), to block (multiply), lock its bin, clear the bit.
-//! Nothing on these paths is flushed or fenced, at any durability level: marks survive a crash of processes because they are in the
-//! mapping, and tracing computes them again after a loss of power (RAL-1, RAL-3).
+//! Allocation: this thread's cache (one thread-local load), size to class (one table), type and class to bin (a direct-mapped table), pop a block, store
+//! its mark. Free: address to puddle (the cache's table), to descriptor (shift), to block (multiply), look at its mark, store it, push the block. Plain loads and stores, no
+//! locked instruction; the mark is one byte, and it is the block's owner who writes it ([`crate::marks`]). Nothing on these paths is flushed or fenced, at any durability level:
+//! marks survive a crash of processes because they are in the mapping, and tracing computes them again after a loss of power (RAL-1, RAL-3).
+//!
+//! A block is allocated from the store of its mark on, and free from the next one on: **these stores commit**. What a crash finds in caches is free.
 
-use crate::bin::{Bin, Freed};
-use crate::class::class_of;
+use crate::anchor;
+use crate::cache::{self, Bin, Cache, Entry, Lease, Shared};
+use crate::class::{class_of, class_size};
 use crate::error::{AllocError, FreeError, GroundError, OpenError, RecoverError, RootError};
+use crate::geometry::Geometry;
 use crate::ground::Ground;
+use crate::grow::{Growth, Puddles};
 use crate::heap::{Block, BlockInfo, Cancelled, Heap, Mark};
-use crate::large::Space;
 use crate::report::{HeapReport, HeapStats, RecoveryReport};
-use crate::superblock::{Entry, PuddleHeap, Use, split};
-use crate::trace::Types;
+use crate::superblock::PuddleHeap;
+use crate::trace::{TraceOptions, Types};
 use cenote_layout::SLOT_SIZE;
-use cenote_layout::heap::{RootEntry, SUPERBLOCK_SIZE};
+use cenote_layout::heap::{RootEntry, SUPERBLOCK_SIZE, mark};
 use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Bug, planted};
 use cenote_store::PoolHandle;
 use core::ptr::{NonNull, null_mut, with_exposed_provenance_mut};
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Most bytes of alignment.
 pub const ALIGN_MAX: u64 = SLOT_SIZE;
 
-const CACHE: usize = 256;
+/// Numbers heaps, and the caches of one after the other: so that a puddle knows whose it is, and a thread which caches are dead.
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
 
-/// Numbers heaps, so that a puddle knows whose it is.
-static NEXT_HEAP: AtomicU64 = AtomicU64::new(1);
+pub(crate) fn next_number() -> u64 {
+    NEXT_NUMBER.fetch_add(1, Ordering::Relaxed)
+}
 
 /// The traced heap of one pool. Share it by reference or `Arc`; there is one per pool and process.
 #[derive(Debug)]
 pub struct TracedHeap<G: Ground = PoolHandle> {
     pub(crate) ground: G,
-    /// Bins by a hash of type and class: a direct-mapped cache of `bins`.
-    cache: Box<[AtomicPtr<Bin>; CACHE]>,
-    pub(crate) number: u64,
+    /// Under this number threads find their caches. Recovery takes another one: then all caches are dead.
+    pub(crate) number: AtomicU64,
+    pub(crate) id: u64,
     pub(crate) writable: bool,
-    /// Bins are boxed and stay until the heap is dropped.
-    pub(crate) bins: Mutex<HashMap<(TypeId, u8), Box<Bin>>>,
-    pub(crate) space: Mutex<Space>,
-    /// Held while a puddle is attached or taken, and by recovery.
-    pub(crate) growth: Mutex<()>,
-    /// Read-locked while superblocks are on their way between free space and bins outside a bin's lock; recovery and check lock it for writing.
-    pub(crate) transit: RwLock<()>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) puddles: Puddles,
+    /// Locked while a puddle is attached or taken, and by recovery and check.
+    pub(crate) growth: Mutex<Growth>,
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -54,11 +56,22 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<G: Ground> TracedHeap<G> {
-    pub(crate) fn in_transit(&self) -> RwLockReadGuard<'_, ()> {
-        self.transit.read().unwrap_or_else(PoisonError::into_inner)
-    }
+/// Gives a block that was chosen back to its bin unless it is forgotten: when the caller's code panics.
+struct Chosen<'a, G: Ground> {
+    heap: &'a TracedHeap<G>,
+    entry: Entry,
+    type_id: TypeId,
+    class: u32,
+}
 
+impl<G: Ground> Drop for Chosen<'_, G> {
+    #[cold]
+    fn drop(&mut self) {
+        self.heap.put_in_cache(self.entry, self.type_id, self.class);
+    }
+}
+
+impl<G: Ground> TracedHeap<G> {
     /// Opens the heap of a pool. Only the root puddle is looked at; others follow when they are needed.
     ///
     /// After a loss of power, [`Heap::recover`] must be called before anything else.
@@ -70,20 +83,14 @@ impl<G: Ground> TracedHeap<G> {
         if plots.first().is_none_or(|plot| plot.index != 0) {
             return Err(OpenError::NoPuddle);
         }
-        let writable = ground.is_writable();
+        let number = next_number();
         let heap = Self {
-            cache: Box::new([const { AtomicPtr::new(null_mut()) }; CACHE]),
-            number: NEXT_HEAP.fetch_add(1, Ordering::Relaxed),
-            writable,
-            bins: Mutex::new(HashMap::new()),
-            space: Mutex::new(Space {
-                bytes: plots.iter().map(|p| p.size).sum(),
-                largest: plots.iter().map(|p| p.size).max().unwrap_or(0),
-                pending: plots.into(),
-                ..Space::default()
-            }),
-            growth: Mutex::new(()),
-            transit: RwLock::new(()),
+            writable: ground.is_writable(),
+            number: AtomicU64::new(number),
+            id: number,
+            shared: Arc::new(Shared::new(number)),
+            puddles: Puddles::new(),
+            growth: Mutex::new(Growth::new(plots)),
             ground,
         };
         heap.attach_next()?;
@@ -93,31 +100,6 @@ impl<G: Ground> TracedHeap<G> {
     /// What the heap stands on.
     pub fn ground(&self) -> &G {
         &self.ground
-    }
-
-    /// The bin for a type and class, made if it is not there.
-    #[inline]
-    pub(crate) fn bin(&self, type_id: TypeId, class: u8) -> &Bin {
-        let hash = (type_id.0 ^ u64::from(class)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
-        let cached = &self.cache[hash as usize % CACHE];
-        // SAFETY: the cache holds null and pointers to bins of `bins`, which are boxed and stay until the heap is dropped.
-        if let Some(bin) = unsafe { cached.load(Ordering::Acquire).as_ref() }
-            && bin.type_id == type_id
-            && bin.class == class
-        {
-            return bin;
-        }
-        self.find_bin(type_id, class, cached)
-    }
-
-    #[cold]
-    fn find_bin(&self, type_id: TypeId, class: u8, cached: &AtomicPtr<Bin>) -> &Bin {
-        let mut bins = lock(&self.bins);
-        let bin = bins.entry((type_id, class)).or_insert_with(|| Box::new(Bin::new(type_id, class)));
-        let pointer = core::ptr::from_ref::<Bin>(bin).cast_mut();
-        cached.store(pointer, Ordering::Release);
-        // SAFETY: boxed, never removed while the heap lives, only ever shared: the reference is good as long as `self`.
-        unsafe { &*pointer }
     }
 
     /// [`Heap::alloc_with`], for callers that know the heap's type: everything is inlined but the slow path.
@@ -135,6 +117,60 @@ impl<G: Ground> TracedHeap<G> {
     where
         F: FnMut(&Block) -> Result<(), Cancelled>,
     {
+        // Every class is aligned to 16. Caches are there only for heaps that may be written.
+        if align.is_power_of_two()
+            && align <= 16
+            && let Some(cache) = cache::current(self.number.load(Ordering::Relaxed))
+            && let Some(class) = class_of(size, 16)
+        {
+            // SAFETY: this thread's cache of this heap, which is alive; its bins live as long, and nobody else uses them.
+            let (entry, block_size) = unsafe {
+                let bin = cache.as_ref().guess(type_id, u32::from(class));
+                ((*bin).pop(type_id, u32::from(class)), (*bin).block_size)
+            };
+            if let Some(entry) = entry {
+                return self.commit(entry, u32::from(class), block_size, type_id, before);
+            }
+        }
+        self.alloc_slow(size, align, type_id, &mut before)
+    }
+
+    /// Allocates a block that was taken out of a bin.
+    #[inline]
+    fn commit<F>(
+        &self,
+        entry: Entry,
+        class: u32,
+        block_size: u32,
+        type_id: TypeId,
+        mut before: F,
+    ) -> Result<Block, AllocError>
+    where
+        F: FnMut(&Block) -> Result<(), Cancelled>,
+    {
+        // SAFETY: the mark of a block of this heap, in the mapping.
+        let mark = unsafe { &*entry.mark };
+        let (addr, size) = (pointer_to(entry.addr), u64::from(block_size));
+        let block = Block { addr, size, mark: mark_of(mark), type_id };
+        debug_assert_eq!(mark.load(Ordering::Relaxed), mark::CACHED);
+        let chosen = Chosen { heap: self, entry, type_id, class };
+        if before(&block).is_err() {
+            return Err(AllocError::Cancelled);
+        }
+        core::mem::forget(chosen);
+        mark.store(mark::ALLOCATED, Ordering::Release);
+        Ok(block)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn alloc_slow(
+        &self,
+        size: u64,
+        align: u64,
+        type_id: TypeId,
+        before: &mut dyn FnMut(&Block) -> Result<(), Cancelled>,
+    ) -> Result<Block, AllocError> {
         if !self.writable {
             return Err(AllocError::ReadOnly);
         }
@@ -142,62 +178,91 @@ impl<G: Ground> TracedHeap<G> {
             return Err(AllocError::Align { align });
         }
         let Some(class) = class_of(size, align) else {
-            return self.alloc_large(size, align, type_id, &mut before);
+            return self.alloc_large(size, align, type_id, before);
         };
-        let bin = self.bin(type_id, class);
-        loop {
-            {
-                let mut state = bin.lock();
-                if let Some(chosen) = state.choose(bin) {
-                    let block = Block {
-                        addr: pointer_to(chosen.addr),
-                        size: u64::from(bin.block_size),
-                        mark: Mark { word: chosen.word, mask: chosen.mask },
-                        type_id,
-                    };
-                    if before(&block).is_err() {
-                        return Err(AllocError::Cancelled);
+        let class = u32::from(class);
+        let (entry, block_size) = {
+            let lease = self.lease();
+            // SAFETY: the lease's cache is this thread's, and so are its bins; no reference into it is held across the refill.
+            unsafe {
+                let bin = self.own_bin(lease.cache, type_id, class);
+                loop {
+                    if let Some(entry) = (*bin).pop(type_id, class) {
+                        break (entry, (*bin).block_size);
                     }
-                    state.commit(&chosen);
-                    return Ok(block);
+                    self.refill(lease.cache, bin)
+                        .map_err(|e| e.for_block(size, type_id, self.ground.size_max()))?;
                 }
             }
-            self.refill(bin).map_err(|e| e.for_block(size, type_id, self.ground.size_max()))?;
+        };
+        self.commit(entry, class, block_size, type_id, before)
+    }
+
+    /// This thread's cache.
+    pub(crate) fn lease(&self) -> Lease {
+        cache::lease(self.number.load(Ordering::Relaxed), &self.shared)
+    }
+
+    /// The bin of a cache for a type and class, made if it is not there.
+    ///
+    /// # Safety
+    /// The cache is this thread's.
+    unsafe fn own_bin(&self, cache: *mut Cache, type_id: TypeId, class: u32) -> *mut Bin {
+        // SAFETY: the caller's; `list_of` does not reach caches.
+        unsafe { (*cache).bin(type_id, class, || self.list_of(type_id, class)) }
+    }
+
+    /// Puts a CACHED block into this thread's cache.
+    #[cold]
+    #[inline(never)]
+    fn put_in_cache(&self, entry: Entry, type_id: TypeId, class: u32) {
+        let lease = self.lease();
+        // SAFETY: the cache is this thread's; no reference into it is held across the spill.
+        unsafe {
+            let bin = self.own_bin(lease.cache, type_id, class);
+            if (*bin).is_full() {
+                self.spill(bin);
+            }
+            (*bin).push_if(entry, || true);
         }
     }
 
     /// The puddle that `addr` is in.
     #[inline]
     pub(crate) fn puddle_at(&self, addr: u64) -> Result<&PuddleHeap, FreeError> {
-        if let Some(slot) = self.ground.slot(addr) {
-            // SAFETY: a slot of this pool; what hangs there is this heap's and lives as long as `self`, or another heap's of the same pool,
-            // which `attach` excludes.
-            if let Some(puddle) = unsafe { PuddleHeap::from_slot(slot.load(Ordering::Acquire)) } {
-                debug_assert_eq!(puddle.heap, self.number);
-                return Ok(puddle);
-            }
+        match self.known_puddle(addr) {
+            Some(puddle) => Ok(puddle),
+            None => self.puddle_at_first_touch(addr),
         }
-        self.puddle_at_first_touch(addr)
+    }
+
+    /// The puddle that `addr` is in, if the heap has looked at it.
+    #[inline]
+    pub(crate) fn known_puddle(&self, addr: u64) -> Option<&PuddleHeap> {
+        let slot = self.ground.slot(addr)?;
+        // SAFETY: a slot of this pool; what hangs there is this heap's and lives as long as `self`, or another heap's of the same pool,
+        // which `attach` excludes.
+        let puddle = unsafe { PuddleHeap::from_slot(slot.load(Ordering::Acquire)) }?;
+        debug_assert_eq!(puddle.heap, self.id);
+        Some(puddle)
     }
 
     #[cold]
     fn puddle_at_first_touch(&self, addr: u64) -> Result<&PuddleHeap, FreeError> {
-        let Some(slot) = self.ground.slot(addr) else {
+        if self.ground.slot(addr).is_none() {
             return Err(match self.ground.is_foreign(addr) {
                 true => FreeError::OtherPool { addr },
                 false => FreeError::NotInHeap { addr },
             });
-        };
+        }
         // Attach puddles in order until it is this one's turn. One that cannot be attached holds no block that anybody can name.
         loop {
-            // SAFETY: as in `puddle_at`.
-            if let Some(puddle) = unsafe { PuddleHeap::from_slot(slot.load(Ordering::Acquire)) } {
+            if let Some(puddle) = self.known_puddle(addr) {
                 return Ok(puddle);
             }
             if !matches!(self.attach_next(), Ok(true)) {
-                // SAFETY: as in `puddle_at`. Another thread may have attached it a moment ago.
-                return unsafe { PuddleHeap::from_slot(slot.load(Ordering::Acquire)) }
-                    .ok_or(FreeError::NotInHeap { addr });
+                // Another thread may have attached it a moment ago.
+                return self.known_puddle(addr).ok_or(FreeError::NotInHeap { addr });
             }
         }
     }
@@ -213,6 +278,15 @@ impl<G: Ground> TracedHeap<G> {
     /// Whether an allocated block of `type_id` begins at `addr`. The store's own lookup and [`PuddleHeap::is_live`] are the faster way.
     #[inline]
     pub fn is_live(&self, addr: u64, type_id: TypeId) -> bool {
+        if let Some(cache) = cache::current(self.number.load(Ordering::Relaxed)) {
+            // SAFETY: this thread's cache of this heap, which is alive, as its puddles are.
+            unsafe {
+                let place = cache.as_ref().place_of(addr);
+                if place.line_at(addr).is_some() {
+                    return place.live(addr, type_id).is_some();
+                }
+            }
+        }
         self.puddle_at(addr).is_ok_and(|puddle| puddle.is_live(addr, type_id))
     }
 
@@ -222,12 +296,31 @@ impl<G: Ground> TracedHeap<G> {
     /// As [`Heap::free`].
     #[inline]
     pub fn free_inline(&self, addr: u64) -> Result<(), FreeError> {
-        self.step(addr, Step::Free)
+        if self.free_fast(addr, mark::ALLOCATED) {
+            return Ok(());
+        }
+        self.free_slow(addr, mark::ALLOCATED)
     }
 
-    /// Frees, holds or releases the block at `addr`.
-    #[inline]
-    fn step(&self, addr: u64, step: Step) -> Result<(), FreeError> {
+    /// Makes the small block at `addr` CACHED, if its mark is `from`. False: it was not done.
+    #[inline(always)]
+    fn free_fast(&self, addr: u64, from: u8) -> bool {
+        let Some(cache) = cache::current(self.number.load(Ordering::Relaxed)) else { return false };
+        // SAFETY: this thread's cache of this heap, which is alive, as its puddles are; bins live as long as the cache, and nobody else uses them.
+        unsafe {
+            let place = cache.as_ref().place_of(addr);
+            let Some((line, offset)) = place.line_at(addr) else { return false };
+            let Some(mark) = place.mark(line.geometry(), offset) else { return false };
+            let (type_id, class) = (line.type_id(), line.class());
+            let bin = cache.as_ref().guess(type_id, class);
+            (*bin).is_for(type_id, class)
+                && (*bin).push_if(Entry { addr, mark }, || change(mark, from, mark::CACHED))
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn free_slow(&self, addr: u64, from: u8) -> Result<(), FreeError> {
         if addr == 0 {
             return Ok(());
         }
@@ -235,74 +328,51 @@ impl<G: Ground> TracedHeap<G> {
             return Err(FreeError::ReadOnly);
         }
         let puddle = self.puddle_at(addr)?;
-        let Some((entry, within)) = puddle.entry_at(addr) else { return Err(FreeError::NotInHeap { addr }) };
-        loop {
-            let pointer = entry.bin();
-            // SAFETY: bins live as long as the heap.
-            let Some(bin) = (unsafe { pointer.as_ref() }) else { return self.step_large(puddle, addr, step) };
-            let mut state = bin.lock();
-            if entry.bin() != pointer {
-                continue; // The superblock changed hands while we waited: somebody else freed its last block.
-            }
-            let (index, start) = split(entry.geometry(), within);
-            if start != within || index >= bin.blocks as usize {
-                drop(state);
-                return Err(self.explain(puddle, addr));
-            }
-            let freed = match step {
-                Step::Free => state.free(entry, index),
-                Step::Hold => state.hold(entry, index),
-                Step::Release => state.release(entry, index),
-            };
-            return match freed {
-                Freed::Kept => Ok(()),
-                Freed::Empty => {
-                    self.retire(puddle, entry);
-                    Ok(())
-                }
-                Freed::NotAllocated => Err(FreeError::NotAllocated { addr }),
-            };
-        }
-    }
-
-    /// Gives an empty small superblock back. Its descriptor stays as it is: without marks it says "free". The bin is locked, or the superblock out of it.
-    pub(crate) fn retire(&self, puddle: &PuddleHeap, entry: &Entry) {
-        entry.hide(Use::Free, 0);
-        lock(&self.space).put(puddle.ordinal, puddle.number_of(entry), 1);
-    }
-
-    /// As `step`, for a large block; or says why `addr` is none.
-    #[cold]
-    fn step_large(&self, puddle: &PuddleHeap, addr: u64, step: Step) -> Result<(), FreeError> {
-        let Some((entry, within)) = puddle.entry_at(addr) else { return Err(FreeError::NotInHeap { addr }) };
-        let _transit = self.in_transit();
-        if !matches!(entry.use_(), Use::LargeHead | Use::LargeHeld) || within != 0 {
-            return Err(self.explain(puddle, addr));
-        }
-        let number = puddle.number_of(entry);
-        // Whoever clears the mark, or ends the hold, owns the run.
-        let owned = match step {
-            Step::Release => entry.change_use(Use::LargeHeld, Use::Free),
-            _ => puddle.bitmap_word(number, 0).fetch_and(!1, Ordering::AcqRel) & 1 != 0,
+        let Some((line, _, within)) = puddle.line_at(addr) else {
+            return Err(FreeError::NotInHeap { addr });
         };
-        if !owned {
+        let geometry = line.geometry();
+        if !geometry.is_small() {
+            return self.free_large(puddle, addr, from);
+        }
+        let (_, start) = geometry.split(within);
+        let (type_id, class) = (line.type_id(), line.class());
+        let mark = puddle.mark(geometry, addr);
+        let Some(mark) =
+            mark.filter(|_| holds_block(geometry, start) && class_size(class) == geometry.size())
+        else {
+            return Err(self.explain(puddle, addr));
+        };
+        if !change(mark, from, mark::CACHED) {
             return Err(FreeError::NotAllocated { addr });
         }
-        if step == Step::Hold {
-            entry.change_use(Use::LargeHead, Use::LargeHeld);
-            return Ok(());
+        {
+            let lease = self.lease();
+            // SAFETY: the lease's cache is this thread's, and no reference into it is held.
+            unsafe { (*lease.cache).remember(addr, puddle) };
         }
-        let span = entry.span.load(Ordering::Relaxed);
-        for part in &puddle.entries[number as usize..(number + span) as usize] {
-            part.hide(Use::Free, 0);
-        }
-        lock(&self.space).put(puddle.ordinal, number, span);
+        self.put_in_cache(Entry { addr, mark }, type_id, class);
         Ok(())
+    }
+
+    /// Clears the mark of the allocated block at `addr`, and keeps its place from being given out.
+    fn hold(&self, addr: u64) -> Result<(), FreeError> {
+        if !self.writable {
+            return Err(FreeError::ReadOnly);
+        }
+        let puddle = self.puddle_at(addr)?;
+        let Some((line, _, _)) = puddle.line_at(addr) else {
+            return Err(FreeError::NotInHeap { addr });
+        };
+        match puddle.mark(line.geometry(), addr) {
+            Some(mark) if change(mark, mark::ALLOCATED, mark::HELD) => Ok(()),
+            _ => Err(self.explain(puddle, addr)),
+        }
     }
 
     /// Why no allocated block begins at `addr`, which is in `puddle`.
     #[cold]
-    fn explain(&self, puddle: &PuddleHeap, addr: u64) -> FreeError {
+    pub(crate) fn explain(&self, puddle: &PuddleHeap, addr: u64) -> FreeError {
         match self.resolve(puddle, addr) {
             Resolved::Block { block, .. } if block != addr => FreeError::InsideBlock { addr, block },
             Resolved::Block { allocated: false, .. } => FreeError::NotAllocated { addr },
@@ -314,48 +384,72 @@ impl<G: Ground> TracedHeap<G> {
 
     /// The block that contains `addr`, allocated or not.
     pub(crate) fn resolve(&self, puddle: &PuddleHeap, addr: u64) -> Resolved {
-        let Some((mut entry, within)) = puddle.entry_at(addr) else { return Resolved::Outside };
-        if entry.use_() == Use::LargeTail {
-            let distance = u64::from(entry.span.load(Ordering::Relaxed)) * SUPERBLOCK_SIZE;
-            match puddle.entry_at(entry.base.wrapping_sub(distance)) {
-                Some((head, _)) => entry = head,
-                None => return Resolved::Nothing,
+        let Some((line, mut number, within)) = puddle.line_at(addr) else { return Resolved::Outside };
+        let mut anchor = line.anchor.load(Ordering::Acquire);
+        if anchor::state(anchor) == anchor::LARGE_TAIL {
+            let distance = anchor::value(anchor);
+            if distance == 0 || distance > u64::from(number) {
+                return Resolved::Nothing;
+            }
+            number -= distance as u32;
+            anchor = puddle.line(number).anchor.load(Ordering::Acquire);
+            if anchor::state(anchor) != anchor::LARGE_HEAD || anchor::value(anchor) <= distance {
+                return Resolved::Nothing;
             }
         }
-        let (index, block, size) = match entry.use_() {
-            Use::Small => {
-                let geometry = entry.geometry();
-                let (index, start) = split(geometry, within);
-                if start + (geometry >> 32) > SUPERBLOCK_SIZE {
+        let line = puddle.line(number);
+        let geometry = line.geometry();
+        let (block, size) = match anchor::state(anchor) {
+            anchor::DAMAGED => return Resolved::Damaged,
+            anchor::LARGE_HEAD if geometry.end() != 0 => {
+                (puddle.address(number), anchor::value(anchor) * SUPERBLOCK_SIZE)
+            }
+            _ if geometry.is_small() => {
+                let (_, start) = geometry.split(within);
+                if !holds_block(geometry, start) {
                     return Resolved::Nothing;
                 }
-                (index, entry.base + start, geometry >> 32)
+                (puddle.address(number) + start, geometry.size())
             }
-            Use::LargeHead | Use::LargeHeld => {
-                (0, entry.base, u64::from(entry.span.load(Ordering::Relaxed)) * SUPERBLOCK_SIZE)
-            }
-            Use::Damaged => return Resolved::Damaged,
             _ => return Resolved::Nothing,
         };
-        let (word, mask) = (entry.word(index / 64), 1u64 << (index % 64));
+        let Some(mark) = puddle.mark(geometry, block) else { return Resolved::Nothing };
         Resolved::Block {
             block,
             size,
-            type_id: entry.type_id(),
-            allocated: word.load(Ordering::Relaxed) & mask != 0,
-            mark: Mark { word: NonNull::from(word), mask },
+            type_id: line.type_id(),
+            allocated: mark.load(Ordering::Acquire) == mark::ALLOCATED,
+            mark: mark_of(mark),
         }
     }
 }
 
-/// What is done with an allocated block: both halves of a free, or one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
-    Free,
-    /// Clear the mark, keep the place.
-    Hold,
-    /// Give the place of a held block out again.
-    Release,
+/// Whether a block begins at `start`, a multiple of the block size.
+fn holds_block(geometry: Geometry, start: u64) -> bool {
+    let size = geometry.size();
+    size != 0 && start / size < cenote_layout::heap::blocks_of(size)
+}
+
+/// Stores a mark if it is what the caller says. The block is the caller's, so nobody else changes the mark meanwhile; of two that both say so one is
+/// wrong, and in debug builds always noticed.
+#[inline(always)]
+fn change(mark: &AtomicU8, from: u8, to: u8) -> bool {
+    if cfg!(debug_assertions) {
+        return mark.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    }
+    if mark.load(Ordering::Relaxed) != from {
+        return false;
+    }
+    mark.store(to, Ordering::Relaxed);
+    true
+}
+
+/// A mark as transactions log it: the aligned word that holds it, and its byte of that.
+#[inline]
+pub(crate) fn mark_of(mark: &AtomicU8) -> Mark {
+    let pointer = mark.as_ptr();
+    let word = pointer.map_addr(|addr| addr & !7).cast::<AtomicU64>();
+    Mark { word: NonNull::new(word).unwrap_or(NonNull::dangling()), mask: 0xff << (pointer.addr() % 8 * 8) }
 }
 
 fn address(block: &Block) -> u64 {
@@ -397,10 +491,11 @@ impl Shortage {
 
 impl<G: Ground> Drop for TracedHeap<G> {
     fn drop(&mut self) {
-        for attached in &lock(&self.space).puddles {
-            if let Some(slot) = self.ground.slot(attached.puddle.base) {
+        self.shared.renew(0);
+        for puddle in self.puddles.all() {
+            if let Some(slot) = self.ground.slot(puddle.base) {
                 // Not if it is another heap's: this one failed to open then.
-                let own = std::sync::Arc::as_ptr(&attached.puddle).cast_mut().cast::<()>();
+                let own = Arc::as_ptr(&puddle).cast_mut().cast::<()>();
                 let _ = slot.compare_exchange(own, null_mut(), Ordering::AcqRel, Ordering::Relaxed);
             }
         }
@@ -438,12 +533,17 @@ impl<G: Ground> Heap for TracedHeap<G> {
 
     fn clear_mark(&self, block: &Block) {
         // Refusals are the cases that are to be left alone.
-        let step = if planted(Bug::FreedEarly) { Step::Free } else { Step::Hold };
-        let _ = self.step(address(block), step);
+        let _ = match planted(Bug::FreedEarly) {
+            true => self.free_inline(address(block)),
+            false => self.hold(address(block)),
+        };
     }
 
     fn release(&self, block: &Block) {
-        let _ = self.step(address(block), Step::Release);
+        let addr = address(block);
+        if !self.free_fast(addr, mark::HELD) {
+            let _ = self.free_slow(addr, mark::HELD);
+        }
     }
 
     fn owner(&self, addr: u64) -> Option<BlockInfo> {
@@ -460,7 +560,7 @@ impl<G: Ground> Heap for TracedHeap<G> {
     }
 
     fn check(&self, types: Option<&dyn Types>) -> Result<HeapReport, RecoverError> {
-        self.check_heap(types)
+        self.check_heap(types, &[], TraceOptions::default())
     }
 
     fn stats(&self) -> Result<HeapStats, RecoverError> {
@@ -468,7 +568,7 @@ impl<G: Ground> Heap for TracedHeap<G> {
     }
 
     fn recover(&self, types: &dyn Types, roots: &[u64]) -> Result<RecoveryReport, RecoverError> {
-        self.recover_heap(types, roots)
+        self.recover_heap(types, roots, TraceOptions::default())
     }
 
     fn root(&self, index: u16) -> Result<RootEntry, RootError> {

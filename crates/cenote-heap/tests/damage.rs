@@ -3,7 +3,7 @@
 mod common;
 
 use cenote_heap::{FreeError, Ground as _, Heap as _, MemoryGround, TracedHeap};
-use cenote_layout::heap::{BITMAP_SIZE, Descriptor, HeapGeometry, SUPERBLOCK_SIZE};
+use cenote_layout::heap::{Descriptor, HeapGeometry, MARKS_SIZE, SUPERBLOCK_SIZE, mark};
 use cenote_layout::id::TypeId;
 use common::{A, B, TypeMap, field, ground, read, record, write, zero};
 
@@ -14,10 +14,11 @@ fn descriptor_of(ground: &MemoryGround, addr: u64) -> u64 {
     plot.addr + geometry.descriptors + (addr - plot.addr) / SUPERBLOCK_SIZE * size_of::<Descriptor>() as u64
 }
 
-fn bitmap_of(ground: &MemoryGround, addr: u64) -> u64 {
+/// Address of the marks of the superblock at `addr`.
+fn marks_of(ground: &MemoryGround, addr: u64) -> u64 {
     let plot = ground.plots().into_iter().find(|p| addr >= p.addr && addr < p.addr + p.size).unwrap();
     let geometry = HeapGeometry::new(plot.size, plot.index == 0).unwrap();
-    plot.addr + geometry.bitmaps + (addr - plot.addr) / SUPERBLOCK_SIZE * BITMAP_SIZE
+    plot.addr + geometry.marks + (addr - plot.addr) / SUPERBLOCK_SIZE * MARKS_SIZE
 }
 
 fn new(heap: &common::Heap, size: u64, type_id: TypeId) -> u64 {
@@ -105,7 +106,7 @@ fn recovery_frees_torn_takings_and_names_damage_that_something_points_into() {
         write(descriptor, 16, 12_345);
     }
     // After a loss of power marks say nothing: here they are gone.
-    write(bitmap_of(&ground, lost), 0, 0);
+    write(marks_of(&ground, lost), 0, 0);
     let heap = TracedHeap::open(ground.clone()).unwrap();
     let report = heap.recover(&types, &[]).unwrap();
     assert_eq!(report.interrupted, 1);
@@ -173,8 +174,8 @@ fn a_large_block_whose_superblocks_were_taken_again_never_comes_back() {
     heap.free(first).unwrap();
     heap.set_root(0, middle, B).unwrap();
     // A conservative root that still leads into the old block, and marks that say nonsense.
-    write(bitmap_of(&ground, large), 0, 1);
-    write(bitmap_of(&ground, large + 4 * SUPERBLOCK_SIZE), 0, u64::MAX);
+    write(marks_of(&ground, large), 0, u64::from(mark::ALLOCATED));
+    write(marks_of(&ground, large + 4 * SUPERBLOCK_SIZE), 0, u64::MAX);
     drop(heap);
     let heap = TracedHeap::open(ground).unwrap();
     let report = heap.recover(&TypeMap::new(), &[large + 5 * SUPERBLOCK_SIZE]).unwrap();

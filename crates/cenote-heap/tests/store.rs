@@ -167,7 +167,7 @@ fn explore(durability: Durability, number: u8) -> Visited {
     drop((heap, pool));
     store.abandon();
     let power = durability == Durability::Power;
-    let limits = Limits { exhaustive_units: 7, samples: 12, power, ..Limits::default() };
+    let limits = Limits { exhaustive_units: 7, samples: 24, power, ..Limits::default() };
     sim.explore(.., limits, |_, image| {
         verify(&image, matches!(image.kind(), cenote_medium::sim::CrashKind::Power), image.note());
     })

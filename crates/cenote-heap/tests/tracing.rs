@@ -6,6 +6,7 @@ use cenote_heap::report::Fault;
 use cenote_heap::{Heap as _, TracedHeap};
 use cenote_layout::heap::RootEntry;
 use cenote_layout::id::TypeId;
+use cenote_layout::pointer::PointerKind;
 use cenote_layout::types::{Condition, PointerField};
 use common::{A, B, Random, TypeMap, field, ground, heap, read, record, write, zero};
 use proptest::prelude::*;
@@ -139,6 +140,7 @@ fn arrays_are_followed_in_every_value_tag_bits_apart() {
         offset: 8,
         stride: 8,
         count: 1,
+        kind: PointerKind::NATIVE,
         tag_mask: 0xffff_0000_0000_0007,
         target: LEAF,
         conditions: vec![],

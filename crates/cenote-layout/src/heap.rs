@@ -3,13 +3,17 @@
 //! The body of a heap puddle, after the header space:
 //!
 //! ```text
-//! | descriptors, 64 B each | bitmaps, 512 B each | roots (root puddle only), 16 KiB | pad to 64 KiB | superblocks of 64 KiB ... |
+//! | descriptors, 64 B each | marks, 1,024 B each | hints, 1 bit each | roots, 16 KiB, and lists, 8 KiB (root puddle only) | pad | superblocks ... |
 //! ```
 //!
-//! Superblock `i` is the 64 KiB at `puddle + i * 64 KiB`; descriptor `i` and bitmap `i` are about it. The superblocks that hold
-//! the metadata themselves are marked [`SuperblockState::Metadata`]. Bit `k` of a bitmap says whether block `k` of the superblock is allocated; it changes with
-//! every allocation and is never flushed: after a loss of power tracing computes it again. A descriptor changes when its
-//! superblock is taken or given back, and is flushed then.
+//! Superblock `i` is the 64 KiB at `puddle + i * 64 KiB`; descriptor `i` and marks `i` are about it. The superblocks that hold
+//! the metadata themselves are marked [`SuperblockState::Metadata`]. Byte `k` of the marks says whether block `k` of the superblock is allocated
+//! ([`mark::ALLOCATED`]); it changes with every allocation and is never flushed: after a loss of power tracing computes it again. Blocks of less than
+//! 64 bytes are more than 1,024: their marks are the last bytes of the superblock itself. A descriptor's checksummed part changes when its
+//! superblock is taken, and is flushed then.
+//!
+//! Hints, lists and the words of a descriptor behind `span` mean something only to the processes that have the pool open now. Whoever opens it first writes
+//! them again and believes nothing of what stands there.
 
 use crate::checksum::{checksum, seed};
 use crate::id::TypeId;
@@ -19,16 +23,55 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Bytes of a superblock.
 pub const SUPERBLOCK_SIZE: u64 = 64 << 10;
-/// Least bytes of a block; one bit of a bitmap.
+/// Least bytes of a block.
 pub const BLOCK_SIZE_MIN: u64 = 16;
-/// Bytes of one superblock's bitmap.
-pub const BITMAP_SIZE: u64 = SUPERBLOCK_SIZE / BLOCK_SIZE_MIN / 8;
+/// Bytes of one superblock's marks.
+pub const MARKS_SIZE: u64 = 1024;
+/// Heads of lists in a pool's root puddle, 16 bytes each.
+pub const LIST_COUNT: u64 = 512;
 /// Numbered roots of a pool (RAL-6).
 pub const ROOT_COUNT: u64 = 1024;
 /// Least bytes of a heap puddle: metadata and one superblock.
 pub const HEAP_PUDDLE_SIZE_MIN: u64 = 2 * SUPERBLOCK_SIZE;
 /// Most bytes of a block that shares its superblock with others; larger ones take whole superblocks.
 pub const SMALL_SIZE_MAX: u64 = 14 << 10;
+
+/// What a mark, one byte a block, says.
+pub mod mark {
+    /// Nobody has the block: it can be claimed.
+    pub const FREE: u8 = 0;
+    /// In a cache of the first process. Up to `0xfc`: of further ones. Free after a crash of that process.
+    pub const CACHED: u8 = 1;
+    /// In place of the first mark of a superblock whose marks lie at its own end, while it is in use.
+    pub const TINY: u8 = 0xfd;
+    /// Freed by a transaction that is not over yet: not allocated, and not to be given out. Free after a crash.
+    pub const HELD: u8 = 0xfe;
+    /// Allocated: the only value that survives a crash.
+    pub const ALLOCATED: u8 = 0xff;
+}
+
+/// Blocks of `size` bytes in one superblock; their marks find room in [`MARKS_SIZE`] bytes, or behind them ([`marks_offset`]).
+#[must_use]
+pub const fn blocks_of(size: u64) -> u64 {
+    if size * MARKS_SIZE >= SUPERBLOCK_SIZE {
+        return SUPERBLOCK_SIZE / size;
+    }
+    // The largest number that leaves room for its marks, which begin at a multiple of 64.
+    let mut count = SUPERBLOCK_SIZE / (size + 1);
+    while (count * size).next_multiple_of(64) + count > SUPERBLOCK_SIZE {
+        count -= 1;
+    }
+    count
+}
+
+/// Where in a superblock the marks of its blocks of `size` bytes begin; [`SUPERBLOCK_SIZE`] if they lie outside.
+#[must_use]
+pub const fn marks_offset(size: u64) -> u64 {
+    if size * MARKS_SIZE >= SUPERBLOCK_SIZE {
+        return SUPERBLOCK_SIZE;
+    }
+    (blocks_of(size) * size).next_multiple_of(64)
+}
 
 /// What a superblock is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -77,8 +120,12 @@ pub struct Descriptor {
     pub type_id: TypeId,
     /// Superblocks of a large block (in its head); distance to the head (in a tail); else 0.
     pub span: u64,
-    /// Zero: room for the anchor of lock-free lists.
-    pub reserved: [u64; 3],
+    /// Volatile: use in this session, and a counter.
+    pub anchor: u64,
+    /// Volatile: the next superblock of the list that this one is in.
+    pub next: u64,
+    /// Volatile: where blocks and marks lie; zero if there are none.
+    pub geometry: u64,
 }
 
 const _: () = assert!(size_of::<Descriptor>() == 64);
@@ -92,14 +139,15 @@ impl Descriptor {
         block_size: 0,
         type_id: TypeId(0),
         span: 0,
-        reserved: [0; 3],
+        anchor: 0,
+        next: 0,
+        geometry: 0,
     };
 
     /// A descriptor with its checksum.
     #[must_use]
     pub fn new(state: SuperblockState, class: u32, block_size: u64, type_id: TypeId, span: u64) -> Self {
-        let mut descriptor =
-            Self { checksum: 0, state: state as u32, class, block_size, type_id, span, reserved: [0; 3] };
+        let mut descriptor = Self { state: state as u32, class, block_size, type_id, span, ..Self::FREE };
         descriptor.checksum = descriptor.compute();
         descriptor
     }
@@ -137,10 +185,14 @@ pub struct HeapGeometry {
     pub superblocks: u64,
     /// Where the descriptors begin.
     pub descriptors: u64,
-    /// Where the bitmaps begin.
-    pub bitmaps: u64,
+    /// Where the marks begin.
+    pub marks: u64,
+    /// Where the hints begin: words of one bit a superblock, set while it may be free.
+    pub hints: u64,
     /// Where the roots begin (meaningful in the root puddle).
     pub roots: u64,
+    /// Where the lists begin (meaningful in the root puddle).
+    pub lists: u64,
     /// Number of the first superblock for blocks.
     pub first_usable: u64,
 }
@@ -152,9 +204,11 @@ impl HeapGeometry {
     pub const fn new(size: u64, root: bool) -> Option<Self> {
         let superblocks = size / SUPERBLOCK_SIZE;
         let descriptors = header_space(size);
-        let bitmaps = descriptors + superblocks * size_of::<Descriptor>() as u64;
-        let roots = bitmaps + superblocks * BITMAP_SIZE;
-        let end = if root { roots + ROOT_COUNT * size_of::<RootEntry>() as u64 } else { roots };
+        let marks = descriptors + superblocks * size_of::<Descriptor>() as u64;
+        let hints = marks + superblocks * MARKS_SIZE;
+        let roots = hints + superblocks.div_ceil(512) * 64;
+        let lists = roots + ROOT_COUNT * size_of::<RootEntry>() as u64;
+        let end = if root { lists + LIST_COUNT * 16 } else { roots };
         let first_usable = match round_up(end, SUPERBLOCK_SIZE) {
             Some(rounded) => rounded / SUPERBLOCK_SIZE,
             None => return None,
@@ -162,7 +216,7 @@ impl HeapGeometry {
         if first_usable >= superblocks {
             return None;
         }
-        Some(Self { superblocks, descriptors, bitmaps, roots, first_usable })
+        Some(Self { superblocks, descriptors, marks, hints, roots, lists, first_usable })
     }
 }
 
@@ -179,13 +233,35 @@ mod tests {
                     assert!(size < 3 * SUPERBLOCK_SIZE);
                     continue;
                 };
-                assert_eq!(g.descriptors % 64, 0);
-                assert_eq!(g.bitmaps % 64, 0);
-                assert!(g.first_usable * SUPERBLOCK_SIZE >= g.roots);
+                for offset in [g.descriptors, g.marks, g.hints, g.roots, g.lists] {
+                    assert_eq!(offset % 64, 0);
+                }
+                assert!((g.roots - g.hints) * 8 >= g.superblocks);
+                assert!(
+                    g.first_usable * SUPERBLOCK_SIZE
+                        >= if root { g.lists + 16 * LIST_COUNT } else { g.roots }
+                );
                 assert!(g.superblocks * SUPERBLOCK_SIZE <= size);
             }
         }
         let g = HeapGeometry::new(2 << 20, true).unwrap();
         assert_eq!((g.superblocks, g.first_usable), (32, 1));
+    }
+
+    #[test]
+    fn marks_have_room_beside_the_blocks() {
+        for size in (16..=SMALL_SIZE_MAX).step_by(16) {
+            let (blocks, marks) = (blocks_of(size), marks_offset(size));
+            if marks == SUPERBLOCK_SIZE {
+                assert!(blocks == SUPERBLOCK_SIZE / size && blocks <= MARKS_SIZE);
+            } else {
+                assert!(marks % 64 == 0 && blocks * size <= marks && marks + blocks <= SUPERBLOCK_SIZE);
+                // One more block would not fit.
+                assert!(((blocks + 1) * size).next_multiple_of(64) + blocks + 1 > SUPERBLOCK_SIZE);
+                // Marks are read eight at a time.
+                assert!(marks + blocks.next_multiple_of(8) <= SUPERBLOCK_SIZE);
+            }
+        }
+        assert_eq!([16, 32, 48, 64].map(blocks_of), [3852, 1984, 1337, 1024]);
     }
 }

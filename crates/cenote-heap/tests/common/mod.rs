@@ -4,7 +4,8 @@
 
 use cenote_heap::{MemoryGround, MemoryOptions, TracedHeap};
 use cenote_layout::id::TypeId;
-use cenote_layout::types::{PointerField, TypeRecord};
+use cenote_layout::pointer::PointerKind;
+use cenote_layout::types::{PointerField, RECORD_VERSION, TypeRecord};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -24,6 +25,7 @@ pub fn heap(puddle_size: u64, size_max: u64) -> Heap {
 
 pub fn record(id: TypeId, size: u64, repeats: bool, pointers: Vec<PointerField>) -> Arc<TypeRecord> {
     let record = TypeRecord {
+        version: RECORD_VERSION,
         id,
         name: format!("test::{id}"),
         size,
@@ -39,7 +41,12 @@ pub fn record(id: TypeId, size: u64, repeats: bool, pointers: Vec<PointerField>)
 
 /// Pointers at `offset`, one after the other.
 pub fn field(offset: u64, count: u64, target: TypeId) -> PointerField {
-    PointerField { offset, stride: 8, count, tag_mask: 0, target, conditions: Vec::new() }
+    pointers(offset, count, target, PointerKind::NATIVE)
+}
+
+/// Pointers of any kind at `offset`, one after the other.
+pub fn pointers(offset: u64, count: u64, target: TypeId, kind: PointerKind) -> PointerField {
+    PointerField { offset, stride: 8, count, kind, tag_mask: 0, target, conditions: Vec::new() }
 }
 
 pub fn write(addr: u64, offset: u64, value: u64) {

@@ -1,0 +1,435 @@
+//! Thread caches: what makes allocation and free free of locked instructions.
+//!
+//! Each thread has one [`Cache`] for each heap that it uses, with a [`Bin`] for each type and class that it allocates or frees. A bin is a stack of blocks, and the
+//! *current* superblock, from which the stack is filled in batches. All of them are CACHED and belong to this cache.
+//!
+//! A cache is in process memory, is owned by its heap's [`Shared`], and used by one thread at a time: the one whose thread-local entry names it. That entry is found by the heap's
+//! number, which no other heap ever gets, so an entry of a heap that is closed is never followed. The thread also keeps the `Shared` alive until it ends, or looks again after the
+//! heap was closed. A thread that ends makes its caches *orphans*; the next slow path of any thread gives their blocks back before it does anything else.
+
+use crate::class::class_size;
+use crate::marks::WORDS;
+use crate::superblock::{Place, PuddleHeap};
+use cenote_layout::SLOT_SIZE;
+use cenote_layout::id::TypeId;
+use core::cell::{Cell, RefCell};
+use core::ptr::{NonNull, null, null_mut};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+const TABLE: usize = 256;
+const PUDDLES: usize = 64;
+const HEAPS: usize = 8;
+/// Most bytes in the stack of a bin, if that are 8 blocks at least.
+const STACK_BYTES: u64 = 128 << 10;
+const STACK_MAX: u64 = 256;
+
+/// A block that a cache has, and its mark.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) addr: u64,
+    pub(crate) mark: *const AtomicU8,
+}
+
+/// The superblock that a bin takes blocks from: those whose bit is set are the bin's.
+#[derive(Debug)]
+pub(crate) struct Current {
+    /// Address of the superblock.
+    pub(crate) base: u64,
+    /// The mark of its first block.
+    pub(crate) marks: *const AtomicU8,
+    /// Number of bits that are set.
+    pub(crate) left: u32,
+    /// No bit of a word before this one is set.
+    pub(crate) word: u32,
+    pub(crate) bits: [u64; WORDS],
+}
+
+/// Blocks of one type and class that a cache has.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Bin {
+    pub(crate) type_id: TypeId,
+    pub(crate) class: u32,
+    /// Blocks on the stack.
+    pub(crate) len: u32,
+    pub(crate) entries: *mut Entry,
+    pub(crate) capacity: u32,
+    pub(crate) block_size: u32,
+    /// Number of the list of superblocks with free blocks of this kind.
+    pub(crate) list: u32,
+    pub(crate) current: Current,
+    _storage: Box<[Entry]>,
+}
+
+impl Bin {
+    pub(crate) fn new(type_id: TypeId, class: u32, list: u32) -> Self {
+        let block_size = class_size(class);
+        let capacity = match STACK_BYTES.checked_div(block_size) {
+            Some(count) => count.clamp(8, STACK_MAX),
+            None => 0,
+        };
+        let mut storage = vec![Entry { addr: 0, mark: null() }; capacity as usize].into_boxed_slice();
+        let current = Current { base: 0, marks: null(), left: 0, word: 0, bits: [0; WORDS] };
+        let entries = storage.as_mut_ptr();
+        let (capacity, block_size) = (capacity as u32, block_size as u32);
+        Self { type_id, class, len: 0, entries, capacity, block_size, list, current, _storage: storage }
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_for(&self, type_id: TypeId, class: u32) -> bool {
+        self.type_id == type_id && self.class == class
+    }
+
+    /// Takes the youngest block off the stack, if this is the bin for that type and class and has one.
+    #[inline(always)]
+    pub(crate) fn pop(&mut self, type_id: TypeId, class: u32) -> Option<Entry> {
+        if !self.is_for(type_id, class) || self.len == 0 {
+            return None;
+        }
+        self.len -= 1;
+        // SAFETY: the first `len` places have been written.
+        Some(unsafe { self.entries.add(self.len as usize).read() })
+    }
+
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.len == self.capacity
+    }
+
+    /// Puts a CACHED block on the stack, if there is room and `claim`, which makes it CACHED, says yes.
+    #[inline(always)]
+    pub(crate) fn push_if(&mut self, entry: Entry, claim: impl FnOnce() -> bool) -> bool {
+        let (len, entries) = (self.len, self.entries);
+        if len == self.capacity || !claim() {
+            return false;
+        }
+        // SAFETY: `entries` has `capacity` places.
+        unsafe { entries.add(len as usize).write(entry) };
+        self.len = len + 1;
+        true
+    }
+
+    /// Fills the stack from the current superblock, half of it or what is there, so that lower addresses come out first.
+    pub(crate) fn fill(&mut self) {
+        let count = (self.capacity / 2).min(self.capacity - self.len).min(self.current.left);
+        let current = &mut self.current;
+        for place in (self.len..self.len + count).rev() {
+            while current.bits[current.word as usize] == 0 {
+                current.word += 1;
+            }
+            let bits = &mut current.bits[current.word as usize];
+            let index = current.word * 64 + bits.trailing_zeros();
+            *bits &= *bits - 1;
+            let addr = current.base + u64::from(index) * u64::from(self.block_size);
+            let mark = current.marks.wrapping_add(index as usize);
+            // SAFETY: `entries` has `capacity` places.
+            unsafe { self.entries.add(place as usize).write(Entry { addr, mark }) };
+        }
+        self.len += count;
+        current.left -= count;
+    }
+
+    /// Takes back into the current superblock what belongs to it. False: it does not.
+    #[inline]
+    pub(crate) fn keep(&mut self, entry: Entry) -> bool {
+        let index = (entry.mark.addr()).wrapping_sub(self.current.marks.addr());
+        if entry.addr.wrapping_sub(self.current.base) >= cenote_layout::heap::SUPERBLOCK_SIZE {
+            return false;
+        }
+        self.current.bits[index / 64] |= 1 << (index % 64);
+        self.current.word = self.current.word.min((index / 64) as u32);
+        self.current.left += 1;
+        true
+    }
+
+    /// The blocks on the stack, oldest first.
+    pub(crate) fn stack(&mut self) -> &mut [Entry] {
+        // SAFETY: the first `len` places of the storage, which this owns, have been written.
+        unsafe { core::slice::from_raw_parts_mut(self.entries, self.len as usize) }
+    }
+}
+
+/// One thread's blocks of one heap.
+#[derive(Debug)]
+pub(crate) struct Cache {
+    /// Bins by a hash of type and class: some of `bins`, and `nothing` elsewhere.
+    table: [*mut Bin; TABLE],
+    /// Puddles of this heap by a hash of slots.
+    places: [Place; PUDDLES],
+    bins: HashMap<(TypeId, u32), *mut Bin>,
+    /// A bin of no blocks.
+    _nothing: Box<Bin>,
+}
+
+impl Cache {
+    fn new() -> Box<Self> {
+        // No class has this number.
+        let mut nothing = Box::new(Bin { class: u32::MAX, ..Bin::new(TypeId::UNTYPED, 0, 0) });
+        let pointer = &raw mut *nothing;
+        Box::new(Self {
+            table: [pointer; TABLE],
+            places: [Place::NOWHERE; PUDDLES],
+            bins: HashMap::new(),
+            _nothing: nothing,
+        })
+    }
+
+    #[inline]
+    const fn hash(type_id: TypeId, class: u32) -> usize {
+        ((type_id.0 ^ class as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize % TABLE
+    }
+
+    /// The bin for a type and class (not 0) if it is in the table; else some other.
+    #[inline]
+    pub(crate) fn guess(&self, type_id: TypeId, class: u32) -> *mut Bin {
+        self.table[Self::hash(type_id, class)]
+    }
+
+    /// The bin for a type and class; `list` says which list it has if it must be made.
+    pub(crate) fn bin(&mut self, type_id: TypeId, class: u32, list: impl FnOnce() -> u32) -> *mut Bin {
+        let bin = *self
+            .bins
+            .entry((type_id, class))
+            .or_insert_with(|| Box::into_raw(Box::new(Bin::new(type_id, class, list()))));
+        self.table[Self::hash(type_id, class)] = bin;
+        bin
+    }
+
+    pub(crate) fn bins(&self) -> impl Iterator<Item = *mut Bin> {
+        self.bins.values().copied()
+    }
+
+    /// The place of the puddle of this heap that covers the slot of `addr`, if this cache has seen it. Else any place of this heap's, or none: whoever asks it about `addr`
+    /// is told so.
+    #[inline]
+    pub(crate) fn place_of(&self, addr: u64) -> &Place {
+        &self.places[(addr / SLOT_SIZE) as usize % PUDDLES]
+    }
+
+    /// Remembers a puddle of this heap, which `addr` is in.
+    pub(crate) fn remember(&mut self, addr: u64, puddle: &PuddleHeap) {
+        self.places[(addr / SLOT_SIZE) as usize % PUDDLES] = puddle.place();
+    }
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        for (_, bin) in self.bins.drain() {
+            // SAFETY: made by `Box::into_raw` in `bin`, dropped here only.
+            drop(unsafe { Box::from_raw(bin) });
+        }
+    }
+}
+
+/// A cache by its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owned(pub(crate) *mut Cache);
+// SAFETY: an address; whoever takes it off a list is the only one that uses it.
+unsafe impl Send for Owned {}
+
+/// The caches of one heap.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    /// The heap's number now; 0 once it is closed. Caches under an earlier number are dead.
+    number: AtomicU64,
+    lists: Mutex<Lists>,
+    /// Whether there are orphans.
+    orphaned: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Lists {
+    /// All that were made, boxed.
+    all: Vec<Owned>,
+    /// Caches of ended threads, with blocks.
+    orphans: Vec<Owned>,
+    /// Caches without a thread and without blocks.
+    idle: Vec<Owned>,
+}
+
+impl Shared {
+    fn lists(&self) -> MutexGuard<'_, Lists> {
+        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn new(number: u64) -> Self {
+        Self { number: AtomicU64::new(number), lists: Mutex::default(), orphaned: AtomicBool::new(false) }
+    }
+
+    /// All caches are dead from now on: what was in them is computed anew, or the heap is closed (0). Their memory stays, for a thread may be in the middle of something.
+    pub(crate) fn renew(&self, number: u64) {
+        let mut lists = self.lists();
+        self.number.store(number, Ordering::Release);
+        lists.orphans.clear();
+        lists.idle.clear();
+        self.orphaned.store(false, Ordering::Relaxed);
+    }
+
+    fn take(&self) -> *mut Cache {
+        let mut lists = self.lists();
+        if let Some(idle) = lists.idle.pop() {
+            return idle.0;
+        }
+        let cache = Box::into_raw(Cache::new());
+        lists.all.push(Owned(cache));
+        cache
+    }
+
+    fn orphan(&self, number: u64, cache: *mut Cache) {
+        let mut lists = self.lists();
+        if self.number.load(Ordering::Relaxed) == number {
+            lists.orphans.push(Owned(cache));
+            self.orphaned.store(true, Ordering::Release);
+        }
+    }
+
+    /// A cache whose thread has ended: the caller's, until it says `rest`.
+    #[inline]
+    pub(crate) fn take_orphan(&self) -> Option<*mut Cache> {
+        if !self.orphaned.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut lists = self.lists();
+        let orphan = lists.orphans.pop();
+        self.orphaned.store(!lists.orphans.is_empty(), Ordering::Relaxed);
+        orphan.map(|owned| owned.0)
+    }
+
+    /// Keeps an emptied cache for another thread.
+    pub(crate) fn rest(&self, cache: *mut Cache) {
+        self.lists().idle.push(Owned(cache));
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        for owned in self.lists().all.drain(..) {
+            // SAFETY: made by `Box::into_raw` in `take`. No thread's entry names it any more: each keeps `self` alive.
+            drop(unsafe { Box::from_raw(owned.0) });
+        }
+    }
+}
+
+thread_local! {
+    /// Caches of heaps used last, by a hash of the heap's number: no destructor, so that reading it is one load.
+    static FAST: [Cell<(u64, *mut Cache)>; HEAPS] = const { [const { Cell::new((0, null_mut())) }; HEAPS] };
+    static ALL: RefCell<Caches> = const { RefCell::new(Caches(Vec::new())) };
+}
+
+/// All caches of a thread, with their heaps' numbers.
+struct Caches(Vec<(u64, Arc<Shared>, Owned)>);
+
+impl Drop for Caches {
+    fn drop(&mut self) {
+        FAST.with(|fast| fast.iter().for_each(|entry| entry.set((0, null_mut()))));
+        for (number, shared, owned) in self.0.drain(..) {
+            shared.orphan(number, owned.0);
+        }
+    }
+}
+
+/// This thread's cache of the heap with this number (never 0), if it was used a moment ago.
+#[inline(always)]
+pub(crate) fn current(number: u64) -> Option<NonNull<Cache>> {
+    FAST.with(|fast| {
+        let (known, cache) = fast[number as usize % HEAPS].get();
+        if known == number {
+            // SAFETY: null goes with number 0 only.
+            Some(unsafe { NonNull::new_unchecked(cache) })
+        } else {
+            None
+        }
+    })
+}
+
+/// A cache for the slow path: this thread's, or one for this call alone if the thread is about to end.
+pub(crate) struct Lease {
+    pub(crate) cache: *mut Cache,
+    passing: Option<(u64, Arc<Shared>)>,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some((number, shared)) = self.passing.take() {
+            shared.orphan(number, self.cache);
+        }
+    }
+}
+
+/// Finds or makes this thread's cache of the heap that has this number now.
+pub(crate) fn lease(number: u64, shared: &Arc<Shared>) -> Lease {
+    if let Some(cache) = current(number) {
+        return Lease { cache: cache.as_ptr(), passing: None };
+    }
+    let find = |all: &RefCell<Caches>| {
+        let mut all = all.borrow_mut();
+        all.0.retain(|(number, shared, _)| shared.number.load(Ordering::Acquire) == *number);
+        let found = all.0.iter().find(|(known, _, _)| *known == number).map(|(_, _, owned)| *owned);
+        let owned = found.unwrap_or_else(|| {
+            let owned = Owned(shared.take());
+            all.0.push((number, Arc::clone(shared), owned));
+            owned
+        });
+        FAST.with(|fast| fast[number as usize % HEAPS].set((number, owned.0)));
+        owned.0
+    };
+    match ALL.try_with(find) {
+        Ok(cache) => Lease { cache, passing: None },
+        // Destructors of thread-locals that run after ours.
+        Err(_) => Lease { cache: shared.take(), passing: Some((number, Arc::clone(shared))) },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stacks_are_bounded_by_bytes_and_number() {
+        for class in 1..crate::class::CLASS_COUNT as u32 {
+            let bin = Bin::new(TypeId(1), class, 0);
+            let bytes = u64::from(bin.capacity) * u64::from(bin.block_size);
+            assert!((8..=256).contains(&bin.capacity) && (bytes <= STACK_BYTES || bin.capacity == 8));
+        }
+    }
+
+    #[test]
+    fn a_stack_is_filled_from_the_current_superblock_in_order_of_addresses() {
+        let marks: Vec<AtomicU8> = (0..64).map(|_| AtomicU8::new(1)).collect();
+        let mut bin = Bin::new(TypeId(1), 33, 0);
+        assert_eq!((bin.block_size, bin.capacity), (2048, 64));
+        bin.current = Current { base: 1 << 20, marks: marks.as_ptr(), left: 3, word: 0, bits: [0; WORDS] };
+        bin.current.bits[0] = 0b1011;
+        bin.fill();
+        let base = 1 << 20;
+        let size = u64::from(bin.block_size);
+        let addrs: Vec<u64> = bin.stack().iter().map(|entry| entry.addr).collect();
+        assert_eq!(addrs, [base + 3 * size, base + size, base]);
+        assert_eq!((bin.len, bin.current.left), (3, 0));
+        // A block of it is kept, one of another superblock is not.
+        let entry = bin.stack()[1];
+        assert!(bin.keep(entry) && !bin.keep(Entry { addr: base - 64, mark: null() }));
+        assert_eq!((bin.current.left, bin.current.bits[0]), (1, 0b10));
+    }
+
+    #[test]
+    fn caches_of_ended_threads_are_orphans_and_serve_others_again() {
+        let number = u64::MAX - 1;
+        let shared = Arc::new(Shared::new(number));
+        let cache = std::thread::scope(|scope| {
+            scope.spawn(|| lease(number, &shared).cache.addr()).join().unwrap_or_default()
+        });
+        let orphan = shared.take_orphan().unwrap();
+        assert_eq!(orphan.addr(), cache);
+        assert!(shared.take_orphan().is_none());
+        shared.rest(orphan);
+        assert_eq!(lease(number, &shared).cache.addr(), cache);
+        assert_eq!(current(number).unwrap().addr().get(), cache);
+        assert!(current(number - 1).is_none());
+        // After the heap was renewed, nothing of it is used any more.
+        shared.renew(number - 1);
+        assert_ne!(lease(number - 1, &shared).cache.addr(), cache);
+    }
+}

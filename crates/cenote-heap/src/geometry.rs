@@ -1,0 +1,110 @@
+//! The volatile word of a descriptor that says where blocks and marks of a superblock lie: all that is asked on the fast path, in one load.
+//!
+//! ```text
+//! bits  0 to 28   2^32 divided by the block size, rounded up: index = offset * this >> 32, exact for offsets below 64 KiB
+//! bits 29 to 45   block size; 65,536 for a large block
+//! bits 46 to 56   where blocks end and marks begin, in 64 bytes: 1,024 if the marks lie in the puddle's metadata
+//! bits 57 to 62   generation: another one each time that the superblock is taken
+//! bit  63         the marks lie in the puddle's metadata
+//! ```
+//!
+//! A superblock without blocks has the lower 57 bits and the last zero: no offset lies below its end, so every question is answered by no. Because one word says it all, a
+//! reader that races with a superblock changing hands still computes an address of a mark that is mapped: it lies in the puddle's
+//! metadata or in the superblock.
+
+use cenote_layout::heap::{SUPERBLOCK_SIZE, marks_offset};
+
+const SIZE_SHIFT: u32 = 29;
+const END_SHIFT: u32 = 46;
+const GENERATION_SHIFT: u32 = 57;
+const OUTSIDE: u64 = 1 << 63;
+
+/// A loaded geometry word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Geometry(pub(crate) u64);
+
+impl Geometry {
+    /// For blocks of `size` bytes (at least 16), of the generation after `before`.
+    pub(crate) const fn new(size: u64, before: Self) -> Self {
+        Self(
+            (1u64 << 32).div_ceil(size)
+                | size << SIZE_SHIFT
+                | (marks_offset(size) / 64) << END_SHIFT
+                | if marks_offset(size) == SUPERBLOCK_SIZE { OUTSIDE } else { 0 }
+                | before.next_generation(),
+        )
+    }
+
+    /// No blocks, of the generation after `before`.
+    pub(crate) const fn none(before: Self) -> Self {
+        Self(before.next_generation())
+    }
+
+    const fn next_generation(self) -> u64 {
+        (((self.0 >> GENERATION_SHIFT) + 1) << GENERATION_SHIFT) & !OUTSIDE
+    }
+
+    /// Bytes of a block; 0 if there are none.
+    #[inline]
+    pub(crate) const fn size(self) -> u64 {
+        self.0 >> SIZE_SHIFT & 0x1_ffff
+    }
+
+    /// Whether small blocks are here.
+    #[inline]
+    pub(crate) const fn is_small(self) -> bool {
+        let size = self.size();
+        size != 0 && size != SUPERBLOCK_SIZE
+    }
+
+    /// Offset in the superblock behind the last block, or nearly so.
+    #[inline]
+    pub(crate) const fn end(self) -> u64 {
+        (self.0 >> END_SHIFT & 0x7ff) * 64
+    }
+
+    /// Index of the block that an offset falls into, and offset of that block.
+    #[inline]
+    pub(crate) const fn split(self, within: u64) -> (u64, u64) {
+        let index = (within * (self.0 & 0x1fff_ffff)) >> 32;
+        (index, index * self.size())
+    }
+
+    /// Whether the marks lie in the puddle's metadata. Then every offset is below the end.
+    #[inline]
+    pub(crate) const fn is_outside(self) -> bool {
+        self.0 & OUTSIDE != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::class::{CLASS_COUNT, class_size};
+
+    #[test]
+    fn reciprocals_divide_exactly() {
+        for size in (1..CLASS_COUNT as u32).map(class_size).chain([SUPERBLOCK_SIZE]) {
+            let g = Geometry::new(size, Geometry(0));
+            assert_eq!(g.size(), size);
+            for within in 0..SUPERBLOCK_SIZE {
+                let (index, start) = g.split(within);
+                assert_eq!((index, start), (within / size, within / size * size));
+                if g.is_outside() {
+                    assert!(within < g.end() && index < 1024);
+                } else if within < g.end() {
+                    assert!(g.end() + index < SUPERBLOCK_SIZE);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_superblock_without_blocks_has_none_and_generations_differ() {
+        let first = Geometry::new(64, Geometry(0));
+        let none = Geometry::none(first);
+        assert_eq!((none.end(), none.size(), none.is_outside()), (0, 0, false));
+        assert_ne!(Geometry::new(64, none), first);
+        assert_eq!(Geometry(0).end(), 0);
+    }
+}

@@ -1,0 +1,71 @@
+//! Marks: one byte a block ([`cenote_layout::heap::mark`]).
+//!
+//! Who may write which byte, so that plain stores suffice: ALLOCATED and HELD bytes are their block's owner's; CACHED ones belong to the cache that holds the block; FREE
+//! ones to the thread that has the superblock in its hands ([`crate::anchor`]). Every byte has one such owner at any time, and every step hands
+//! it on: FREE is stored with release and claimed with acquire, so that whoever gets a block sees all that was done to it before.
+//!
+//! Scans read [`STEP`] marks at a time, see [`crate::sync`].
+
+use crate::sync::{self, AtomicU8, Ordering, STEP};
+use cenote_layout::heap::mark::{CACHED, FREE};
+
+/// Words that have a bit for every mark of a superblock.
+pub(crate) const WORDS: usize = 64;
+
+/// Bits of the `STEP` marks from `at` on that have this value and exist.
+#[inline]
+fn equal(marks: &[AtomicU8], at: usize, value: u8) -> u64 {
+    let left = marks.len() - at;
+    let found = sync::equal(marks, at, value);
+    if left < STEP { found & ((1 << left) - 1) } else { found }
+}
+
+/// By the thread that has the superblock in its hands: makes every FREE mark CACHED, and sets its bit in `claimed`. How many they were.
+pub(crate) fn claim(marks: &[AtomicU8], claimed: &mut [u64; WORDS]) -> u32 {
+    let mut count = 0;
+    for at in (0..marks.len()).step_by(STEP) {
+        let found = equal(marks, at, FREE);
+        if found == 0 {
+            continue;
+        }
+        count += found.count_ones();
+        claimed[at / 64] |= found << (at % 64);
+        if found.count_ones() as usize == STEP {
+            sync::fill(marks, at, CACHED);
+            continue;
+        }
+        let mut rest = found;
+        while rest != 0 {
+            marks[at + rest.trailing_zeros() as usize].store(CACHED, Ordering::Relaxed);
+            rest &= rest - 1;
+        }
+    }
+    count
+}
+
+/// Whether all marks have this value.
+pub(crate) fn all(marks: &[AtomicU8], value: u8) -> bool {
+    (0..marks.len()).step_by(STEP).all(|at| {
+        let left = (marks.len() - at).min(STEP);
+        equal(marks, at, value).count_ones() as usize == left
+    })
+}
+
+/// How many marks have this value.
+pub(crate) fn count(marks: &[AtomicU8], value: u8) -> u32 {
+    (0..marks.len()).step_by(STEP).map(|at| equal(marks, at, value).count_ones()).sum()
+}
+
+/// Bit `i` for each of the 64 marks from `64 * word` on that has this value.
+pub(crate) fn bits(marks: &[AtomicU8], word: usize, value: u8) -> u64 {
+    let (first, end) = ((word * 64).min(marks.len()), (word * 64 + 64).min(marks.len()));
+    (first..end).step_by(STEP).fold(0, |bits, at| bits | equal(marks, at, value) << (at % 64))
+}
+
+/// Writes what is not there yet.
+#[inline]
+pub(crate) fn write(mark: &AtomicU8, value: u8) {
+    if mark.load(Ordering::Relaxed) != value {
+        mark.store(value, Ordering::Relaxed);
+    }
+}

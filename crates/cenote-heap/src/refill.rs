@@ -1,0 +1,323 @@
+//! The slow path of small blocks: a bin that is empty is refilled, one that is full spills. Lock-free but for the taking of puddles.
+//!
+//! **Refill.** From the current superblock if it has blocks left. Else a superblock is popped from the list of its type and class (first swap), all its FREE marks become
+//! CACHED, and its anchor is settled to FULL (second swap); see [`crate::anchor`] for why nothing is lost. Else a free superblock is taken.
+//!
+//! **Spill.** The older half of the stack: what belongs to the current superblock goes back there; the marks of the rest become FREE, and each of their superblocks is
+//! announced, and pushed to its list if it was FULL.
+//!
+//! **Lists.** 512 heads in the root puddle; a type and class gets one of its own, at one of eight places that its hash says, as long as there is one. Types that come
+//! when all eight are others' share one: whoever pops a superblock of another kind keeps it aside for a moment and pushes it where it belongs.
+//!
+//! A superblock is set up as small in these steps, each after the one before: marks zero, descriptor written, flushed and fenced; TINY if marks lie inside; marks CACHED; geometry;
+//! anchor FULL. A crash in between leaves it free.
+
+use crate::anchor;
+use crate::cache::{Bin, Cache, Entry};
+use crate::class::{blocks_per_superblock, class_size};
+use crate::ground::Ground;
+use crate::grow::Taken;
+use crate::list;
+use crate::marks::{self, WORDS};
+use crate::superblock::{Line, List, PuddleHeap};
+use crate::traced::{Shortage, TracedHeap};
+use cenote_layout::heap::{Descriptor, SUPERBLOCK_SIZE, SuperblockState, mark, marks_offset};
+use cenote_layout::id::TypeId;
+use cenote_medium::planted::{Bug, planted};
+use core::sync::atomic::{AtomicU8, Ordering};
+
+/// Places where the list of a type and class may be.
+const PLACES: u64 = 8;
+/// Superblocks of other kinds that a refill looks at.
+const STRANGERS: usize = 8;
+
+impl<G: Ground> TracedHeap<G> {
+    /// Puts blocks on the stack of an empty bin.
+    ///
+    /// # Safety
+    /// `cache` is this thread's, and `bin` one of its bins, with an empty stack.
+    #[cold]
+    #[inline(never)]
+    pub(crate) unsafe fn refill(&self, cache: *mut Cache, bin: *mut Bin) -> Result<(), Shortage> {
+        self.take_in_orphans();
+        // SAFETY: the caller's. Nothing below but `take_run` reaches the cache by itself, and no reference is held across it.
+        unsafe {
+            while (*bin).current.left == 0 {
+                if let Some((puddle, number)) = self.pop(&*bin) {
+                    self.claim(&mut *bin, puddle, number);
+                    continue;
+                }
+                if let Taken::Run(puddle, number) = self.take_run(cache, 1, 1)? {
+                    self.set_up(&mut *bin, puddle, number);
+                }
+            }
+            (*bin).fill();
+        }
+        Ok(())
+    }
+
+    /// Makes all FREE blocks of a superblock that is in our hands the bin's.
+    fn claim(&self, bin: &mut Bin, puddle: &PuddleHeap, number: u32) {
+        let line = puddle.line(number);
+        let seen = line.anchor.load(Ordering::Acquire);
+        let marks = puddle.class_marks(number, bin.class);
+        bin.current.bits = [0; WORDS];
+        let left = marks::claim(marks, &mut bin.current.bits);
+        if !anchor::settle(&line.anchor, seen) {
+            // More was announced meanwhile: it stays listed.
+            list::push(&self.lists()[bin.list as usize].head, puddle.reference(number), &line.next);
+        }
+        set_current(bin, puddle.address(number), marks.as_ptr(), left);
+    }
+
+    /// Makes a superblock that this thread has taken one of the bin's kind, with all its blocks the bin's.
+    fn set_up(&self, bin: &mut Bin, puddle: &PuddleHeap, number: u32) {
+        let size = class_size(bin.class);
+        let line = puddle.line(number);
+        puddle.clear_outer_marks(number);
+        let marks = puddle.class_marks(number, bin.class);
+        let inside = marks_offset(size) != SUPERBLOCK_SIZE;
+        if inside {
+            // Padding included: nothing there may look like a mark.
+            let padded = puddle.tail_marks(number, bin.class);
+            padded.iter().for_each(|byte| marks::write(byte, mark::FREE));
+        }
+        let descriptor = Descriptor::new(SuperblockState::Small, bin.class, size, bin.type_id, 0);
+        puddle.write_descriptor(number, &descriptor);
+        self.persist_descriptors(puddle, number, 1);
+        if inside {
+            puddle.outer_marks(number)[0].store(mark::TINY, Ordering::Release);
+        }
+        bin.current.bits = [0; WORDS];
+        let left = marks::claim(marks, &mut bin.current.bits);
+        line.publish(size);
+        anchor::leave(&line.anchor, anchor::FULL);
+        set_current(bin, puddle.address(number), marks.as_ptr(), left);
+    }
+
+    pub(crate) fn persist_descriptors(&self, puddle: &PuddleHeap, number: u32, count: u32) {
+        if planted(Bug::DescriptorNotFlushed) {
+            return;
+        }
+        let first = core::ptr::from_ref(puddle.line(number));
+        // SAFETY: descriptors `number` to `number + count` lie in the mapping one after the other: only writable pools come here.
+        unsafe { self.ground.flush(first.cast(), count as usize * size_of::<Descriptor>()) };
+        self.ground.fence();
+    }
+
+    /// Gives the older half of a full stack back.
+    ///
+    /// # Safety
+    /// `bin` is a bin of this thread's cache.
+    #[cold]
+    #[inline(never)]
+    pub(crate) unsafe fn spill(&self, bin: *mut Bin) {
+        self.take_in_orphans();
+        // SAFETY: the caller's; nothing below reaches the bin by another way.
+        let bin = unsafe { &mut *bin };
+        let count = bin.len.div_ceil(2) as usize;
+        let mut kept = 0;
+        for at in 0..count {
+            let entry = bin.stack()[at];
+            if !bin.keep(entry) {
+                bin.stack()[kept] = entry;
+                kept += 1;
+            }
+        }
+        let list = bin.list;
+        self.make_free(&bin.stack()[..kept], list);
+        bin.stack().copy_within(count.., 0);
+        bin.len -= count as u32;
+    }
+
+    /// Makes cached blocks free for all.
+    fn make_free(&self, entries: &[Entry], list: u32) {
+        for entry in entries {
+            // SAFETY: the mark of a block that a cache of this heap has; it lies in the mapping.
+            unsafe { (*entry.mark).store(mark::FREE, Ordering::Release) };
+        }
+        // Each superblock once, after all its marks: a small table remembers those that were announced.
+        let mut announced = [0u32; 64];
+        for entry in entries {
+            let reference = (entry.addr / SUPERBLOCK_SIZE) as u32;
+            let place = &mut announced[reference as usize % 64];
+            if *place != reference {
+                *place = reference;
+                self.announce(reference, list);
+            }
+        }
+    }
+
+    fn announce(&self, reference: u32, list: u32) {
+        if let Some((puddle, number)) = self.superblock(reference) {
+            let line = puddle.line(number);
+            if anchor::announce(&line.anchor) {
+                list::push(&self.lists()[list as usize].head, reference, &line.next);
+            }
+        }
+    }
+
+    /// Makes all blocks of a cache free for all.
+    ///
+    /// # Safety
+    /// The cache is this thread's, or nobody's.
+    pub(crate) unsafe fn empty(&self, cache: *mut Cache) {
+        // SAFETY: the caller's.
+        let bins: Vec<*mut Bin> = unsafe { &*cache }.bins().collect();
+        for bin in bins {
+            // SAFETY: bins live as long as their cache.
+            let bin = unsafe { &mut *bin };
+            let list = bin.list;
+            self.make_free(bin.stack(), list);
+            bin.len = 0;
+            if bin.current.left != 0 {
+                for (w, bits) in bin.current.bits.iter_mut().enumerate() {
+                    let mut rest = core::mem::take(bits);
+                    while rest != 0 {
+                        let index = w * 64 + rest.trailing_zeros() as usize;
+                        rest &= rest - 1;
+                        // SAFETY: a mark of the current superblock, in the mapping.
+                        unsafe { (*bin.current.marks.add(index)).store(mark::FREE, Ordering::Release) };
+                    }
+                }
+                bin.current.left = 0;
+                self.announce((bin.current.base / SUPERBLOCK_SIZE) as u32, bin.list);
+            }
+        }
+    }
+
+    /// Gives back what ended threads had in their caches.
+    #[inline]
+    pub(crate) fn take_in_orphans(&self) {
+        while let Some(orphan) = self.shared.take_orphan() {
+            // SAFETY: an orphan belongs to whoever took it off the list.
+            unsafe { self.empty(orphan) };
+            self.shared.rest(orphan);
+        }
+    }
+
+    /// The pool's lists.
+    pub(crate) fn lists(&self) -> &[List] {
+        self.puddles.get(0).map_or(&[], PuddleHeap::lists)
+    }
+
+    /// A superblock by its reference.
+    pub(crate) fn superblock(&self, reference: u32) -> Option<(&PuddleHeap, u32)> {
+        // Only attached puddles have listed superblocks.
+        let puddle = self.known_puddle(u64::from(reference) * SUPERBLOCK_SIZE)?;
+        let (_, number, _) = puddle.line_at(u64::from(reference) * SUPERBLOCK_SIZE)?;
+        Some((puddle, number))
+    }
+
+    /// The list of a type and class.
+    pub(crate) fn list_of(&self, type_id: TypeId, class: u32) -> u32 {
+        let lists = self.lists();
+        let len = lists.len().max(1) as u64;
+        let mut key = (type_id.0 ^ u64::from(class) << 56).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        key = ((key ^ key >> 29) ^ u64::from(class)).wrapping_mul(0xbf58_476d_1ce4_e5b9) | 1;
+        let first = key >> 40;
+        for place in 0..PLACES {
+            let at = ((first + place) % len) as usize;
+            let Some(list) = lists.get(at) else { break };
+            let known = list.key.load(Ordering::Relaxed);
+            let mine = known == key
+                || known == 0
+                    && match list.key.compare_exchange(0, key, Ordering::Relaxed, Ordering::Relaxed) {
+                        Ok(_) => true,
+                        Err(now) => now == key,
+                    };
+            if mine {
+                return at as u32;
+            }
+        }
+        (first % len) as u32
+    }
+
+    fn pop_any(&self, list: u32) -> Option<(&PuddleHeap, u32)> {
+        let head = &self.lists().get(list as usize)?.head;
+        let link = |reference| {
+            let (puddle, number) = self.superblock(reference)?;
+            Some(&puddle.line(number).next)
+        };
+        self.superblock(list::pop(head, link)?)
+    }
+
+    /// Pops a superblock of the bin's kind.
+    fn pop(&self, bin: &Bin) -> Option<(&PuddleHeap, u32)> {
+        let mut strangers = [None; STRANGERS];
+        let mut found = None;
+        for place in &mut strangers {
+            let Some((puddle, number)) = self.pop_any(bin.list) else { break };
+            let line = puddle.line(number);
+            if (line.type_id(), line.class()) == (bin.type_id, bin.class) {
+                found = Some((puddle, number));
+                break;
+            }
+            *place = Some((puddle, number));
+        }
+        for (puddle, number) in strangers.into_iter().flatten() {
+            let line = puddle.line(number);
+            self.push(puddle, number, line.type_id(), line.class());
+        }
+        found
+    }
+
+    /// Pushes a LISTED superblock that is in our hands to its list.
+    pub(crate) fn push(&self, puddle: &PuddleHeap, number: u32, type_id: TypeId, class: u32) {
+        if let Some(list) = self.lists().get(self.list_of(type_id, class) as usize) {
+            list::push(&list.head, puddle.reference(number), &puddle.line(number).next);
+        }
+    }
+
+    /// Gives back those superblocks of the lists that have no block any more: how many, of how many. Others find the lists shorter meanwhile, never wrong.
+    pub(crate) fn scavenge(&self) -> (u64, u64) {
+        let (mut freed, mut examined) = (0, 0);
+        for list in self.lists() {
+            let mut reference = list::take_all(&list.head);
+            let (mut first, mut last): (u32, Option<&Line>) = (0, None);
+            while let Some((puddle, number)) = self.superblock(reference) {
+                let line = puddle.line(number);
+                let this = reference;
+                reference = line.next.load(Ordering::Relaxed) as u32;
+                examined += 1;
+                if self.retire(puddle, number) {
+                    freed += 1;
+                    continue;
+                }
+                match last {
+                    Some(last) => last.next.store(u64::from(this), Ordering::Relaxed),
+                    None => first = this,
+                }
+                last = Some(line);
+            }
+            if let Some(last) = last {
+                list::push(&list.head, first, &last.next);
+            }
+        }
+        (freed, examined)
+    }
+
+    /// Gives a LISTED superblock that is in our hands back if all its blocks are FREE. Its descriptor stays as it is: without marks it says "free".
+    fn retire(&self, puddle: &PuddleHeap, number: u32) -> bool {
+        let line = puddle.line(number);
+        let class = line.class();
+        if blocks_per_superblock(class) == 0 {
+            return false;
+        }
+        let marks = puddle.class_marks(number, class);
+        // Only the holder turns FREE into something else: once all are, they stay so.
+        if !marks::all(marks, mark::FREE) {
+            return false;
+        }
+        anchor::retire(&line.anchor);
+        line.hide();
+        marks::write(&puddle.outer_marks(number)[0], mark::FREE);
+        self.put_run(puddle, number, 1);
+        true
+    }
+}
+
+fn set_current(bin: &mut Bin, base: u64, marks: *const AtomicU8, left: u32) {
+    let current = &mut bin.current;
+    (current.base, current.marks, current.left, current.word) = (base, marks, left, 0);
+}

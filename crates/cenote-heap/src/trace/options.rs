@@ -1,0 +1,125 @@
+//! What a caller may say about a traversal, and hears of it.
+
+use crate::error::RecoverError;
+use crate::ground::Ground;
+use crate::report::{HeapReport, RecoveryReport};
+use crate::trace::{Root, Traced, Tracer, Types};
+use crate::traced::TracedHeap;
+use cenote_layout::heap::ROOT_COUNT;
+use cenote_layout::id::TypeId;
+use core::fmt;
+use core::num::NonZero;
+use core::ops::ControlFlow;
+use core::time::Duration;
+
+/// How far a traversal has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Progress {
+    /// Blocks reached so far. How many there will be is not known before.
+    pub blocks: u64,
+    /// Superblocks of the heap that hold blocks; 64 KiB each.
+    pub superblocks: u64,
+}
+
+/// Hears how far a traversal has come, and may break it off.
+pub type OnProgress<'a> = dyn FnMut(&Progress) -> ControlFlow<()> + 'a;
+
+/// How a heap is traced: by [`TracedHeap::recover_with`] and [`TracedHeap::check_with`].
+#[non_exhaustive]
+pub struct TraceOptions<'a> {
+    /// Most threads that trace, the caller's included; `None`: as many as cores that this process may use.
+    pub workers: Option<NonZero<usize>>,
+    /// Blocks that the caller's thread traces alone before it starts others: starting a thread takes as long as tracing a thousand blocks. 100,000 by
+    /// default.
+    pub alone_blocks: u64,
+    /// Called on the caller's thread while blocks are traced, with [`TraceOptions::interval`] between calls; so not at all if a heap is traced in less. If it breaks, the
+    /// traversal ends with [`RecoverError::Cancelled`], and nothing has changed. It must not call the heap.
+    pub progress: Option<&'a mut OnProgress<'a>>,
+    /// Least time between two calls of `progress`; 50 ms by default.
+    pub interval: Duration,
+}
+
+impl Default for TraceOptions<'_> {
+    fn default() -> Self {
+        Self { workers: None, alone_blocks: 100_000, progress: None, interval: Duration::from_millis(50) }
+    }
+}
+
+impl fmt::Debug for TraceOptions<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TraceOptions")
+            .field("workers", &self.workers)
+            .field("alone_blocks", &self.alone_blocks)
+            .field("interval", &self.interval)
+            .finish_non_exhaustive()
+    }
+}
+
+impl TraceOptions<'_> {
+    pub(super) fn workers(&self) -> usize {
+        let cores = || std::thread::available_parallelism();
+        self.workers.or_else(|| cores().ok()).map_or(1, NonZero::get)
+    }
+}
+
+impl<G: Ground> TracedHeap<G> {
+    /// Traces from the numbered roots and from `roots`.
+    pub(crate) fn trace(
+        &self,
+        tracer: &Tracer<'_, G>,
+        roots: &[u64],
+        foreign: bool,
+        options: TraceOptions<'_>,
+    ) -> Result<Traced, RecoverError> {
+        // The root puddle is looked up once: there are a thousand roots, and most are null.
+        let puddle = self.root_puddle();
+        let slots = puddle.iter().flat_map(|puddle| (0..ROOT_COUNT as u16).filter_map(|i| puddle.root(i)));
+        let numbered = slots.map(|slot| {
+            let root = crate::roots::load(slot);
+            Root { at: slot.as_ptr().expose_provenance() as u64, to: root.addr, target: root.type_id }
+        });
+        let more = roots.iter().map(|&to| Root { at: 0, to, target: TypeId::UNTYPED });
+        let all: Vec<Root> = numbered.chain(more).collect();
+        tracer.run(&all, foreign, options)
+    }
+
+    /// [`crate::Heap::recover`], by as many threads as `options` allow, with progress reported.
+    ///
+    /// # Errors
+    /// As [`crate::Heap::recover`]; [`RecoverError::Cancelled`]. The heap is as before then.
+    pub fn recover_with(
+        &self,
+        types: &dyn Types,
+        roots: &[u64],
+        options: TraceOptions<'_>,
+    ) -> Result<RecoveryReport, RecoverError> {
+        self.recover_heap(types, roots, options)
+    }
+
+    /// [`crate::Heap::check`] with types, by as many threads as `options` allow, with progress reported.
+    ///
+    /// # Errors
+    /// As [`crate::Heap::check`]; [`RecoverError::Cancelled`].
+    pub fn check_with(
+        &self,
+        types: &dyn Types,
+        options: TraceOptions<'_>,
+    ) -> Result<HeapReport, RecoverError> {
+        self.check_heap(Some(types), &[], options)
+    }
+
+    /// [`TracedHeap::check_with`], with further roots, as [`crate::Heap::recover`] has: addresses that something outside of the pool leads to. What only they lead to
+    /// is no leak.
+    ///
+    /// # Errors
+    /// As [`TracedHeap::check_with`].
+    pub fn check_from(
+        &self,
+        types: &dyn Types,
+        roots: &[u64],
+        options: TraceOptions<'_>,
+    ) -> Result<HeapReport, RecoverError> {
+        self.check_heap(Some(types), roots, options)
+    }
+}

@@ -1,0 +1,242 @@
+//! Where the pointers of a block are: for each type what its record, or its filter, says, made ready to be run over many blocks.
+
+use super::Types;
+use cenote_layout::LINE_SIZE;
+use cenote_layout::id::TypeId;
+use cenote_layout::pointer::PointerKind;
+use cenote_layout::types::{PointerField, TypeRecord};
+use core::ptr::with_exposed_provenance;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Set in the number of a program without pointers: blocks of its type are noted and not looked at.
+pub(super) const LEAF: u32 = 1 << 31;
+/// Set in the number of a program whose blocks' first line has no pointer: [`Program::first`] says which has.
+pub(super) const FAR: u32 = 1 << 30;
+/// The bits that number programs.
+pub(super) const NUMBER: u32 = FAR - 1;
+/// In place of a program's number: any.
+pub(super) const ANY: u32 = u32::MAX;
+/// In place of a program's number: one that no block has.
+const NONE: u32 = NUMBER;
+
+/// Most pointers of a type that is written out pointer by pointer.
+const FIXED_MAX: u64 = 32;
+
+/// A block, as a [`Filter`] sees it.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Scanned<'a> {
+    /// Its address.
+    pub addr: u64,
+    /// Its type.
+    pub type_id: TypeId,
+    /// Its bytes, as many as are usable: those that the size class adds are there too, and a block that was reached by mistake (by a number that looks like
+    /// a pointer) may hold anything.
+    pub bytes: &'a [u8],
+}
+
+impl Scanned<'_> {
+    /// The 64-bit word at a byte offset; `None` if it is not in the block.
+    #[must_use]
+    pub fn word(&self, offset: usize) -> Option<u64> {
+        let bytes = self.bytes.get(offset..)?.first_chunk()?;
+        Some(u64::from_le_bytes(*bytes))
+    }
+}
+
+/// Takes the pointers that a [`Filter`] finds.
+pub struct Visitor<'a> {
+    follow: &'a mut dyn FnMut(u64, TypeId),
+}
+
+impl<'a> Visitor<'a> {
+    pub(super) fn new(follow: &'a mut dyn FnMut(u64, TypeId)) -> Self {
+        Self { follow }
+    }
+
+    /// There is a pointer to the address `to`, to a block of any type or inside one. 0 is nothing; an address that leads to no block is counted as a fault and
+    /// breaks nothing.
+    pub fn pointer(&mut self, to: u64) {
+        self.pointer_to(to, TypeId::UNTYPED);
+    }
+
+    /// As [`Visitor::pointer`], to the start of a block of type `target`.
+    pub fn pointer_to(&mut self, to: u64, target: TypeId) {
+        if to != 0 {
+            (self.follow)(to, target);
+        }
+    }
+}
+
+impl core::fmt::Debug for Visitor<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Visitor")
+    }
+}
+
+/// Ralloc's filter function: names every pointer in a block of one type, for types that a pointer map cannot describe (links packed into fewer bits, two
+/// addresses in one word). Called from any thread; it must not call the heap. What it does not name, and nothing else leads to, is lost.
+pub type Filter = fn(&Scanned<'_>, &mut Visitor<'_>);
+
+/// How a block is scanned.
+pub(super) enum Scan {
+    /// Every word may be a pointer.
+    Words,
+    /// There are none.
+    Nothing,
+    /// One value, whose pointers are always there.
+    Fixed(Box<[Slot]>),
+    /// Anything else.
+    Map(Box<Map>),
+    Filter(Filter),
+}
+
+/// A pointer map.
+pub(super) struct Map {
+    pub(super) record: Arc<TypeRecord>,
+    /// Pointers before each field.
+    pub(super) starts: Vec<u64>,
+    /// Pointers of all fields.
+    pub(super) per_value: u64,
+    /// What each field's pointers should lead to.
+    pub(super) targets: Vec<Target>,
+}
+
+/// A pointer of a value.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot {
+    pub(super) offset: u64,
+    /// Bits of the address.
+    pub(super) mask: u64,
+    pub(super) target: Target,
+    pub(super) kind: PointerKind,
+}
+
+/// What a pointer should lead to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target {
+    pub(super) type_id: TypeId,
+    /// The number of that type's program, [`ANY`] or [`NONE`].
+    pub(super) program: u32,
+}
+
+impl Target {
+    pub(super) const UNKNOWN: Self = Self { type_id: TypeId::UNTYPED, program: ANY };
+
+    pub(super) fn of(type_id: TypeId, numbers: &HashMap<TypeId, u32>) -> Self {
+        let program =
+            if type_id == TypeId::UNTYPED { ANY } else { numbers.get(&type_id).copied().unwrap_or(NONE) };
+        Self { type_id, program }
+    }
+}
+
+/// A type's program.
+pub(super) struct Program {
+    pub(super) scan: Scan,
+    pub(super) type_id: TypeId,
+    /// Byte of a block that is looked at first.
+    pub(super) first: u64,
+}
+
+/// Byte of the first pointer of a value.
+fn first_pointer(record: &TypeRecord) -> u64 {
+    record.pointers.iter().map(|field| field.offset).min().unwrap_or(0)
+}
+
+impl Scan {
+    pub(super) fn of(types: &dyn Types, type_id: TypeId) -> Self {
+        if let Some(filter) = types.filter(type_id) {
+            return Self::Filter(filter);
+        }
+        match types.record(type_id).filter(|record| record.check().is_ok()) {
+            None => Self::Words,
+            Some(record) if record.pointers.is_empty() => Self::Nothing,
+            // Made whole by `Program::new`.
+            Some(record) => {
+                Self::Map(Box::new(Map { record, starts: Vec::new(), per_value: 0, targets: Vec::new() }))
+            }
+        }
+    }
+}
+
+impl Scan {
+    /// Bytes of a value, if pointers are looked for by its record. To be asked before [`Program::new`].
+    pub(super) fn value_size(&self) -> u64 {
+        match self {
+            Self::Map(map) => map.record.size,
+            _ => 0,
+        }
+    }
+
+    /// What is set in the number of such a program. To be asked before [`Program::new`].
+    pub(super) fn flags(&self) -> u32 {
+        match self {
+            Self::Nothing => LEAF,
+            Self::Map(map) if first_pointer(&map.record) >= LINE_SIZE => FAR,
+            _ => 0,
+        }
+    }
+}
+
+impl Program {
+    pub(super) fn new(type_id: TypeId, scan: Scan, numbers: &HashMap<TypeId, u32>) -> Self {
+        let Scan::Map(mut map) = scan else {
+            return Self { scan, type_id, first: 0 };
+        };
+        let record = &map.record;
+        for field in &record.pointers {
+            map.starts.push(map.per_value);
+            // A value has less than 2^61 words, and a checked map at most 4,096 fields inside it.
+            map.per_value = map.per_value.saturating_add(field.count);
+            map.targets.push(Target::of(field.target, numbers));
+        }
+        let first = first_pointer(record);
+        let always = record.pointers.iter().all(|field| field.conditions.is_empty());
+        if record.repeats || !always || map.per_value > FIXED_MAX {
+            return Self { scan: Scan::Map(map), type_id, first };
+        }
+        let slots = |(field, target): (&PointerField, &Target)| {
+            let slot =
+                Slot { offset: field.offset, mask: !field.tag_mask, target: *target, kind: field.kind };
+            let stride = field.stride;
+            (0..field.count).map(move |k| Slot { offset: slot.offset + k * stride, ..slot })
+        };
+        let slots = record.pointers.iter().zip(&map.targets).flat_map(slots).collect();
+        Self { scan: Scan::Fixed(slots), type_id, first }
+    }
+}
+
+/// Whether the pointers of a field are there in the value at `value`, an address in a block.
+pub(super) fn holds(field: &PointerField, value: u64, size: u64) -> bool {
+    field.conditions.is_empty()
+        || field.conditions.iter().all(|condition| condition.holds(bytes(value, size)))
+}
+
+/// The `len` bytes at `addr`, in a block.
+pub(super) fn bytes<'a>(addr: u64, len: u64) -> &'a [u8] {
+    // SAFETY: the range lies in a block (the caller saw to that), blocks lie in mapped memory, and nobody changes data while it is
+    // traced; the tracer uses the slice at once.
+    unsafe { core::slice::from_raw_parts(with_exposed_provenance(addr as usize), len as usize) }
+}
+
+/// The word at `addr`, in a block.
+#[inline(always)]
+pub(super) fn load(addr: u64) -> u64 {
+    let pointer = with_exposed_provenance::<u64>(addr as usize);
+    // SAFETY: as in `bytes`. Values of a repeating type need not be aligned to 8.
+    unsafe { pointer.read_unaligned() }
+}
+
+/// Asks for the cache line of an address: a hint, which never faults.
+#[inline(always)]
+pub(super) fn prefetch(addr: u64) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every processor of this architecture has the instruction, and any address will do.
+    unsafe {
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(core::ptr::without_provenance(addr as usize));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = addr;
+}

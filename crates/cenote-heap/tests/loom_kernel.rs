@@ -1,0 +1,326 @@
+//! The kernel under the model checker: every interleaving of two or three threads on a superblock of two blocks. Run by `scripts/loom.sh`.
+#![cfg(loom)]
+
+#[allow(dead_code)]
+#[path = "../src/anchor.rs"]
+mod anchor;
+#[allow(dead_code)]
+#[path = "../src/list.rs"]
+mod list;
+#[allow(dead_code)]
+#[path = "../src/marks.rs"]
+mod marks;
+#[allow(dead_code)]
+#[path = "../src/runs.rs"]
+mod runs;
+
+mod sync {
+    pub(crate) use loom::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+    pub(crate) const STEP: usize = 1;
+
+    pub(crate) fn equal(marks: &[AtomicU8], at: usize, value: u8) -> u64 {
+        u64::from(marks[at].load(Ordering::Acquire) == value)
+    }
+
+    pub(crate) fn fill(marks: &[AtomicU8], at: usize, value: u8) {
+        marks[at].store(value, Ordering::Relaxed);
+    }
+}
+
+use cenote_layout::heap::mark::{CACHED, FREE};
+use cenote_medium::planted::{Bug, plant};
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+use sync::{AtomicU8, AtomicU64, Ordering};
+
+const BLOCKS: usize = 2;
+
+/// Superblocks with references 1, 2, ... and one list.
+struct Heap {
+    head: AtomicU64,
+    superblocks: Vec<Superblock>,
+}
+
+struct Superblock {
+    anchor: AtomicU64,
+    next: AtomicU64,
+    marks: Vec<AtomicU8>,
+    /// Whoever has a block writes to it: the checker finds two that do so without one handing it to the other.
+    blocks: Vec<UnsafeCell<u32>>,
+    /// As the blocks, for whoever owns the whole superblock.
+    whole: UnsafeCell<u32>,
+}
+
+impl Heap {
+    /// All blocks are CACHED by nobody in particular, superblocks FULL.
+    fn new(superblocks: usize) -> Arc<Self> {
+        let superblock = |_| Superblock {
+            anchor: AtomicU64::new(anchor::FULL),
+            next: AtomicU64::new(0),
+            marks: (0..BLOCKS).map(|_| AtomicU8::new(CACHED)).collect(),
+            blocks: (0..BLOCKS).map(|_| UnsafeCell::new(0)).collect(),
+            whole: UnsafeCell::new(0),
+        };
+        Arc::new(Self { head: AtomicU64::new(0), superblocks: (0..superblocks).map(superblock).collect() })
+    }
+
+    fn get(&self, reference: u32) -> &Superblock {
+        &self.superblocks[reference as usize - 1]
+    }
+
+    fn push(&self, reference: u32) {
+        list::push(&self.head, reference, &self.get(reference).next);
+    }
+
+    fn pop(&self) -> Option<u32> {
+        list::pop(&self.head, |reference| Some(&self.get(reference).next))
+    }
+
+    /// The owner of a block uses it.
+    fn touch(&self, reference: u32, block: usize) {
+        // SAFETY: the checker panics if two threads are here at a time.
+        self.get(reference).blocks[block].with_mut(|value| unsafe { *value += 1 });
+    }
+
+    fn spill(&self, reference: u32, block: usize) {
+        self.touch(reference, block);
+        let superblock = self.get(reference);
+        assert_eq!(superblock.marks[block].load(Ordering::Relaxed), CACHED);
+        superblock.marks[block].store(FREE, Ordering::Release);
+        if anchor::announce(&superblock.anchor) {
+            self.push(reference);
+        }
+    }
+
+    /// Pops and claims: which blocks of which superblock.
+    fn refill(&self) -> Option<(u32, u64)> {
+        let reference = self.pop()?;
+        let superblock = self.get(reference);
+        let seen = superblock.anchor.load(Ordering::Acquire);
+        let mut claimed = [0; marks::WORDS];
+        marks::claim(&superblock.marks, &mut claimed);
+        if !anchor::settle(&superblock.anchor, seen) {
+            self.push(reference);
+        }
+        for block in (0..BLOCKS).filter(|block| claimed[0] >> block & 1 != 0) {
+            self.touch(reference, block);
+        }
+        Some((reference, claimed[0]))
+    }
+
+    /// Pops and retires if nothing is in use.
+    fn scavenge(&self) -> Option<u32> {
+        let reference = self.pop()?;
+        let superblock = self.get(reference);
+        if !marks::all(&superblock.marks, FREE) {
+            self.push(reference);
+            return None;
+        }
+        anchor::retire(&superblock.anchor);
+        // SAFETY: as in `touch`.
+        superblock.whole.with_mut(|value| unsafe { *value += 1 });
+        (0..BLOCKS).for_each(|block| self.touch(reference, block));
+        anchor::leave(&superblock.anchor, anchor::FREE);
+        Some(reference)
+    }
+
+    /// After all threads: every FREE block is in a listed superblock, and every listed one is in the list, once.
+    fn check(&self) -> usize {
+        let mut listed = Vec::new();
+        while let Some(reference) = self.pop() {
+            assert!(!listed.contains(&reference), "listed twice");
+            listed.push(reference);
+        }
+        let mut free = 0;
+        for (i, superblock) in self.superblocks.iter().enumerate() {
+            let state = anchor::state(superblock.anchor.load(Ordering::Relaxed));
+            let here = marks::count(&superblock.marks, FREE) as usize;
+            assert_eq!(state == anchor::LISTED, listed.contains(&(i as u32 + 1)));
+            if state == anchor::LISTED || state == anchor::FULL {
+                assert!(here == 0 || state == anchor::LISTED, "free blocks that nobody gets");
+                free += here;
+            }
+        }
+        free
+    }
+}
+
+/// Everything up to this number of preemptions.
+fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(f);
+}
+
+fn refill_against_spills() {
+    let heap = Heap::new(1);
+    heap.spill(1, 0);
+    let (one, two) = (heap.clone(), heap.clone());
+    let spiller = thread::spawn(move || one.spill(1, 1));
+    let refiller = thread::spawn(move || two.refill());
+    let mine = heap.refill().map_or(0, |(_, claimed)| claimed);
+    spiller.join().unwrap();
+    let theirs = refiller.join().unwrap().map_or(0, |(_, claimed)| claimed);
+    assert_eq!(mine & theirs, 0, "given out twice");
+    assert_eq!(heap.check() as u32 + (mine | theirs).count_ones(), 2, "lost");
+}
+
+#[test]
+fn no_block_is_lost_or_given_out_twice_by_refills_and_spills() {
+    model(4, refill_against_spills);
+}
+
+#[test]
+fn a_refill_that_does_not_look_for_new_free_blocks_is_noticed() {
+    let found = std::panic::catch_unwind(|| {
+        model(3, || {
+            plant(Bug::RefillUnchecked);
+            refill_against_spills();
+        });
+    });
+    plant(Bug::None);
+    assert!(found.is_err());
+}
+
+#[test]
+fn a_head_that_comes_back_is_not_taken_for_unchanged() {
+    model(4, || {
+        let heap = Heap::new(3);
+        heap.push(2);
+        heap.push(1);
+        let other = heap.clone();
+        // Pops two and pushes the first again, while we pop: without the counter our pop would make the second first.
+        let thread = thread::spawn(move || {
+            let (a, b) = (other.pop(), other.pop());
+            if let Some(a) = a {
+                other.push(a);
+            }
+            b
+        });
+        let mine = heap.pop();
+        let theirs = thread.join().unwrap();
+        let mut all: Vec<u32> = mine.into_iter().chain(theirs).collect();
+        while let Some(reference) = heap.pop() {
+            all.push(reference);
+        }
+        all.sort_unstable();
+        assert_eq!(all, [1, 2]);
+    });
+}
+
+#[test]
+fn a_chain_that_is_swapped_out_and_put_back_is_whole() {
+    model(4, || {
+        let heap = Heap::new(3);
+        heap.push(2);
+        heap.push(1);
+        let (one, two) = (heap.clone(), heap.clone());
+        let scavenger = thread::spawn(move || {
+            let first = list::take_all(&one.head);
+            let mut last = first;
+            while last != 0 && one.get(last).next.load(Ordering::Relaxed) != 0 {
+                last = one.get(last).next.load(Ordering::Relaxed) as u32;
+            }
+            if last != 0 {
+                list::push(&one.head, first, &one.get(last).next);
+            }
+        });
+        let popper = thread::spawn(move || two.pop());
+        heap.push(3);
+        scavenger.join().unwrap();
+        let mut all: Vec<u32> = popper.join().unwrap().into_iter().collect();
+        while let Some(reference) = heap.pop() {
+            all.push(reference);
+        }
+        all.sort_unstable();
+        assert_eq!(all, [1, 2, 3]);
+    });
+}
+
+#[test]
+fn a_superblock_is_retired_only_when_nobody_has_a_block_of_it() {
+    model(4, || {
+        let heap = Heap::new(1);
+        heap.spill(1, 0);
+        let (one, two) = (heap.clone(), heap.clone());
+        let spiller = thread::spawn(move || one.spill(1, 1));
+        let refiller = thread::spawn(move || two.refill());
+        let retired = heap.scavenge();
+        spiller.join().unwrap();
+        let claimed = refiller.join().unwrap().map_or(0, |(_, claimed)| claimed);
+        assert!(retired.is_none() || claimed == 0);
+        let free = heap.check();
+        if retired.is_none() {
+            assert_eq!(free as u32 + claimed.count_ones(), 2);
+        }
+    });
+}
+
+#[test]
+fn an_announcement_that_comes_late_harms_no_later_life() {
+    model(4, || {
+        let heap = Heap::new(1);
+        heap.spill(1, 0);
+        let one = heap.clone();
+        // Its announcement may come after the superblock was retired and set up anew.
+        let spiller = thread::spawn(move || one.spill(1, 1));
+        if heap.scavenge().is_some() {
+            let superblock = heap.get(1);
+            assert!(anchor::take(&superblock.anchor));
+            superblock.marks.iter().for_each(|mark| mark.store(CACHED, Ordering::Relaxed));
+            anchor::leave(&superblock.anchor, anchor::FULL);
+            heap.touch(1, 0);
+            heap.spill(1, 0);
+        }
+        spiller.join().unwrap();
+        let free = heap.check();
+        assert!(free == 1 || free == 2);
+    });
+}
+
+/// Four superblocks of a puddle.
+struct Puddle {
+    anchors: Vec<AtomicU64>,
+    hints: AtomicU64,
+    owned: Vec<UnsafeCell<u32>>,
+}
+
+impl runs::Ground for Puddle {
+    fn anchor(&self, number: u32) -> &AtomicU64 {
+        &self.anchors[number as usize]
+    }
+    fn hints(&self, _: u32) -> &AtomicU64 {
+        &self.hints
+    }
+    fn len(&self) -> u32 {
+        self.anchors.len() as u32
+    }
+}
+
+#[test]
+fn two_that_claim_runs_get_different_superblocks_and_all_come_back() {
+    model(3, || {
+        let puddle = Arc::new(Puddle {
+            anchors: (0..3).map(|_| AtomicU64::new(anchor::FREE)).collect(),
+            hints: AtomicU64::new(0b111),
+            owned: (0..3).map(|_| UnsafeCell::new(0)).collect(),
+        });
+        let work = |puddle: &Puddle, count: u32| {
+            if let runs::Taken::At(start) = runs::take(puddle, count, 1) {
+                for number in start..start + count {
+                    // SAFETY: the checker panics if two threads are here at a time.
+                    puddle.owned[number as usize].with_mut(|value| unsafe { *value += 1 });
+                }
+                runs::put(puddle, start, count);
+            }
+        };
+        let other = puddle.clone();
+        let thread = thread::spawn(move || work(&other, 2));
+        work(&puddle, 2);
+        thread.join().unwrap();
+        // Nothing is lost, and every hint is set again.
+        assert_eq!(runs::take(&*puddle, 3, 1), runs::Taken::At(0));
+    });
+}
