@@ -6,7 +6,7 @@
 //!
 //! Invariant: `first` and `last` are both `None` and `len` is 0, or following `next` from `first` visits `len` live nodes and ends at `last`.
 
-use crate::shared::{DESTROYED, Header, log, log_with, open, range, span};
+use crate::shared::{DESTROYED, Header, log, log_many, log_with, open, range, span};
 use cenote::persist::Persist;
 use cenote::{Ptr, Reader, Result, Tx};
 use core::iter::FusedIterator;
@@ -170,6 +170,26 @@ impl<T: Persist> ForwardList<T> {
         Ok(Iter { next: first, remaining: len as usize, elements: PhantomData })
     }
 
+    /// All elements, from the first, to be changed. Logs all of them: 1 entry each, and a fence for each 256.
+    ///
+    /// # Errors
+    /// As [`ForwardList::front_mut`].
+    pub fn iter_mut<'t>(self, tx: &'t mut Tx<'_>) -> Result<IterMut<'t, T>> {
+        let ForwardListHeader { first, len, .. } = *open(tx, self.header)?;
+        let mut next = first;
+        let ranges = core::iter::from_fn(|| {
+            let node = next?;
+            // SAFETY: links of a live header lead to live nodes.
+            unsafe {
+                next = (*node.as_ptr()).next;
+                Some(range(place!(node, value)))
+            }
+        });
+        // SAFETY: places of live nodes, in a pool that the transaction holds.
+        unsafe { log_many(tx, ranges)? };
+        Ok(IterMut { next: first, remaining: len as usize, elements: PhantomData })
+    }
+
     /// Whether an element equals `value`.
     ///
     /// # Errors
@@ -187,6 +207,20 @@ impl<T: Persist> ForwardList<T> {
     /// As [`ForwardList::push_back`]; elements before the one that failed are in the list.
     pub fn extend(self, tx: &mut Tx<'_>, values: impl IntoIterator<Item = T>) -> Result<()> {
         values.into_iter().try_for_each(|value| self.push_back(tx, value))
+    }
+
+    /// A list of what the iterator yields, in the transaction's first pool.
+    ///
+    /// # Errors
+    /// As [`ForwardList::push_back`]; then there is no list.
+    pub fn from_iter(tx: &mut Tx<'_>, values: impl IntoIterator<Item = T>) -> Result<Self> {
+        let this = Self::new(tx)?;
+        if let Err(error) = this.extend(tx, values) {
+            // A log that is full may refuse this as well: then its blocks are leaks, if the transaction commits all the same.
+            let _ = this.destroy(tx);
+            return Err(error);
+        }
+        Ok(this)
     }
 
     /// Moves all elements of `other` to the end of this list. In constant time if both lie in one pool: 3 entries. Nothing happens if both are the same list.
@@ -475,5 +509,39 @@ impl<T> Clone for Iter<'_, T> {
 impl<T: core::fmt::Debug> core::fmt::Debug for Iter<'_, T> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_list().entries(self.clone()).finish()
+    }
+}
+
+/// Iterates over a [`ForwardList`], whose elements may be changed. Nodes are read through raw pointers, field by field, since values of them are borrowed.
+pub struct IterMut<'t, T> {
+    next: Option<Ptr<Node<T>>>,
+    remaining: usize,
+    elements: PhantomData<&'t mut T>,
+}
+
+impl<'t, T> Iterator for IterMut<'t, T> {
+    type Item = &'t mut T;
+
+    fn next(&mut self) -> Option<&'t mut T> {
+        let node = self.next?;
+        self.remaining -= 1;
+        // SAFETY: a live node, logged; each is visited once, and the transaction is borrowed exclusively.
+        unsafe {
+            self.next = (*node.as_ptr()).next;
+            Some(&mut *place!(node, value))
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.remaining, Some(self.remaining))
+    }
+}
+
+impl<T> ExactSizeIterator for IterMut<'_, T> {}
+impl<T> FusedIterator for IterMut<'_, T> {}
+
+impl<T> core::fmt::Debug for IterMut<'_, T> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("IterMut").field("remaining", &self.remaining).finish_non_exhaustive()
     }
 }

@@ -34,6 +34,8 @@
 //! collection, or lie in a local variable. Two copies of a handle are two names of one collection. Methods that change something take the
 //! transaction; methods that read take a [`Reader`](cenote::Reader): a view or a transaction. References and iterators borrow from it.
 //!
+//! `Option` of a handle is 8 bytes too, and can be a field or an element like the handle itself: a collection that may be missing.
+//!
 //! A collection lives until its `destroy`; dropping a handle does nothing, and neither does removing one from another collection. What elements point to is
 //! theirs: `clear` and `destroy` free the collection's own nodes and nothing else. All of a collection lies in one pool, the one that its header
 //! was allocated in: [`Tx`](cenote::Tx)'s first pool with `new`, a neighbour's with `new_beside`.
@@ -81,6 +83,8 @@
 //! | `HashMap::insert` of a new key | 3 (key and value, 8, 8) | 2 |
 //! | ... that splits a bucket too | 5 (one page whole), 3 if the entry is one that moves | 2 |
 //! | `HashMap::remove` | 3 (key and value, 8, 8) | 2 |
+//! | `entry`, until something is changed | none | 0 |
+//! | `iter_mut`, `values_mut`, `range_mut` of a map | 1 for each value, or 1 for each whole node where that is less | 2, and 1 for each 256 entries more |
 //! | `Vec::push`, `pop` | 2 (element, 8) | 2 |
 //! | `Vec::push` that grows | 1 (24) | 2; 3 if the new array has more than 1 KiB |
 
@@ -102,3 +106,8 @@ pub use inline_str::{InlineStr, TooLong};
 pub use list::List;
 pub use string::String;
 pub use vec::Vec;
+
+/// The programs of the README, compiled with the documentation's tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

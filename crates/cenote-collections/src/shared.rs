@@ -68,6 +68,32 @@ pub(crate) unsafe fn log_with<T: Persist>(tx: &mut Tx<'_>, fresh: Ptr<T>, ranges
     logged
 }
 
+/// Most ranges that [`log_many`] logs with one fence.
+const MANY: usize = 256;
+
+/// Logs any number of ranges, with a fence for each 256.
+///
+/// # Safety
+/// As [`log`], for all that the iterator yields.
+pub(crate) unsafe fn log_many(tx: &mut Tx<'_>, ranges: impl IntoIterator<Item = Range>) -> Result<()> {
+    let mut ranges = ranges.into_iter();
+    let mut part = Vec::with_capacity(MANY);
+    loop {
+        part.clear();
+        part.extend(ranges.by_ref().take(MANY));
+        if part.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: passed on.
+        unsafe { log(tx, &part)? };
+    }
+}
+
+/// Lines of the log that an undo entry of so many bytes takes.
+pub(crate) const fn lines(len: usize) -> usize {
+    (32 + len).div_ceil(64)
+}
+
 /// A field of a block, as a raw pointer. To be used in an `unsafe` block: the block is live.
 macro_rules! place {
     ($block:expr, $($field:tt).+) => { &raw mut (*$block.as_ptr()).$($field).+ };
@@ -117,6 +143,9 @@ macro_rules! persist_handle {
             }
         }
 
+        // SAFETY: transparent over one pointer, which `describe` lists and which is never null.
+        unsafe impl<$($parameter: cenote::persist::Persist),+> cenote::persist::Handle for $type<$($parameter),+> {}
+
         impl<$($parameter),+> Clone for $type<$($parameter),+> {
             #[inline]
             fn clone(&self) -> Self {
@@ -142,6 +171,7 @@ macro_rules! persist_handle {
         }
 
         const _: () = assert!(size_of::<$type<$(persist_handle!(@unit $parameter)),+>>() == 8);
+        const _: () = assert!(size_of::<Option<$type<$(persist_handle!(@unit $parameter)),+>>>() == 8);
     };
     (@unit $parameter:ident) => { u8 };
 }

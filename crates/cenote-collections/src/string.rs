@@ -46,6 +46,9 @@ unsafe impl Persist for String {
     }
 }
 
+// SAFETY: transparent over the handle of a vector, which is one pointer.
+unsafe impl cenote::persist::Handle for String {}
+
 fn bytes_of(text: &str) -> &[Utf8] {
     // SAFETY: `Utf8` is transparent over `u8`, and these are bytes of a text.
     unsafe { core::slice::from_raw_parts(text.as_ptr().cast(), text.len()) }

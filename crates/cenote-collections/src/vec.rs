@@ -151,6 +151,14 @@ impl<T: Persist> Vec<T> {
         Ok(self.as_slice(reader)?.iter())
     }
 
+    /// All values, from both ends, to be changed: logged whole. 1 entry.
+    ///
+    /// # Errors
+    /// As [`Vec::push`].
+    pub fn iter_mut<'t>(self, tx: &'t mut Tx<'_>) -> Result<slice::IterMut<'t, T>> {
+        Ok(self.as_mut_slice(tx)?.iter_mut())
+    }
+
     /// The value at `index`.
     ///
     /// # Errors
@@ -190,6 +198,25 @@ impl<T: Persist> Vec<T> {
             let place = header.places().add(index);
             log(tx, &[range(place)])?;
             Ok(Some(&mut *place))
+        }
+    }
+
+    /// The first value, to be changed: logged whole. 1 entry.
+    ///
+    /// # Errors
+    /// As [`Vec::push`].
+    pub fn first_mut<'t>(self, tx: &'t mut Tx<'_>) -> Result<Option<&'t mut T>> {
+        self.get_mut(tx, 0)
+    }
+
+    /// The last value, to be changed: logged whole. 1 entry.
+    ///
+    /// # Errors
+    /// As [`Vec::push`].
+    pub fn last_mut<'t>(self, tx: &'t mut Tx<'_>) -> Result<Option<&'t mut T>> {
+        match self.len(tx)?.checked_sub(1) {
+            Some(last) => self.get_mut(tx, last),
+            None => Ok(None),
         }
     }
 
@@ -353,6 +380,20 @@ impl<T: Persist> Vec<T> {
         // A hint is a hint: nothing large is taken for it.
         self.reserve(tx, values.size_hint().0.min(EXTEND_RESERVE_MAX))?;
         values.try_for_each(|value| self.push(tx, value))
+    }
+
+    /// A vector of what the iterator yields, in the transaction's first pool.
+    ///
+    /// # Errors
+    /// As [`Vec::push`]; then there is no vector.
+    pub fn from_iter(tx: &mut Tx<'_>, values: impl IntoIterator<Item = T>) -> Result<Self> {
+        let this = Self::new(tx)?;
+        if let Err(error) = this.extend(tx, values) {
+            // A log that is full may refuse this as well: then its blocks are leaks, if the transaction commits all the same.
+            let _ = this.destroy(tx);
+            return Err(error);
+        }
+        Ok(this)
     }
 
     /// Removes all but the first `len` values; keeps the array. 2 entries: what is removed, and the length.

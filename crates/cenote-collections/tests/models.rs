@@ -4,7 +4,7 @@
 mod common;
 
 use cenote::{Error, Persist, Pool, Reader, Tx};
-use cenote_collections::{BTreeMap, ForwardList, HashMap, InlineStr, List, String, Vec};
+use cenote_collections::{BTreeMap, ForwardList, HashMap, InlineStr, List, String, Vec, btree, hash};
 use common::{assert_sound, directory, pool};
 use proptest::prelude::*;
 use std::collections::{BTreeMap as StdBTreeMap, HashMap as StdHashMap, LinkedList, VecDeque};
@@ -42,16 +42,22 @@ enum Op {
     ListSplitAppend(prop::sample::Index, u64),
     ListRetain(u64),
     ListCursor(prop::sample::Index, u8, u64),
+    ListIterMut(u64, bool),
+    ListFrom(StdVec<u64>),
     ForwardPushBack(u64),
     ForwardPushFront(u64),
     ForwardPop,
     ForwardRetain(u64),
     ForwardAppend(StdVec<u64>),
     ForwardCursor(prop::sample::Index, bool, u64),
+    ForwardIterMut(u64),
     TreeInsert(u16, u64),
     TreeRemove(u16),
     TreeGetMut(u16, u64),
     TreePop(bool),
+    TreeEntry(u16, u8, u64),
+    TreeEdge(bool, bool, u64),
+    TreeIterMut(u16, u16, u64),
     TreeRetain(u16),
     TreeFill(u16, u16),
     WordInsert(std::string::String, u32),
@@ -59,6 +65,8 @@ enum Op {
     HashInsert(u16, u64),
     HashRemove(u16),
     HashGetMut(u16, u64),
+    HashEntry(u16, u8, u64),
+    HashIterMut(u64),
     HashRetain(u16),
     HashFill(u16, u16),
     VecPush(u32),
@@ -69,6 +77,7 @@ enum Op {
     VecTruncate(prop::sample::Index),
     VecRetain(u32),
     VecSort,
+    VecIterMut(u32),
     TextPush(std::string::String),
     TextPop,
     Clear(u8),
@@ -87,16 +96,22 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (index(), any::<u64>()).prop_map(|(i, v)| ListSplitAppend(i, v)),
         1 => (2u64..9).prop_map(ListRetain),
         1 => (index(), 0u8..4, any::<u64>()).prop_map(|(i, k, v)| ListCursor(i, k, v)),
+        1 => (1u64..9, any::<bool>()).prop_map(|(n, back)| ListIterMut(n, back)),
+        1 => prop::collection::vec(any::<u64>(), 0..4).prop_map(ListFrom),
         1 => any::<u64>().prop_map(ForwardPushBack),
         1 => any::<u64>().prop_map(ForwardPushFront),
         1 => Just(ForwardPop),
         1 => (2u64..9).prop_map(ForwardRetain),
         1 => prop::collection::vec(any::<u64>(), 0..4).prop_map(ForwardAppend),
         1 => (index(), any::<bool>(), any::<u64>()).prop_map(|(i, k, v)| ForwardCursor(i, k, v)),
+        1 => any::<u64>().prop_map(ForwardIterMut),
         4 => (key(), any::<u64>()).prop_map(|(k, v)| TreeInsert(k, v)),
         4 => key().prop_map(TreeRemove),
         1 => (key(), any::<u64>()).prop_map(|(k, v)| TreeGetMut(k, v)),
         1 => any::<bool>().prop_map(TreePop),
+        4 => (key(), 0u8..6, any::<u64>()).prop_map(|(k, kind, v)| TreeEntry(k, kind, v)),
+        1 => (any::<bool>(), any::<bool>(), any::<u64>()).prop_map(|(last, remove, v)| TreeEdge(last, remove, v)),
+        1 => (key(), 0u16..300, any::<u64>()).prop_map(|(k, n, v)| TreeIterMut(k, n, v)),
         1 => (2u16..9).prop_map(TreeRetain),
         2 => (key(), 1u16..120).prop_map(|(k, n)| TreeFill(k, n)),
         2 => (word(), any::<u32>()).prop_map(|(k, v)| WordInsert(k, v)),
@@ -104,6 +119,8 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (key(), any::<u64>()).prop_map(|(k, v)| HashInsert(k, v)),
         4 => key().prop_map(HashRemove),
         1 => (key(), any::<u64>()).prop_map(|(k, v)| HashGetMut(k, v)),
+        4 => (key(), 0u8..6, any::<u64>()).prop_map(|(k, kind, v)| HashEntry(k, kind, v)),
+        1 => any::<u64>().prop_map(HashIterMut),
         1 => (2u16..9).prop_map(HashRetain),
         2 => (key(), 1u16..120).prop_map(|(k, n)| HashFill(k, n)),
         3 => any::<u32>().prop_map(VecPush),
@@ -114,6 +131,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => index().prop_map(VecTruncate),
         1 => (2u32..9).prop_map(VecRetain),
         1 => Just(VecSort),
+        1 => any::<u32>().prop_map(VecIterMut),
         1 => "[a-zö€]{0,12}".prop_map(TextPush),
         1 => Just(TextPop),
         1 => (0u8..24).prop_map(Clear),
@@ -187,6 +205,33 @@ fn apply(tx: &mut Tx<'_>, all: All, model: &mut Model, op: Op) -> cenote::Result
             }
             model.list = values.into_iter().collect();
         }
+        Op::ListIterMut(n, back) => {
+            let mut change = |v: &mut u64| *v = v.wrapping_mul(n);
+            match back {
+                true => all.list.iter_mut(tx)?.rev().step_by(2).for_each(&mut change),
+                false => all.list.iter_mut(tx)?.for_each(&mut change),
+            }
+            match back {
+                true => model.list.iter_mut().rev().step_by(2).for_each(&mut change),
+                false => model.list.iter_mut().for_each(&mut change),
+            }
+            if model.list.len() > 1 {
+                let mut both = all.list.iter_mut(tx)?;
+                assert_eq!(both.len(), model.list.len());
+                let (first, last) = (both.next().expect("two"), both.next_back().expect("two"));
+                std::mem::swap(first, last);
+                let mut both = model.list.iter_mut();
+                let (first, last) = (both.next().expect("two"), both.next_back().expect("two"));
+                std::mem::swap(first, last);
+            }
+        }
+        Op::ListFrom(values) => {
+            let other = List::from_iter(tx, values.iter().copied())?;
+            assert!(other.iter(tx)?.eq(&values));
+            all.list.append(tx, other)?;
+            model.list.extend(values);
+            other.destroy(tx)?;
+        }
         Op::ForwardPushBack(v) => {
             all.forward.push_back(tx, v)?;
             model.forward.push_back(v);
@@ -222,6 +267,10 @@ fn apply(tx: &mut Tx<'_>, all: All, model: &mut Model, op: Op) -> cenote::Result
                 assert_eq!(cursor.remove_next()?, model.forward.remove(at));
             }
         }
+        Op::ForwardIterMut(n) => {
+            all.forward.iter_mut(tx)?.skip(1).for_each(|v| *v ^= n);
+            model.forward.iter_mut().skip(1).for_each(|v| *v ^= n);
+        }
         Op::TreeInsert(k, v) => assert_eq!(all.tree.insert(tx, k, v)?, model.tree.insert(k, v)),
         Op::TreeRemove(k) => assert_eq!(all.tree.remove_entry(tx, &k)?, model.tree.remove_entry(&k)),
         Op::TreeGetMut(k, v) => {
@@ -234,6 +283,86 @@ fn apply(tx: &mut Tx<'_>, all: All, model: &mut Model, op: Op) -> cenote::Result
         }
         Op::TreePop(true) => assert_eq!(all.tree.pop_last(tx)?, model.tree.pop_last()),
         Op::TreePop(false) => assert_eq!(all.tree.pop_first(tx)?, model.tree.pop_first()),
+        Op::TreeEntry(k, kind, v) => match kind {
+            0 => {
+                let place = all.tree.entry(tx, k)?.or_insert(v)?;
+                let model = model.tree.entry(k).or_insert(v);
+                assert_eq!(place, model);
+                (*place, *model) = (v ^ 1, v ^ 1);
+            }
+            1 => {
+                let place = all.tree.entry(tx, k)?.and_modify(|old| *old ^= v)?.or_default()?;
+                let model = model.tree.entry(k).and_modify(|old| *old ^= v).or_default();
+                assert_eq!(place, model);
+            }
+            2 => {
+                // A value that takes the transaction to be made, and a map that changes meanwhile, even at this key.
+                let place = all.tree.entry(tx, k)?.or_try_insert_with(|tx| {
+                    all.tree.extend(tx, (k..k + 20).map(|k| (k, 2)))?;
+                    Ok(v)
+                })?;
+                if !model.tree.contains_key(&k) {
+                    model.tree.extend((k..k + 20).map(|k| (k, 2)));
+                    model.tree.insert(k, v);
+                }
+                assert_eq!(Some(&*place), model.tree.get(&k));
+            }
+            _ => match (all.tree.entry(tx, k)?, model.tree.entry(k)) {
+                (btree::Entry::Vacant(entry), std::collections::btree_map::Entry::Vacant(model)) => {
+                    assert_eq!(entry.key(), model.key());
+                    match kind {
+                        3 => assert_eq!(entry.into_key(), k),
+                        _ => {
+                            assert_eq!(*entry.insert(v)?, v);
+                            model.insert(v);
+                        }
+                    }
+                }
+                (
+                    btree::Entry::Occupied(mut entry),
+                    std::collections::btree_map::Entry::Occupied(mut model),
+                ) => {
+                    assert_eq!((entry.key(), entry.get()), (model.key(), model.get()));
+                    match kind {
+                        3 => assert_eq!(entry.insert(v)?, model.insert(v)),
+                        4 => assert_eq!(entry.remove_entry()?, model.remove_entry()),
+                        _ => {
+                            *entry.get_mut()? = v;
+                            assert_eq!(entry.remove()?, v);
+                            model.remove();
+                        }
+                    }
+                }
+                (entry, model) => panic!("{entry:?} and {model:?}"),
+            },
+        },
+        Op::TreeEdge(last, remove, v) => {
+            let entry = if last { all.tree.last_entry(tx)? } else { all.tree.first_entry(tx)? };
+            let edge = if last { model.tree.last_entry() } else { model.tree.first_entry() };
+            match (entry, edge) {
+                (Some(entry), Some(model)) if remove => {
+                    assert_eq!(entry.remove_entry()?, model.remove_entry())
+                }
+                (Some(entry), Some(model)) => {
+                    *entry.into_mut()? = v;
+                    *model.into_mut() = v;
+                }
+                (entry, model) => assert!(entry.is_none() && model.is_none()),
+            }
+        }
+        Op::TreeIterMut(from, n, v) => {
+            let change = |(k, value): (&u16, &mut u64)| *value = value.wrapping_add(v ^ u64::from(*k));
+            all.tree.range_mut(tx, from..from + n)?.for_each(change);
+            model.tree.range_mut(from..from + n).for_each(change);
+            all.tree.range_mut(tx, ..=from)?.take(9).for_each(change);
+            model.tree.range_mut(..=from).take(9).for_each(change);
+            let values = all.tree.values_mut(tx)?;
+            assert_eq!(values.len(), model.tree.len());
+            // All of them at once: no two are one.
+            let values: StdVec<&mut u64> = values.collect();
+            values.into_iter().zip(0..).for_each(|(value, i)| *value = value.wrapping_add(i));
+            model.tree.values_mut().zip(0..).for_each(|(value, i)| *value = value.wrapping_add(i));
+        }
         Op::TreeRetain(n) => {
             all.tree.retain(tx, |k, _| k % n != 0)?;
             model.tree.retain(|k, _| k % n != 0);
@@ -256,6 +385,67 @@ fn apply(tx: &mut Tx<'_>, all: All, model: &mut Model, op: Op) -> cenote::Result
                 *place = v;
                 model.hash.insert(k, v);
             }
+        }
+        Op::HashEntry(k, kind, v) => match kind {
+            0 => {
+                let place = all.hash.entry(tx, k)?.or_insert(v)?;
+                let model = model.hash.entry(k).or_insert(v);
+                assert_eq!(place, model);
+                (*place, *model) = (v ^ 1, v ^ 1);
+            }
+            1 => {
+                let place = all.hash.entry(tx, k)?.and_modify(|old| *old ^= v)?.or_default()?;
+                let model = model.hash.entry(k).and_modify(|old| *old ^= v).or_default();
+                assert_eq!(place, model);
+            }
+            2 => {
+                // A value that takes the transaction to be made, and a map that changes meanwhile, even at this key.
+                let place = all.hash.entry(tx, k)?.or_try_insert_with(|tx| {
+                    all.hash.extend(tx, (k..k + 20).map(|k| (k, 2)))?;
+                    Ok(v)
+                })?;
+                if !model.hash.contains_key(&k) {
+                    model.hash.extend((k..k + 20).map(|k| (k, 2)));
+                    model.hash.insert(k, v);
+                }
+                assert_eq!(Some(&*place), model.hash.get(&k));
+            }
+            _ => match (all.hash.entry(tx, k)?, model.hash.entry(k)) {
+                (hash::Entry::Vacant(entry), std::collections::hash_map::Entry::Vacant(model)) => {
+                    assert_eq!(entry.key(), model.key());
+                    match kind {
+                        3 => assert_eq!(entry.into_key(), k),
+                        _ => {
+                            assert_eq!(*entry.insert(v)?, v);
+                            model.insert(v);
+                        }
+                    }
+                }
+                (
+                    hash::Entry::Occupied(mut entry),
+                    std::collections::hash_map::Entry::Occupied(mut model),
+                ) => {
+                    assert_eq!((entry.key(), entry.get()), (model.key(), model.get()));
+                    match kind {
+                        3 => assert_eq!(entry.insert(v)?, model.insert(v)),
+                        4 => assert_eq!(entry.remove_entry()?, model.remove_entry()),
+                        _ => {
+                            *entry.get_mut()? = v;
+                            assert_eq!(entry.remove()?, v);
+                            model.remove();
+                        }
+                    }
+                }
+                (entry, model) => panic!("{entry:?} and {model:?}"),
+            },
+        },
+        Op::HashIterMut(v) => {
+            let entries = all.hash.iter_mut(tx)?;
+            assert_eq!(entries.len(), model.hash.len());
+            let entries: StdVec<(&u16, &mut u64)> = entries.collect();
+            entries.into_iter().for_each(|(k, value)| *value = value.wrapping_add(v ^ u64::from(*k)));
+            model.hash.iter_mut().for_each(|(k, value)| *value = value.wrapping_add(v ^ u64::from(*k)));
+            assert_eq!(all.hash.values_mut(tx)?.count(), model.hash.len());
         }
         Op::HashRetain(n) => {
             all.hash.retain(tx, |k, _| k % n != 0)?;
@@ -303,6 +493,12 @@ fn apply(tx: &mut Tx<'_>, all: All, model: &mut Model, op: Op) -> cenote::Result
         Op::VecSort => {
             all.vec.as_mut_slice(tx)?.sort_unstable();
             model.vec.sort_unstable();
+        }
+        Op::VecIterMut(v) => {
+            all.vec.iter_mut(tx)?.rev().step_by(3).for_each(|value| *value ^= v);
+            model.vec.iter_mut().rev().step_by(3).for_each(|value| *value ^= v);
+            let ends = [all.vec.first_mut(tx)?.copied(), all.vec.last_mut(tx)?.copied()];
+            assert_eq!(ends, [model.vec.first().copied(), model.vec.last().copied()]);
         }
         Op::TextPush(text) => {
             all.text.push_str(tx, &text)?;

@@ -27,9 +27,38 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
         // SAFETY: a live header, whose links lead to live nodes in a pool that is held. What is written was logged, or is fresh.
         unsafe {
             let Some(path) = Path::find::<K>(&header, &key) else {
+                return self.add(tx, &header, None, Entry { key, value }).map(|_| None);
+            };
+            match path.leaf.as_ref().search::<K>(&key) {
+                Ok(at) => {
+                    let place = &raw mut (*Slots::place(place!(path.leaf, entries), at)).value;
+                    log(tx, &[range(place)])?;
+                    Ok(Some(place.replace(value)))
+                }
+                Err(at) => self.add(tx, &header, Some((&path, at)), Entry { key, value }).map(|_| None),
+            }
+        }
+    }
+
+    /// Adds an entry whose key is not there: at a position of the leaf at the end of a path, or, if there is no leaf, in the first one. Returns its place. None of the caller's
+    /// code runs.
+    ///
+    /// # Safety
+    /// `header` is what the live header says, the path leads through its nodes, and the position is at most the leaf's length.
+    #[inline]
+    pub(super) unsafe fn add(
+        self,
+        tx: &mut Tx<'_>,
+        header: &BTreeHeader<K, V>,
+        to: Option<(&Path<K, V>, usize)>,
+        entry: Entry<K, V>,
+    ) -> Result<*mut Entry<K, V>> {
+        // SAFETY: live nodes in a pool that is held, by contract. What is written was logged, or is fresh.
+        unsafe {
+            let Some((path, at)) = to else {
                 let leaf = tx.alloc_near(self.header, Leaf::new())?;
                 log_with(tx, leaf, &[range(self.header.as_ptr())])?;
-                Slots::push(place!(leaf, entries), Entry { key, value });
+                let place = Slots::push(place!(leaf, entries), entry);
                 let (root_leaf, first, last) = (Some(leaf), Some(leaf), Some(leaf));
                 self.header.as_ptr().write(BTreeHeader {
                     len: 1,
@@ -38,26 +67,33 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
                     last,
                     ..BTreeHeader::EMPTY
                 });
-                return Ok(None);
+                return Ok(place);
             };
             let leaf = path.leaf;
-            let entries = place!(leaf, entries);
-            match leaf.as_ref().search::<K>(&key) {
-                Ok(at) => {
-                    let place = &raw mut (*Slots::place(entries, at)).value;
-                    log(tx, &[range(place)])?;
-                    Ok(Some(place.replace(value)))
-                }
-                Err(at) if leaf.as_ref().len() < CAPACITY => {
-                    let [slot, permutation] = Slots::insert_ranges(entries);
-                    log(tx, &[slot, permutation, range(place!(self.header, len))])?;
-                    Slots::insert(entries, at, Entry { key, value });
-                    (*self.header.as_ptr()).len += 1;
-                    Ok(None)
-                }
-                Err(at) => self.split(tx, &header, &path, at, Entry { key, value }).map(|()| None),
+            if leaf.as_ref().len() == CAPACITY {
+                return self.split(tx, header, path, at, entry);
             }
+            let entries = place!(leaf, entries);
+            let [slot, permutation] = Slots::insert_ranges(entries);
+            log(tx, &[slot, permutation, range(place!(self.header, len))])?;
+            let place = Slots::insert(entries, at, entry);
+            (*self.header.as_ptr()).len += 1;
+            Ok(place)
         }
+    }
+
+    /// A map with what the iterator yields, in the transaction's first pool. Of entries with one key the last counts.
+    ///
+    /// # Errors
+    /// As [`BTreeMap::insert`]; then there is no map.
+    pub fn from_iter(tx: &mut Tx<'_>, entries: impl IntoIterator<Item = (K, V)>) -> Result<Self> {
+        let this = Self::new(tx)?;
+        if let Err(error) = this.extend(tx, entries) {
+            // A log that is full may refuse this as well: then its blocks are leaks, if the transaction commits all the same.
+            let _ = this.destroy(tx);
+            return Err(error);
+        }
+        Ok(this)
     }
 
     /// Adds what the iterator yields, one entry after the other.
@@ -68,7 +104,7 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
         entries.into_iter().try_for_each(|(key, value)| self.insert(tx, key, value).map(drop))
     }
 
-    /// Inserts at position `at` of the full leaf at the end of the path.
+    /// Inserts at position `at` of the full leaf at the end of the path, and returns the entry's place.
     ///
     /// # Safety
     /// `header` is what the live header says, and the path leads through its nodes.
@@ -80,7 +116,7 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
         path: &Path<K, V>,
         at: usize,
         entry: Entry<K, V>,
-    ) -> Result<()> {
+    ) -> Result<*mut Entry<K, V>> {
         let leaf = path.leaf;
         // SAFETY: live nodes; fresh ones are written freely, others after they were logged. Between the first write and the last nothing fails.
         unsafe {
@@ -136,7 +172,7 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
             }
 
             // 3. The leaf.
-            split_slots(
+            let place = split_slots(
                 place!(leaf, entries),
                 place!(right, entries),
                 at,
@@ -165,7 +201,9 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
                 branch = Branch { key, child: Some(split.right.cast()) };
             }
             match (parent, root) {
-                (Some((parent, at)), _) => Slots::insert(branches!(parent), at, branch),
+                (Some((parent, at)), _) => {
+                    Slots::insert(branches!(parent), at, branch);
+                }
                 (None, Some(root)) => {
                     Slots::push(branches!(root), branch);
                     (*header).height += 1;
@@ -174,26 +212,28 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
                 }
                 (None, None) => unreachable!("without a parent there is a new root"),
             }
+            Ok(place)
         }
-        Ok(())
     }
 }
 
-/// Inserts `entry` at position `at` of a full node, of which the first `keep` entries, the new one counted, stay, and the others go to the empty node `right`.
+/// Inserts `entry` at position `at` of a full node, of which the first `keep` entries, the new one counted, stay, and the others go to the empty node `right`. Returns its place.
 ///
 /// # Safety
 /// Both are live and logged or fresh; where `keep` is 15 and `at` too, `left` need not be, since it is not written.
-unsafe fn split_slots<S>(left: *mut Slots<S>, right: *mut Slots<S>, at: usize, entry: S, keep: usize) {
+unsafe fn split_slots<S>(
+    left: *mut Slots<S>,
+    right: *mut Slots<S>,
+    at: usize,
+    entry: S,
+    keep: usize,
+) -> *mut S {
     // SAFETY: positions below the length of a full node; `right` gets at most 15.
     unsafe {
         let stay = if at < keep { keep - 1 } else { keep };
         for _ in stay..CAPACITY {
             Slots::push(right, Slots::remove(left, stay));
         }
-        if at < keep {
-            Slots::insert(left, at, entry);
-        } else {
-            Slots::insert(right, at - keep, entry);
-        }
+        if at < keep { Slots::insert(left, at, entry) } else { Slots::insert(right, at - keep, entry) }
     }
 }

@@ -125,7 +125,15 @@ unsafe fn position<'r, K: Borrow<Q>, V, Q: Ord + ?Sized>(
     Some(Position { leaf, index })
 }
 
+/// A leaf and an index in it.
+type End<'r, K, V> = (&'r Leaf<K, V>, usize);
+
 impl<'r, K, V> Range<'r, K, V> {
+    /// Where the range begins and where it ends; `None` if there is nothing in it.
+    pub(super) fn ends(&self) -> Option<(End<'r, K, V>, End<'r, K, V>)> {
+        self.ends.map(|(front, back)| ((front.leaf, front.index), (back.leaf, back.index)))
+    }
+
     /// The next entry.
     #[inline]
     fn step(&mut self) -> Option<&'r Entry<K, V>> {
@@ -203,7 +211,7 @@ impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for Range<'_, K, V> {
 
 /// All entries of a [`BTreeMap`], by rising key.
 pub struct Iter<'r, K, V> {
-    range: Range<'r, K, V>,
+    pub(super) range: Range<'r, K, V>,
     remaining: usize,
 }
 

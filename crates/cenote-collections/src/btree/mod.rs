@@ -10,18 +10,22 @@
 //! * [`insert`](BTreeMap::insert) (`insert`) splits full nodes; an entry behind all others starts a leaf of its own, so that ascending keys fill leaves.
 //! * [`remove`](BTreeMap::remove) (`remove`) merges a node that falls below 4 entries with a neighbour, or, if both do not fit into one, evens them out.
 
+mod entry;
 mod insert;
 mod iter;
+mod iter_mut;
 mod node;
 mod remove;
 
+pub use entry::{Entry, OccupiedEntry, VacantEntry};
 pub use iter::{Iter, Keys, Range, Values};
+pub use iter_mut::{IterMut, RangeMut, ValuesMut};
 
 use crate::shared::{DESTROYED, Header, log, open, range};
 use cenote::persist::Persist;
 use cenote::{Error, Ptr, Reader, Result, Tx};
 use core::borrow::Borrow;
-use node::{Child, Entry, Inner, Leaf, Slots};
+use node::{Child, Inner, Leaf, Slots};
 
 /// Levels of inner nodes at most: a node has two children at least, and but for those along the right edge many more.
 const HEIGHT_MAX: usize = 24;
@@ -202,7 +206,11 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
 
     /// The entry of a key.
     #[inline]
-    fn find<'r, Q: Ord + ?Sized>(self, reader: &'r impl Reader, key: &Q) -> Result<Option<&'r Entry<K, V>>>
+    fn find<'r, Q: Ord + ?Sized>(
+        self,
+        reader: &'r impl Reader,
+        key: &Q,
+    ) -> Result<Option<&'r node::Entry<K, V>>>
     where
         K: Borrow<Q>,
     {
@@ -262,7 +270,7 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
         let leaf_entry = core::ptr::from_ref(entry).addr();
         // SAFETY: the entry just found, of a live leaf in a pool that is held; logged first, and the transaction is borrowed exclusively.
         unsafe {
-            let entry = core::ptr::with_exposed_provenance_mut::<Entry<K, V>>(leaf_entry);
+            let entry = core::ptr::with_exposed_provenance_mut::<node::Entry<K, V>>(leaf_entry);
             let value = &raw mut (*entry).value;
             log(tx, &[range(value)])?;
             Ok(Some(&mut *value))

@@ -102,17 +102,19 @@ impl<S> Slots<S> {
         unsafe { [range(Self::place(this, (*this).permutation.len())), range(&raw mut (*this).permutation)] }
     }
 
-    /// Puts an entry at position `at`.
+    /// Puts an entry at position `at`, and returns its place, where it stays until it is taken out.
     ///
     /// # Safety
     /// `this` is live, logged or fresh, and not full; `at` is at most its length.
     #[inline]
-    pub(crate) unsafe fn insert(this: *mut Self, at: usize, entry: S) {
+    pub(crate) unsafe fn insert(this: *mut Self, at: usize, entry: S) -> *mut S {
         // SAFETY: an unused slot of a live node.
         unsafe {
             let (permutation, slot) = (*this).permutation.insert(at);
-            (&raw mut (*this).slots).cast::<S>().add(slot).write(entry);
+            let place = (&raw mut (*this).slots).cast::<S>().add(slot);
+            place.write(entry);
             (*this).permutation = permutation;
+            place
         }
     }
 
@@ -120,9 +122,9 @@ impl<S> Slots<S> {
     ///
     /// # Safety
     /// As [`Slots::insert`].
-    pub(crate) unsafe fn push(this: *mut Self, entry: S) {
+    pub(crate) unsafe fn push(this: *mut Self, entry: S) -> *mut S {
         // SAFETY: passed on.
-        unsafe { Self::insert(this, (*this).permutation.len(), entry) };
+        unsafe { Self::insert(this, (*this).permutation.len(), entry) }
     }
 
     /// What [`Slots::remove`] will write.

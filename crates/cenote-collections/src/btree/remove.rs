@@ -172,7 +172,7 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
     ///
     /// # Safety
     /// `header` is what the live header says, the path leads through its nodes, and `at` is less than the leaf's length.
-    unsafe fn take_out(
+    pub(super) unsafe fn take_out(
         self,
         tx: &mut Tx<'_>,
         header: &BTreeHeader<K, V>,

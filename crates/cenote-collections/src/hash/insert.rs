@@ -27,9 +27,12 @@ enum Target<K, V> {
     Slot(Ptr<Page<K, V>>, usize),
     /// A fresh page, in front of those that this link leads to.
     Page(Ptr<Page<K, V>>, *mut Option<Ptr<Page<K, V>>>),
-    /// The new bucket; it is there already.
-    Done,
+    /// The new bucket; it is there already, at this place.
+    Done(*mut Entry<K, V>),
 }
+
+/// The first page of a new bucket, and the place of the entry that was put there last.
+type Built<K, V> = (Option<Ptr<Page<K, V>>>, *mut Entry<K, V>);
 
 /// How the new bucket gets into the tree.
 struct Grown<K, V> {
@@ -58,29 +61,46 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
     pub fn insert(self, tx: &mut Tx<'_>, key: K, value: V) -> Result<Option<V>> {
         let header = *open(tx, self.header)?;
         let hash = header.hash(&key);
-        let entry = Entry { key, value };
-        // SAFETY: a live header, whose links lead to live blocks of a pool that is held. What is written was logged, or is fresh.
+        // SAFETY: a live header, whose links lead to live blocks of a pool that is held; logged before it is written.
         unsafe {
-            if let Some((page, slot)) = header.find::<K>(hash, &entry.key) {
+            if let Some((page, slot)) = header.find::<K>(hash, &key) {
                 let place = &raw mut (*Page::place(page, slot)).value;
                 log(tx, &[range(place)])?;
-                return Ok(Some(place.replace(entry.value)));
+                return Ok(Some(place.replace(value)));
             }
+            self.add(tx, &header, hash, Entry { key, value }).map(|_| None)
+        }
+    }
+
+    /// Adds an entry whose key is not there, and returns its place.
+    ///
+    /// # Safety
+    /// `header` is what the live header says, and `hash` what it makes of the key.
+    #[inline]
+    pub(super) unsafe fn add(
+        self,
+        tx: &mut Tx<'_>,
+        header: &HashHeader<K, V>,
+        hash: u64,
+        entry: Entry<K, V>,
+    ) -> Result<*mut Entry<K, V>> {
+        // SAFETY: live blocks of a pool that is held, by contract. What is written was logged, or is fresh.
+        unsafe {
             if (header.len + 1) * 2 > header.buckets * SLOTS as u64 && header.root().is_some() {
-                self.insert_and_split(tx, &header, hash, entry)?;
-                return Ok(None);
+                return self.insert_and_split(tx, header, hash, entry);
             }
             let len = place!(self.header, len);
-            match header.link(bucket_of(hash, header.buckets)) {
+            let place = match header.link(bucket_of(hash, header.buckets)) {
                 Some(link) => match unused(*link) {
                     Some((page, slot)) => {
                         log(tx, &[range(Page::place(page, slot)), range(place!(page, tags)), range(len)])?;
-                        Page::put(page, slot, Tags::of(hash), entry);
+                        Page::put(page, slot, Tags::of(hash), entry)
                     }
                     None => {
                         let page = self.fresh_page(tx, *link, hash, entry)?;
                         log_with(tx, page, &[range(link), range(len)])?;
                         *link = Some(page);
+                        Page::place(page, 0)
                     }
                 },
                 None => {
@@ -91,11 +111,26 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
                     let segment = tx.alloc_near(self.header, Segment { pages })?;
                     log(tx, &[range(self.header.as_ptr())])?;
                     (*self.header.as_ptr()).segment = Some(segment);
+                    Page::place(page, 0)
                 }
-            }
+            };
             *len += 1;
+            Ok(place)
         }
-        Ok(None)
+    }
+
+    /// A map with what the iterator yields, in the transaction's first pool. Of entries with one key the last counts.
+    ///
+    /// # Errors
+    /// As [`HashMap::insert`]; then there is no map.
+    pub fn from_iter(tx: &mut Tx<'_>, entries: impl IntoIterator<Item = (K, V)>) -> Result<Self> {
+        let this = Self::new(tx)?;
+        if let Err(error) = this.extend(tx, entries) {
+            // A log that is full may refuse this as well: then its blocks are leaks, if the transaction commits all the same.
+            let _ = this.destroy(tx);
+            return Err(error);
+        }
+        Ok(this)
     }
 
     /// Adds what the iterator yields, one entry after the other.
@@ -125,7 +160,7 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
         }
     }
 
-    /// Inserts an entry whose key is not there, and splits one bucket.
+    /// Inserts an entry whose key is not there, splits one bucket, and returns the entry's place.
     ///
     /// # Safety
     /// `header` is what the live header says; the map has its first segment.
@@ -135,7 +170,7 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
         header: &HashHeader<K, V>,
         hash: u64,
         entry: Entry<K, V>,
-    ) -> Result<()> {
+    ) -> Result<*mut Entry<K, V>> {
         // SAFETY: live blocks of a pool that is held. What is written was logged, or is fresh; between the first write and the last nothing fails.
         unsafe {
             // 1. What moves. The caller's `Hash` runs here for the last time.
@@ -145,10 +180,11 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
             // 2. Fresh blocks.
             let mut entry = Some(entry);
             let newcomer = if home == split.bucket { entry.take() } else { None };
-            let first = self.build_bucket(tx, &split, newcomer.map(|entry| (Tags::of(hash), entry)))?;
+            let (first, last_put) =
+                self.build_bucket(tx, &split, newcomer.map(|entry| (Tags::of(hash), entry)))?;
             let grown = Grown { first, attach: self.build_link(tx, header, split.bucket, first)? };
             let target = match &entry {
-                None => Target::Done,
+                None => Target::Done(last_put),
                 Some(_) => match self.find_target(header, &split, home) {
                     Some((page, slot)) => Target::Slot(page, slot),
                     None => {
@@ -175,7 +211,7 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
                     ranges.extend([range(Page::place(page, slot)), range(place!(page, tags))]);
                 }
                 Target::Page(_, link) => ranges.push(range(link)),
-                Target::Done => {}
+                Target::Done(_) => {}
             }
             match grown.attach {
                 Attach::Segment(link) => ranges.push(range(link)),
@@ -192,16 +228,15 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
                 }
                 (*page.as_ptr()).tags = page.as_ref().tags.without(moved);
             }
-            if let Some(entry) = entry {
-                match target {
-                    Target::Slot(page, slot) => Page::put(page, slot, Tags::of(hash), entry),
-                    Target::Page(page, link) => {
-                        Page::put(page, 0, Tags::of(hash), entry);
-                        *link = Some(page);
-                    }
-                    Target::Done => {}
+            let place = match (target, entry) {
+                (Target::Slot(page, slot), Some(entry)) => Page::put(page, slot, Tags::of(hash), entry),
+                (Target::Page(page, link), Some(entry)) => {
+                    *link = Some(page);
+                    Page::put(page, 0, Tags::of(hash), entry)
                 }
-            }
+                (Target::Done(place), _) => place,
+                (_, None) => unreachable!("an entry that is in the new bucket has no other target"),
+            };
             let header = &mut *self.header.as_ptr();
             match grown.attach {
                 Attach::Segment(link) => *link = grown.first,
@@ -214,11 +249,11 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
             }
             header.buckets += 1;
             header.len += 1;
+            Ok(place)
         }
-        Ok(())
     }
 
-    /// The pages of the new bucket: copies of what moves, and the new entry if it belongs there.
+    /// The pages of the new bucket: copies of what moves, and behind them the new entry if it belongs there.
     ///
     /// # Safety
     /// The split is of this map.
@@ -227,8 +262,9 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
         tx: &mut Tx<'_>,
         split: &Split<K, V>,
         newcomer: Option<(u8, Entry<K, V>)>,
-    ) -> Result<Option<Ptr<Page<K, V>>>> {
+    ) -> Result<Built<K, V>> {
         let mut first: Option<Ptr<Page<K, V>>> = None;
+        let mut last_put = core::ptr::null_mut();
         // SAFETY: slots in use of live pages; pages written to are fresh.
         unsafe {
             let moved = split.moves.iter().flat_map(|&(page, moved)| {
@@ -240,11 +276,11 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
                         Some(place) => place,
                         None => (tx.alloc_near(self.header, Page::new(first))?, 0),
                     };
-                Page::put(page, slot, tag, entry);
+                last_put = Page::put(page, slot, tag, entry);
                 first = Some(page);
             }
         }
-        Ok(first)
+        Ok((first, last_put))
     }
 
     /// Where the new bucket will be linked: fresh segment and directories, if it is the first below them.

@@ -7,26 +7,31 @@
 //! Linear hashing (Litwin, VLDB 1980): with `n` buckets, `n` between 2^k and 2^(k+1), a hash belongs to the bucket of its lowest `k + 1` bits, or, where there is no such
 //! bucket yet, of its lowest `k`. The map grows by splitting bucket `n - 2^k` into itself and bucket `n`, whenever there are more than 3.5 entries a bucket. So no
 //! insertion moves more than one bucket's entries, no lookup looks into two tables, and, as buckets hang in a tree of fan-out 128 that grows at its end, no table is ever
-//! copied or zeroed as a whole: the longest pause is a split, a segment of 1 KiB and a directory of 1 KiB for each level.
+//! copied or zeroed as a whole: the longest pause of the map itself is a split, a segment of 1 KiB and a directory of 1 KiB for each level. (Beside it there is the
+//! pool, which takes a new superblock now and then, and seldom a new puddle: that file is made with its space taken, synced, and named in the catalog.)
 //!
 //! Invariants: there is at least one bucket (`buckets` is 1 in an empty map, whose segment need not be there yet); a segment exists for every bucket but
 //! that one; each bucket's pages form a chain that ends. Where an entry lies depends on the hash that `Hash` gave when it was
 //! inserted or last moved; an entry that `Hash` has told lies about is not found, and that is all.
 
+mod entry;
 mod insert;
 mod iter;
+mod iter_mut;
 mod page;
 mod remove;
 mod sip;
 
+pub use entry::{Entry, OccupiedEntry, VacantEntry};
 pub use iter::{Iter, Keys, Values};
+pub use iter_mut::{IterMut, ValuesMut};
 
 use crate::shared::{DESTROYED, Header, log, open, range};
 use cenote::persist::Persist;
 use cenote::{Ptr, Reader, Result, Tx};
 use core::borrow::Borrow;
 use core::hash::{BuildHasher, Hash, Hasher};
-use page::{Directory, Entry, FAN_OUT, FAN_OUT_BITS, Page, Segment, Tags};
+use page::{Directory, FAN_OUT, FAN_OUT_BITS, Page, Segment, Tags};
 use sip::Sip13;
 
 #[repr(C)]
@@ -221,7 +226,7 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
         self,
         reader: &'r impl Reader,
         key: &Q,
-    ) -> Result<Option<&'r Entry<K, V>>>
+    ) -> Result<Option<&'r page::Entry<K, V>>>
     where
         K: Borrow<Q>,
     {

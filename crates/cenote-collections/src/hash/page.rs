@@ -166,16 +166,18 @@ impl<K, V> Page<K, V> {
         unsafe { &*self.slots.as_ptr().cast::<Entry<K, V>>().add(slot) }
     }
 
-    /// Puts an entry into an unused slot.
+    /// Puts an entry into an unused slot, and returns its place.
     ///
     /// # Safety
     /// `this` is live, logged or fresh; `slot` is less than 7.
     #[inline]
-    pub(crate) unsafe fn put(this: Ptr<Self>, slot: usize, tag: u8, entry: Entry<K, V>) {
+    pub(crate) unsafe fn put(this: Ptr<Self>, slot: usize, tag: u8, entry: Entry<K, V>) -> *mut Entry<K, V> {
         // SAFETY: a slot of a live page.
         unsafe {
-            Self::place(this, slot).write(entry);
+            let place = Self::place(this, slot);
+            place.write(entry);
             (*this.as_ptr()).tags = (*this.as_ptr()).tags.with(slot, tag);
+            place
         }
     }
 

@@ -1,7 +1,7 @@
 //! Removal: one slot and the tags. A page that gets empty leaves a chain of several; the number of buckets stays.
 
 use super::page::{Entry, Page, Set};
-use super::{HashMap, bucket_of};
+use super::{HashHeader, HashMap, bucket_of};
 use crate::shared::{log, open, range};
 use cenote::persist::Persist;
 use cenote::{Ptr, Result, Tx};
@@ -30,12 +30,34 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
     {
         let header = *open(tx, self.header)?;
         let hash = header.hash(key);
-        // SAFETY: a live header, whose links lead to live pages of a pool that is held; what is written was logged. A freed page stays as it is until commit, and
-        // nothing leads to it after the write.
+        // SAFETY: a live header; a key that is found is in a slot in use, of the bucket of its hash.
         unsafe {
-            let Some((page, slot)) = header.find(hash, key) else { return Ok(None) };
+            match header.find(hash, key) {
+                Some((page, slot)) => self.take_out(tx, &header, hash, page, slot).map(Some),
+                None => Ok(None),
+            }
+        }
+    }
+
+    /// Takes the entry in a slot out.
+    ///
+    /// # Safety
+    /// `header` is what the live header says; the slot is in use, on a page of the bucket of `hash`.
+    pub(super) unsafe fn take_out(
+        self,
+        tx: &mut Tx<'_>,
+        header: &HashHeader<K, V>,
+        hash: u64,
+        page: Ptr<Page<K, V>>,
+        slot: usize,
+    ) -> Result<(K, V)> {
+        // SAFETY: live blocks of a pool that is held, by contract; what is written was logged. A freed page stays as it is until commit, and nothing leads to it after
+        // the write.
+        unsafe {
             let len = range(place!(self.header, len));
-            let Some(first) = header.link(bucket_of(hash, header.buckets)) else { return Ok(None) };
+            let Some(first) = header.link(bucket_of(hash, header.buckets)) else {
+                unreachable!("a bucket with a page has a segment")
+            };
             let is_alone = *first == Some(page) && page.as_ref().next.is_none();
             if page.as_ref().tags.used().len() == 1 && !is_alone {
                 let mut link = first;
@@ -49,12 +71,12 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
                 *link = page.as_ref().next;
                 (*self.header.as_ptr()).len -= 1;
                 let Entry { key, value } = Page::place(page, slot).read();
-                return Ok(Some((key, value)));
+                return Ok((key, value));
             }
             log(tx, &[range(Page::place(page, slot)), range(place!(page, tags)), len])?;
             (*self.header.as_ptr()).len -= 1;
             let Entry { key, value } = Page::take(page, slot);
-            Ok(Some((key, value)))
+            Ok((key, value))
         }
     }
 
