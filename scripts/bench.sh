@@ -9,7 +9,8 @@ if [ ! -d crates/cenote-bench ]; then
 fi
 rows=$(mktemp)
 trap 'rm -f "$rows"' EXIT
-for figure in "${@:-puddles-table3}"; do
+[ $# -gt 0 ] || set -- puddles-table3 allocators steady open-after-kill
+for figure in "$@"; do
     cargo run --release -p cenote-bench -- "$figure" --quick --json "$rows" </dev/null
     for key in figure row system level threads unit median min max runs; do
         grep -q "\"$key\"" "$rows" || { echo "error: $figure: no key \"$key\" in the rows" >&2; exit 1; }

@@ -44,6 +44,7 @@ struct bench_root {
 
 struct peer {
 	PMEMobjpool *pool;
+	uint64_t uuid_lo;
 	struct bench_line *lines;
 	TOID(struct bench_root) root;
 };
@@ -64,6 +65,7 @@ struct peer *peer_open(const char *path, uint64_t size)
 	}
 	/* The root object begins 16 bytes after a line: go to the next one. */
 	PMEMoid root = pmemobj_root(peer->pool, sizeof(struct bench_root) + 64);
+	peer->uuid_lo = root.pool_uuid_lo;
 	uintptr_t at = ((uintptr_t)pmemobj_direct(root) + 63) & ~(uintptr_t)63;
 	root.off += at - (uintptr_t)pmemobj_direct(root);
 	TOID_ASSIGN(peer->root, root);
@@ -206,6 +208,22 @@ int peer_empty(struct peer *peer)
 		END
 	}
 	return 0;
+}
+
+/* Blocks for programs that keep addresses, as those of malloc: the id is made from the address without the library's search for the pool. */
+
+void *peer_block_alloc(struct peer *peer, uint64_t size)
+{
+	PMEMoid block;
+	if (pmemobj_alloc(peer->pool, &block, size, 1, NULL, NULL))
+		return NULL;
+	return (char *)peer->pool + block.off;
+}
+
+void peer_block_free(struct peer *peer, void *address)
+{
+	PMEMoid block = { peer->uuid_lo, (uint64_t)((char *)address - (char *)peer->pool) };
+	pmemobj_free(&block);
 }
 
 /* Figure 1. Blocks are kept in `blocks` so that they can be freed. */

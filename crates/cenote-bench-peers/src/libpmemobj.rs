@@ -4,7 +4,9 @@
 //! The loops are in C (`libpmemobj.c`), with the library's macros; the calls from here are one a batch. The pool is a file of
 //! 1 GiB in a temporary directory of the benchmark.
 
+use cenote_bench::Allocator;
 use cenote_bench::case::{Case, Failure, POWER, Sample, Stopwatch};
+use cenote_bench::figures::allocators::{self, prodcon};
 use cenote_bench::figures::figure1::{list_len, tree_height};
 use cenote_bench::figures::puddles_table3::{BATCH, RANGES};
 use cenote_bench::figures::{Figure, list_tail};
@@ -13,6 +15,8 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::hint::black_box;
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
+use std::sync::Arc;
+use tempfile::TempDir;
 
 /// Its name in the rows.
 pub const SYSTEM: &str = "libpmemobj";
@@ -51,6 +55,8 @@ unsafe extern "C" {
     fn peer_free_all(count: u64, blocks: *mut Oid);
     fn peer_sum_list(first: *const Oid) -> u64;
     fn peer_sum_tree(first: *const Oid) -> u64;
+    fn peer_block_alloc(peer: *mut Opaque, size: u64) -> *mut u8;
+    fn peer_block_free(peer: *mut Opaque, address: *mut u8);
 }
 
 /// Sets `PMEM_IS_PMEM_FORCE`. To be called before anything else, while the process has one thread.
@@ -62,7 +68,7 @@ pub fn force_persistent_memory() {
 /// An open pool.
 struct Peer {
     handle: *mut Opaque,
-    _directory: Box<dyn std::any::Any>,
+    _directory: TempDir,
 }
 
 impl Drop for Peer {
@@ -84,15 +90,39 @@ fn checked(result: c_int) -> Result<(), Failure> {
 
 impl Peer {
     fn open(settings: &Settings) -> Result<Rc<Self>, Failure> {
+        Self::of_size(settings, POOL_SIZE).map(Rc::new)
+    }
+
+    fn of_size(settings: &Settings, size: u64) -> Result<Self, Failure> {
         let directory = settings.temporary()?;
         let path = CString::new(directory.path().join("pool").as_os_str().as_bytes())?;
         // SAFETY: a path that ends with a zero byte.
-        let handle = unsafe { peer_open(path.as_ptr(), POOL_SIZE) };
-        if handle.is_null() {
-            Err(error())
-        } else {
-            Ok(Rc::new(Self { handle, _directory: Box::new(directory) }))
-        }
+        let handle = unsafe { peer_open(path.as_ptr(), size) };
+        if handle.is_null() { Err(error()) } else { Ok(Self { handle, _directory: directory }) }
+    }
+}
+
+/// A pool as an allocator: the calls that are atomic by themselves, without transactions.
+struct Atomic(Peer);
+
+// SAFETY: the library allows these calls from any thread; the directory is only removed when the pool is dropped.
+unsafe impl Send for Atomic {}
+// SAFETY: as above.
+unsafe impl Sync for Atomic {}
+
+// SAFETY: an object is at least `size` bytes of the pool's mapping, at a multiple of 16, until it is freed.
+unsafe impl Allocator for Atomic {
+    #[inline(always)]
+    fn alloc(&self, size: usize) -> *mut u8 {
+        // SAFETY: an open pool.
+        unsafe { peer_block_alloc(self.0.handle, size as u64) }
+    }
+
+    #[inline(always)]
+    unsafe fn free(&self, block: *mut u8) -> bool {
+        // SAFETY: a block of this pool, as the caller promises.
+        unsafe { peer_block_free(self.0.handle, block) };
+        true
     }
 }
 
@@ -105,6 +135,12 @@ pub fn cases(figure: &Figure, settings: &Settings) -> Result<Vec<Case>, Failure>
         "puddles-table3" => puddles_table3(&Peer::open(settings)?),
         "figure1" => figure1(&Peer::open(settings)?, settings),
         "list-tail" => insert(&Peer::open(settings)?),
+        "allocators" => {
+            // Room for what a scaled run of producer and consumer can have on the way, 128 bytes an object.
+            let more = settings.scale.map_or(0.0, |scale| scale * prodcon::OBJECTS as f64 * 128.0) as u64;
+            let pool = Arc::new(Atomic(Peer::of_size(settings, POOL_SIZE + more)?));
+            Ok(allocators::cases_of(&pool, SYSTEM, POWER, settings))
+        }
         _ => Ok(Vec::new()),
     }
 }

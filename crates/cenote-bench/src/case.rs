@@ -34,6 +34,52 @@ impl Sample {
     }
 }
 
+/// What the figure of a case says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Nanoseconds an operation: less is better.
+    Nanoseconds,
+    /// Million operations a second, of all threads together, under the name of what an operation is: more is better.
+    Millions(&'static str),
+}
+
+impl Unit {
+    /// Its name in rows.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nanoseconds => "ns",
+            Self::Millions(name) => name,
+        }
+    }
+
+    /// Whether a greater number is the better one.
+    #[must_use]
+    pub fn more_is_better(self) -> bool {
+        matches!(self, Self::Millions(_))
+    }
+
+    /// The figure of one run.
+    #[must_use]
+    pub fn of(self, sample: &Sample) -> f64 {
+        match self {
+            Self::Nanoseconds => sample.ns(),
+            Self::Millions(_) => 1e3 / sample.ns().max(1e-3),
+        }
+    }
+}
+
+/// How long a run of a case is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Length {
+    /// As long as the plan says.
+    Planned,
+    /// This many milliseconds at least.
+    Milliseconds(u64),
+    /// This many operations at least.
+    Operations(u64),
+}
+
 /// Times parts of a run; what happens in between (freeing what was allocated, say) does not count.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stopwatch {
@@ -105,6 +151,12 @@ pub struct Case {
     pub threads: u32,
     /// Whether the system counts its flushes and fences with `cenote-medium`.
     pub counted: bool,
+    /// What its figure says.
+    pub unit: Unit,
+    /// How long a run is.
+    pub length: Length,
+    /// Whether each run warms itself up before it looks at the clock.
+    pub warms_itself: bool,
     /// The operation.
     pub work: Work,
 }
@@ -117,7 +169,17 @@ impl Case {
         level: &'static str,
         work: impl FnMut(u64) -> Result<Sample, Failure> + 'static,
     ) -> Self {
-        Self { row, system, level, threads: 1, counted: true, work: Box::new(work) }
+        Self {
+            row,
+            system,
+            level,
+            threads: 1,
+            counted: true,
+            unit: Unit::Nanoseconds,
+            length: Length::Planned,
+            warms_itself: false,
+            work: Box::new(work),
+        }
     }
 
     /// The same, of a system whose flushes and fences nobody counts.
@@ -130,6 +192,6 @@ impl Case {
 
 impl core::fmt::Debug for Case {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "Case({} {} {})", self.row, self.system, self.level)
+        write!(f, "Case({} {} {} x{})", self.row, self.system, self.level, self.threads)
     }
 }

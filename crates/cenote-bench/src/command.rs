@@ -1,10 +1,10 @@
 //! The command line, which `cenote-bench` and `cenote-bench-peers` share.
 
 use crate::case::{Case, Failure};
-use crate::figures::{self, FIGURES, Figure};
+use crate::figures::{self, Body, FIGURES, Figure, open_after_kill};
 use crate::place::Settings;
 use crate::report;
-use crate::runner::{self, Plan};
+use crate::runner::{self, Plan, Row};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
@@ -17,11 +17,35 @@ pub struct Command {
     json: Option<PathBuf>,
     settings: Settings,
     plan: Plan,
+    filter: Filter,
+    list: bool,
+    help: bool,
+}
+
+/// Which rows are wanted: those whose names begin so.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
     row: Option<String>,
     system: Option<String>,
     level: Option<String>,
-    list: bool,
-    help: bool,
+}
+
+impl Filter {
+    /// Whether this row is wanted.
+    #[must_use]
+    pub fn admits(&self, row: &str, system: &str, level: &str) -> bool {
+        begins(row, self.row.as_deref()) && begins(system, self.system.as_deref()) && self.admits_level(level)
+    }
+
+    /// Whether rows of this level can be wanted.
+    #[must_use]
+    pub fn admits_level(&self, level: &str) -> bool {
+        begins(level, self.level.as_deref())
+    }
+}
+
+fn begins(name: &str, wanted: Option<&str>) -> bool {
+    wanted.is_none_or(|wanted| name.starts_with(wanted))
 }
 
 const OPTIONS: &str = "\
@@ -36,11 +60,22 @@ Options:
       --dir DIR    where temporary stores are made [default: /dev/shm if there]
       --runs N     runs of each case [default: 9, at least 5]
       --run-ms N   least milliseconds of a run [default: 60]; many short runs on a machine that has other work to do
+      --threads L  allocators, steady: numbers of threads, as 1,2,4 [default: 1,2 and as many as there are processors]
+      --scale X    allocators: runs of X times the paper's length, 0 < X <= 1, instead of --run-ms
+      --seconds N  steady: how long [default: 20]
+      --live-mib N steady: MiB of live blocks [default: 256]
+      --objects N  open-after-kill: objects in the pool [default: 1000000]
   -h, --help       this text
 ";
 
-/// Other systems' cases of a figure; empty if they have none.
-pub type Peers = fn(&Figure, &Settings) -> Result<Vec<Case>, Failure>;
+/// Other systems.
+#[derive(Clone, Copy, Debug)]
+pub struct Peers {
+    /// Their cases of a figure; empty if they have none.
+    pub cases: fn(&Figure, &Settings) -> Result<Vec<Case>, Failure>,
+    /// The system that ratios in a figure are to.
+    pub reference: fn(&Figure) -> &'static str,
+}
 
 impl Command {
     /// Reads the arguments after the program's name.
@@ -53,9 +88,7 @@ impl Command {
             json: None,
             settings: Settings::default(),
             plan: Plan::FULL,
-            row: None,
-            system: None,
-            level: None,
+            filter: Filter::default(),
             list: false,
             help: false,
         };
@@ -70,26 +103,30 @@ impl Command {
                     command.plan = Plan::QUICK;
                     command.settings.quick = true;
                 }
-                "--row" => command.row = Some(value()?),
-                "--system" => command.system = Some(value()?),
-                "--level" => command.level = Some(value()?),
+                "--row" => command.filter.row = Some(value()?),
+                "--system" => command.filter.system = Some(value()?),
+                "--level" => command.filter.level = Some(value()?),
                 "--json" => command.json = Some(value()?.into()),
                 "--dir" => command.settings.directory = value()?.into(),
-                "--runs" => {
+                "--runs" => runs = Some(number(&argument, &value()?, 5, 1000)? as usize),
+                "--run-ms" => run_ms = Some(number(&argument, &value()?, 1, 10_000)?),
+                "--threads" => {
                     let text = value()?;
-                    let n = text.parse().map_err(|_| format!("--runs {text}: not a number"))?;
-                    if !(5..=1000).contains(&n) {
-                        return Err(format!("--runs {n}: between 5 and 1000"));
-                    }
-                    runs = Some(n);
+                    let threads = text.split(',').map(|n| Ok(number(&argument, n, 1, 128)? as u32));
+                    command.settings.threads = threads.collect::<Result<_, String>>()?;
                 }
-                "--run-ms" => {
+                "--scale" => {
                     let text = value()?;
-                    let n = text.parse().map_err(|_| format!("--run-ms {text}: not a number"))?;
-                    if !(1..=10_000).contains(&n) {
-                        return Err(format!("--run-ms {n}: between 1 and 10000"));
+                    let scale: f64 = text.parse().map_err(|_| format!("--scale {text}: not a number"))?;
+                    if !(scale > 0.0 && scale <= 1.0) {
+                        return Err(format!("--scale {text}: above 0 and at most 1"));
                     }
-                    run_ms = Some(n);
+                    command.settings.scale = Some(scale);
+                }
+                "--seconds" => command.settings.seconds = Some(number(&argument, &value()?, 1, 1800)?),
+                "--live-mib" => command.settings.live_mib = Some(number(&argument, &value()?, 4, 1 << 20)?),
+                "--objects" => {
+                    command.settings.objects = Some(number(&argument, &value()?, 1, 100_000_000)?);
                 }
                 "-h" | "--help" => command.help = true,
                 name if name.starts_with('-') => return Err(format!("there is no option {name}")),
@@ -113,12 +150,11 @@ impl Command {
         Ok(command)
     }
 
-    /// Does what was asked for. `program` is the name for messages; `peers` adds cases of other systems, and `reference` is the one that ratios are
-    /// to.
+    /// Does what was asked for. `program` is the name for messages; `peers` adds cases of other systems, and ratios to one of them.
     ///
     /// # Errors
     /// A case that fails, or a file that cannot be written.
-    pub fn run(&self, program: &str, peers: Option<(Peers, &str)>) -> Result<(), Failure> {
+    pub fn run(&self, program: &str, peers: Option<Peers>) -> Result<(), Failure> {
         if self.help {
             print!("Usage: {program} [OPTIONS] FIGURE...\n\n{OPTIONS}");
             return Ok(());
@@ -148,38 +184,20 @@ impl Command {
     fn measure(
         &self,
         figure: &Figure,
-        peers: Option<(Peers, &str)>,
+        peers: Option<Peers>,
         json: Option<&mut BufWriter<File>>,
     ) -> Result<(), Failure> {
-        let mut cases = (figure.cases)(&self.settings)?;
-        let mut reference = None;
-        if let Some((peers, name)) = peers {
-            let others = peers(figure, &self.settings)?;
-            if others.is_empty() {
-                println!("{}: {name} has no cases of its own", figure.name);
-            } else {
-                reference = Some(name);
-            }
-            cases.extend(others);
-        }
-        cases.retain(|case| {
-            let begins = |name: &str, wanted: &Option<String>| {
-                wanted.as_ref().is_none_or(|wanted| name.starts_with(wanted.as_str()))
-            };
-            begins(case.row, &self.row)
-                && begins(case.system, &self.system)
-                && begins(case.level, &self.level)
-        });
         let out = &mut std::io::stdout();
         writeln!(out, "{} ({}); {} runs, {}", figure.name, figure.title, self.plan.runs, machine())?;
-        report::header(out, reference)?;
-        let mut failed = Ok(());
-        let rows = runner::measure(figure.name, cases, self.plan, |rows| {
-            if failed.is_ok() {
-                failed = report::table(out, rows, reference);
+        let rows = match figure.body {
+            Body::Cases(cases) => self.measure_cases(figure, cases(&self.settings)?, peers, out)?,
+            Body::Report(report) => {
+                let rows = report(&self.settings, &self.filter, self.plan.runs, out)?;
+                report::header(out, None)?;
+                report::table(out, &rows, None)?;
+                rows
             }
-        })?;
-        failed?;
+        };
         writeln!(out)?;
         if let Some(json) = json {
             for row in &rows {
@@ -188,6 +206,39 @@ impl Command {
         }
         Ok(())
     }
+
+    fn measure_cases(
+        &self,
+        figure: &Figure,
+        mut cases: Vec<Case>,
+        peers: Option<Peers>,
+        out: &mut impl Write,
+    ) -> Result<Vec<Row>, Failure> {
+        let mut reference = None;
+        if let Some(peers) = peers {
+            let others = (peers.cases)(figure, &self.settings)?;
+            if !others.is_empty() {
+                reference = Some((peers.reference)(figure));
+            }
+            cases.extend(others);
+        }
+        cases.retain(|case| self.filter.admits(case.row, case.system, case.level));
+        report::header(out, reference)?;
+        let mut failed = Ok(());
+        let rows = runner::measure(figure.name, cases, self.plan, |rows| {
+            if failed.is_ok() {
+                failed = report::table(out, rows, reference);
+            }
+        })?;
+        failed?;
+        Ok(rows)
+    }
+}
+
+/// The value of an option that is a number.
+fn number(option: &str, text: &str, least: u64, most: u64) -> Result<u64, String> {
+    let n = text.parse().map_err(|_| format!("{option} {text}: not a number"))?;
+    if (least..=most).contains(&n) { Ok(n) } else { Err(format!("{option} {n}: between {least} and {most}")) }
 }
 
 /// The processor, and how lines are flushed on it.
@@ -200,8 +251,12 @@ fn machine() -> String {
 }
 
 /// `main` of both programs: 0 if all went well, 1 if something failed, 2 if the arguments are wrong.
-pub fn main(program: &str, peers: Option<(Peers, &str)>) -> ExitCode {
-    let command = match Command::parse(std::env::args().skip(1)) {
+pub fn main(program: &str, peers: Option<Peers>) -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.first().is_some_and(|first| first == open_after_kill::CHILD) {
+        return open_after_kill::child(&arguments);
+    }
+    let command = match Command::parse(arguments) {
         Ok(command) => command,
         Err(error) => {
             eprintln!("{program}: {error}\n\nUsage: {program} [OPTIONS] FIGURE...\n\n{OPTIONS}");
@@ -227,9 +282,33 @@ mod tests {
 
     #[test]
     fn arguments_that_mean_nothing_are_refused() {
-        for text in ["", "--nothing", "no-figure", "--json", "--runs 3 figure1", "--runs x figure1"] {
+        for text in [
+            "",
+            "--nothing",
+            "no-figure",
+            "--json",
+            "--runs 3 figure1",
+            "--runs x figure1",
+            "--threads 1,x allocators",
+            "--threads 0 allocators",
+            "--scale 0 allocators",
+            "--scale NaN allocators",
+            "--scale 2 allocators",
+            "--seconds 1801 steady",
+        ] {
             assert!(parse(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn sizes_and_threads_are_set_and_rows_chosen_by_their_beginning() {
+        let line = "allocators --threads 1,3 --scale 0.01 --objects 7 --seconds 5 --live-mib 8 --row poseidon6_64 --level process";
+        let Command { settings, filter, .. } = parse(line).expect("a good command line");
+        assert_eq!((settings.threads(), settings.scale), (vec![1, 3], Some(0.01)));
+        assert_eq!((settings.objects, settings.seconds, settings.live_mib), (Some(7), Some(5), Some(8)));
+        assert!(filter.admits("poseidon6_64K", "cenote", "process"));
+        assert!(!filter.admits("poseidon6_256", "cenote", "process"));
+        assert!(!filter.admits("poseidon6_64", "cenote", "power"));
     }
 
     #[test]

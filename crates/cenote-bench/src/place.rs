@@ -16,17 +16,45 @@ pub struct Settings {
     pub directory: PathBuf,
     /// Whether sizes are small, to see that everything runs.
     pub quick: bool,
+    /// Numbers of threads of the rows that have several. Empty: 1, 2, and powers of two up to the number of processors.
+    pub threads: Vec<u32>,
+    /// Length of an allocator's run as a part of the paper's. `None`: as long as any other run.
+    pub scale: Option<f64>,
+    /// Seconds of a workload that goes on for a while. `None`: the figure's own number.
+    pub seconds: Option<u64>,
+    /// MiB of live blocks of such a workload. `None`: the figure's own number.
+    pub live_mib: Option<u64>,
+    /// Objects of a pool. `None`: the figure's own number.
+    pub objects: Option<u64>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         let shm = Path::new("/dev/shm");
         let directory = if shm.is_dir() { shm.to_path_buf() } else { std::env::temp_dir() };
-        Self { directory, quick: false }
+        Self {
+            directory,
+            quick: false,
+            threads: Vec::new(),
+            scale: None,
+            seconds: None,
+            live_mib: None,
+            objects: None,
+        }
     }
 }
 
 impl Settings {
+    /// The numbers of threads to measure.
+    #[must_use]
+    pub fn threads(&self) -> Vec<u32> {
+        if !self.threads.is_empty() {
+            return self.threads.clone();
+        }
+        let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+        (0..16).map(|shift| 1 << shift).filter(|&n| n <= processors.max(2)).collect()
+    }
+
     /// A fresh temporary directory, removed when it is dropped.
     ///
     /// # Errors
@@ -35,6 +63,19 @@ impl Settings {
         let made = tempfile::Builder::new().prefix("cenote-bench.").tempdir_in(&self.directory);
         made.map_err(|error| format!("no directory in {}: {error}", self.directory.display()).into())
     }
+}
+
+/// A directory as the medium of a store that works at this level.
+///
+/// # Errors
+/// It cannot be opened.
+pub fn medium(path: &Path, durability: Durability) -> Result<Arc<dyn Medium>, Failure> {
+    let options = MediumOptions {
+        create: true,
+        force_power: durability == Durability::Power,
+        ..MediumOptions::default()
+    };
+    Ok(Arc::new(RealMedium::open(path, &options)?))
 }
 
 /// A store at one level, with one pool.
@@ -56,12 +97,7 @@ impl Place {
     /// What keeps it from being opened.
     pub fn open(settings: &Settings, durability: Durability) -> Result<Self, Failure> {
         let directory = settings.temporary()?;
-        let options = MediumOptions {
-            create: true,
-            force_power: durability == Durability::Power,
-            ..MediumOptions::default()
-        };
-        let medium: Arc<dyn Medium> = Arc::new(RealMedium::open(directory.path(), &options)?);
+        let medium = medium(directory.path(), durability)?;
         cenote_store::format(medium.clone(), &FormatOptions::default())?;
         let store =
             Store::open_on(medium, &OpenOptions { durability: Some(durability), ..OpenOptions::default() })?;

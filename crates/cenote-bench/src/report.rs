@@ -11,7 +11,7 @@ pub fn json(row: &Row) -> String {
     format!(
         "{{\"figure\":{},\"row\":{},\"system\":{},\"level\":{},\"threads\":{},\"unit\":{},\"median\":{:.3},\"min\":{:.3},\"max\":{:.3},\"runs\":{}}}",
         quote(row.figure),
-        quote(row.row),
+        quote(&row.row),
         quote(row.system),
         quote(row.level),
         row.threads,
@@ -37,18 +37,19 @@ fn quote(text: &str) -> String {
     quoted
 }
 
-/// The line above the table. With a reference system there is a column of ratios to it.
+/// The line above the table. With a reference system there are two columns of ratios to it: of the medians, and of the best runs, which other work on the
+/// machine disturbs less.
 ///
 /// # Errors
 /// The writer's.
 pub fn header(out: &mut impl Write, reference: Option<&str>) -> io::Result<()> {
     write!(
         out,
-        "{:<22} {:<22} {:<8} {:>10} {:>10} {:>10} {:>8} {:>8} {:>9}",
-        "row", "system", "level", "median ns", "min", "max", "flushes", "fences", "streamed"
+        "{:<22} {:<22} {:<8} {:>7} {:>10} {:>10} {:>10} {:<10} {:>8} {:>8} {:>9}",
+        "row", "system", "level", "threads", "median", "min", "max", "unit", "flushes", "fences", "streamed"
     )?;
     if let Some(reference) = reference {
-        write!(out, "  of {reference}")?;
+        write!(out, "  of {reference}: median, best")?;
     }
     writeln!(out)
 }
@@ -62,19 +63,34 @@ pub fn table(out: &mut impl Write, rows: &[Row], reference: Option<&str>) -> io:
     for row in rows {
         write!(
             out,
-            "{:<22} {:<22} {:<8} {:>10.1} {:>10.1} {:>10.1}",
-            row.row, row.system, row.level, row.median, row.min, row.max
+            "{:<22} {:<22} {:<8} {:>7} {:>10.*} {:>10.*} {:>10.*} {:<10}",
+            row.row,
+            row.system,
+            row.level,
+            row.threads,
+            decimals(row.median),
+            row.median,
+            decimals(row.min),
+            row.min,
+            decimals(row.max),
+            row.max,
+            row.unit
         )?;
         match row.counts {
             Some(c) => write!(out, " {:>8.2} {:>8.2} {:>9.1}", c.flushes, c.fences, c.streamed_bytes)?,
             None => write!(out, " {:>8} {:>8} {:>9}", "-", "-", "-")?,
         }
         if let Some(base) = base {
-            write!(out, "  {:>6.3}", row.median / base.median)?;
+            write!(out, "  {:>6.3} {:>6.3}", row.median / base.median, row.best() / base.best())?;
         }
         writeln!(out)?;
     }
     Ok(())
+}
+
+/// Digits after the point that tell something of a number of this size.
+fn decimals(value: f64) -> usize {
+    if value.abs() < 10.0 { 3 } else { 1 }
 }
 
 #[cfg(test)]
@@ -84,7 +100,7 @@ mod tests {
     fn row(system: &'static str, median: f64) -> Row {
         Row {
             figure: "f",
-            row: "r",
+            row: "r".into(),
             system,
             level: "power",
             threads: 1,
@@ -93,6 +109,7 @@ mod tests {
             min: 1.0,
             max: 9.0,
             runs: 5,
+            more_is_better: false,
             counts: None,
         }
     }
@@ -113,6 +130,6 @@ mod tests {
         table(&mut out, &[row("ours", 3.0), row("theirs", 6.0)], Some("theirs")).expect("a vector takes all");
         let text = String::from_utf8_lossy(&out).into_owned();
         let lines: Vec<&str> = text.lines().collect();
-        assert!(lines[0].ends_with("0.500") && lines[1].ends_with("1.000"), "{text}");
+        assert!(lines[0].ends_with(" 0.500  1.000") && lines[1].ends_with(" 1.000  1.000"), "{text}");
     }
 }

@@ -1,28 +1,53 @@
-//! Every figure runs, and its rows can be read by programs.
+//! Every figure runs, and its rows can be read by programs. The program itself is run, as a user would.
 
-use cenote_bench::command::Command;
 use cenote_bench::figures::{FIGURES, puddles_table3};
+use std::process::Command;
 
 #[test]
 fn every_figure_runs_short_and_writes_rows_with_all_keys() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().join("rows");
-    let arguments = ["--all", "--quick", "--json"].map(String::from).into_iter();
-    let command = Command::parse(arguments.chain([path.display().to_string()])).expect("a good command line");
-    command.run("cenote-bench", None).expect("all figures run");
+    let ran = Command::new(env!("CARGO_BIN_EXE_cenote-bench"))
+        .args(["--all", "--quick", "--json"])
+        .arg(&path)
+        .output();
+    let ran = ran.expect("the program starts");
+    let told = format!("{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    assert!(ran.status.success(), "{told}");
     let text = std::fs::read_to_string(&path).expect("rows");
     for figure in &FIGURES {
         assert!(text.contains(&format!("\"figure\":\"{}\"", figure.name)), "{}", figure.name);
     }
-    for row in puddles_table3::ROWS {
-        for level in ["process", "power"] {
-            let wanted = format!("\"row\":\"{row}\",\"system\":\"cenote\",\"level\":\"{level}\"");
-            assert!(text.contains(&wanted), "{wanted}");
+    let has = |row: &str, system: &str, level: &str, rest: &str| {
+        let wanted = format!("\"row\":\"{row}\",\"system\":\"{system}\",\"level\":\"{level}\"{rest}");
+        assert!(text.contains(&wanted), "{wanted}");
+    };
+    for level in ["process", "power"] {
+        for row in puddles_table3::ROWS {
+            has(row, "cenote", level, ",\"threads\":1,\"unit\":\"ns\"");
         }
+        for threads in [1, 2] {
+            for row in ["threadtest", "shbench", "larson"] {
+                has(row, "cenote", level, &format!(",\"threads\":{threads},\"unit\":\"Mpairs/s\""));
+            }
+            for row in ["poseidon6_64B", "poseidon6_256K"] {
+                has(row, "cenote", level, &format!(",\"threads\":{threads},\"unit\":\"Mops/s\""));
+            }
+        }
+        has("prodcon", "cenote", level, ",\"threads\":2,\"unit\":\"Mobjects/s\"");
+        has("total_10000", "cenote", level, ",\"threads\":1,\"unit\":\"ms\"");
     }
+    has("file", "cenote", "process", "");
     for line in text.lines() {
         for key in ["figure", "row", "system", "level", "threads", "unit", "median", "min", "max", "runs"] {
             assert_eq!(line.matches(&format!("\"{key}\":")).count(), 1, "{line}");
         }
     }
+}
+
+#[test]
+fn a_child_that_was_not_asked_for_says_so_and_fails() {
+    let ran = Command::new(env!("CARGO_BIN_EXE_cenote-bench")).arg("--fill-until-killed").output();
+    let ran = ran.expect("the program starts");
+    assert!(!ran.status.success() && String::from_utf8_lossy(&ran.stderr).contains("only for this program"));
 }

@@ -11,8 +11,8 @@
 //! Systems: `cenote (safe)` calls [`View::get`](Reader::get) for every pointer; `cenote` calls [`Ptr::as_ref`].
 
 use crate::case::{Case, Failure, NO_LEVEL, Sample, Stopwatch};
-use crate::figures::Figure;
 use crate::figures::figure1::{list_len, tree_height};
+use crate::figures::{Body, Figure};
 use crate::place::{Place, Settings};
 use cenote::{Durability, Persist, Ptr, Reader, Tx, View, field};
 use std::hint::black_box;
@@ -20,7 +20,7 @@ use std::rc::Rc;
 
 /// The figure.
 pub const FIGURE: Figure =
-    Figure { name: "checked", title: "Checked pointers against unchecked ones", cases };
+    Figure { name: "checked", title: "Checked pointers against unchecked ones", body: Body::Cases(cases) };
 
 #[derive(Persist)]
 #[persist(name = "cenote-bench::Node")]

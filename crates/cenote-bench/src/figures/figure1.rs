@@ -15,8 +15,8 @@
 //! `fat` has 16-byte pointers ([`crate::figures::fat`]), so its nodes are larger, which is part of what they cost.
 
 use crate::case::{Case, Failure, NO_LEVEL, Sample, Stopwatch};
-use crate::figures::Figure;
 use crate::figures::fat::{self, Fat};
+use crate::figures::{Body, Figure};
 use crate::place::{Place, Settings};
 use cenote::{Durability, Ptr, TypeId};
 use std::hint::black_box;
@@ -24,8 +24,11 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 
 /// The figure.
-pub const FIGURE: Figure =
-    Figure { name: "figure1", title: "Puddles, Figure 1: native pointers and fat pointers", cases };
+pub const FIGURE: Figure = Figure {
+    name: "figure1",
+    title: "Puddles, Figure 1: native pointers and fat pointers",
+    body: Body::Cases(cases),
+};
 
 /// Height of the tree; the list has 2 to this power nodes.
 pub const HEIGHT: u32 = 16;
@@ -221,7 +224,7 @@ pub fn tree_height(settings: &Settings) -> u32 {
 
 fn cases(settings: &Settings) -> Result<Vec<Case>, Failure> {
     let place = Rc::new(Place::open(settings, Durability::Process)?);
-    let base = place.store.as_raw().window().0;
+    let base = place.store.window().0;
     let fat = FatPool { id: 0x5eed_f00d, base };
     fat::open(fat.id, base);
     let mut cases = Vec::new();

@@ -13,15 +13,18 @@
 //! [`ForwardList`] of `cenote-collections`.
 
 use crate::case::{Case, Failure, Sample, Stopwatch};
-use crate::figures::Figure;
+use crate::figures::{Body, Figure};
 use crate::place::{Place, Settings};
 use cenote::{Persist, Ptr, Reader, TypeId, field, raw};
 use cenote_collections::ForwardList;
 use std::hint::black_box;
 
 /// The figure.
-pub const FIGURE: Figure =
-    Figure { name: "list-tail", title: "Puddles, Figures 4 and 9: insertion at a list's tail", cases };
+pub const FIGURE: Figure = Figure {
+    name: "list-tail",
+    title: "Puddles, Figures 4 and 9: insertion at a list's tail",
+    body: Body::Cases(cases),
+};
 
 /// Nodes of the list when it is emptied.
 pub const LEN_MAX: u64 = 1 << 14;

@@ -1,13 +1,20 @@
 //! The figures, by name.
 
+pub mod allocators;
 pub mod checked;
 pub mod fat;
 pub mod figure1;
 pub mod list_tail;
+pub mod open_after_kill;
+pub mod psync;
 pub mod puddles_table3;
+pub mod steady;
 
 use crate::case::{Case, Failure};
+use crate::command::Filter;
 use crate::place::Settings;
+use crate::runner::Row;
+use std::io::Write;
 
 /// A figure or table of a paper.
 #[derive(Clone, Copy, Debug)]
@@ -16,13 +23,33 @@ pub struct Figure {
     pub name: &'static str,
     /// What it shows.
     pub title: &'static str,
-    /// Sets up Cenote's cases.
-    pub cases: fn(&Settings) -> Result<Vec<Case>, Failure>,
+    /// How it is found.
+    pub body: Body,
+}
+
+/// Rows of a figure that finds them itself.
+pub type Rows = Result<Vec<Row>, Failure>;
+
+/// How the rows of a figure are found.
+#[derive(Clone, Copy, Debug)]
+pub enum Body {
+    /// Sets up Cenote's cases, which are then measured in turns.
+    Cases(fn(&Settings) -> Result<Vec<Case>, Failure>),
+    /// Finds the rows in its own way, and tells a person meanwhile what happens. Gets the number of runs that are wanted.
+    Report(fn(&Settings, &Filter, usize, &mut dyn Write) -> Rows),
 }
 
 /// All of them.
-pub const FIGURES: [Figure; 4] =
-    [puddles_table3::FIGURE, figure1::FIGURE, list_tail::FIGURE, checked::FIGURE];
+pub const FIGURES: [Figure; 8] = [
+    puddles_table3::FIGURE,
+    figure1::FIGURE,
+    list_tail::FIGURE,
+    checked::FIGURE,
+    allocators::FIGURE,
+    steady::FIGURE,
+    open_after_kill::FIGURE,
+    psync::FIGURE,
+];
 
 /// The figure of this name.
 #[must_use]

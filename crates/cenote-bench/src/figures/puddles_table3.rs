@@ -19,7 +19,7 @@
 //! what it allocates: a zeroed value of that size.
 
 use crate::case::{Case, Failure, Sample, Stopwatch, time_each};
-use crate::figures::Figure;
+use crate::figures::{Body, Figure};
 use crate::place::{Place, Settings};
 use cenote::{Persist, Ptr, TypeId, field, raw};
 use std::hint::black_box;
@@ -27,8 +27,11 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 
 /// The figure.
-pub const FIGURE: Figure =
-    Figure { name: "puddles-table3", title: "Puddles, Table 3: latency of primitives", cases };
+pub const FIGURE: Figure = Figure {
+    name: "puddles-table3",
+    title: "Puddles, Table 3: latency of primitives",
+    body: Body::Cases(cases),
+};
 
 /// The rows that every system has.
 pub const ROWS: [&str; 9] = [
