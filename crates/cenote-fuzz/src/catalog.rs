@@ -12,6 +12,7 @@ use cenote_layout::catalog::{
 };
 use cenote_layout::checksum::{checksum, seed};
 use cenote_layout::id::{PoolId, TypeId, Uuid};
+use cenote_layout::pointer::PointerKind;
 use cenote_layout::puddle::Role;
 use cenote_layout::types::{Condition, FieldRecord, PointerField, TypeRecord, VariantRecord};
 use zerocopy::{FromBytes, IntoBytes};
@@ -74,12 +75,15 @@ fn change(input: &mut Input<'_>, file: &mut Vec<u8>) {
 /// Puts two files together as an open does.
 fn check_pair(first: &[u8], second: &[u8], expected: Option<(&[u8], &[Record])>) {
     for files in [[Some(first), Some(second)], [None, Some(second)], [Some(first), None], [None, None]] {
-        let merged = merge(files);
+        let merged = merge(files, 0);
         for damage in &merged.damage {
             assert!(!damage.to_string().is_empty());
         }
+        // Nothing passes for whole that lacks a batch which was there.
+        let later = merge(files, merged.last_batch.saturating_add(1));
+        assert!(later.canonical.is_none() && later.last_batch > merged.last_batch);
         if let Some(canonical) = &merged.canonical {
-            let again = merge([Some(canonical), Some(canonical)]);
+            let again = merge([Some(canonical), Some(canonical)], 0);
             assert!(
                 again.damage.is_empty(),
                 "a catalog that was put together has damage: {:?}",
@@ -222,6 +226,7 @@ fn type_record(input: &mut Input<'_>) -> TypeRecord {
     };
     let name = name(input);
     TypeRecord {
+        version: 1 + u32::from(input.one_in(16)),
         id: TypeId::of_name(&name),
         name,
         size: input.number(64),
@@ -240,6 +245,7 @@ fn type_record(input: &mut Input<'_>) -> TypeRecord {
                 offset: input.number(0),
                 stride: input.number(8),
                 count: input.number(2),
+                kind: PointerKind(input.below(5) as u8),
                 tag_mask: input.number(0),
                 target: TypeId(input.word()),
                 conditions: (0..input.below(2)).map(|_| condition(input)).collect(),

@@ -53,7 +53,8 @@ fn superblock(input: &mut Input<'_>) -> Superblock {
         opener_start_ticks: input.word(),
         formatted_at_s: input.word(),
         client: Uuid(input.array()),
-        reserved1: [0; 3944],
+        catalog_batch: 1,
+        reserved1: [0; 3936],
     }
 }
 

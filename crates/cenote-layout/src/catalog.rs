@@ -113,6 +113,34 @@ pub struct PuddleRecord {
     pub size: u64,
 }
 
+/// How an object is protected while nobody has it attached, DESIGN "at rest".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum AtRest {
+    /// Not at all: the primary holds the data as it is.
+    None,
+}
+
+/// A persistent memory object: a puddle of role `Object` that belongs to no pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObjectRecord {
+    /// Its puddle.
+    pub puddle: Uuid,
+    /// Its name, unique among the store's objects.
+    pub name: String,
+    /// Bytes of its data, as they were asked for.
+    pub data_len: u64,
+    /// How it is protected at rest.
+    pub at_rest: AtRest,
+    /// User id of the creator.
+    pub uid: u32,
+    /// Group id of the creator.
+    pub gid: u32,
+    /// Permission bits, as of a file.
+    pub permissions: u32,
+    /// When it was created, in seconds since 1970.
+    pub created_at_s: u64,
+}
+
 /// A client (session) and its log space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientRecord {
@@ -168,6 +196,12 @@ pub enum Record {
     TraceDue(PoolId),
     /// That has been done.
     Traced(PoolId),
+    /// Somebody has opened the pool for writing: it is not as it was created any more.
+    PoolUsed(PoolId),
+    /// An object is created, or its permissions change. Its puddle's record comes in the same batch, or before.
+    Object(ObjectRecord),
+    /// The object with this puddle is gone; the puddle's own record is removed in the same batch.
+    ObjectRemoved(Uuid),
 }
 
 /// Why bytes are no record.
@@ -188,7 +222,7 @@ pub enum RecordError {
         /// Checksum of what is there.
         computed: u64,
     },
-    /// The frame is whole, but its batch number or payload is none of this release.
+    /// The frame is whole, but its batch number, flags, reserved bytes or payload are none of this release.
     #[error("catalog record has a payload that this release does not understand")]
     Payload,
 }
@@ -262,6 +296,10 @@ pub fn decode_frame(bytes: &[u8]) -> Result<Frame, RecordError> {
         return Err(RecordError::Checksum { found: header.checksum, computed });
     }
     if header.batch == 0 || header.batch > BATCH_NUMBER_MAX {
+        return Err(RecordError::Payload);
+    }
+    // Written by nobody yet: a later release may give them a meaning.
+    if header.reserved0 != 0 || header.reserved1 != 0 || header.flags & !FLAG_LAST != 0 {
         return Err(RecordError::Payload);
     }
     let record = postcard::from_bytes(&rest[..payload_len]).map_err(|_| RecordError::Payload)?;

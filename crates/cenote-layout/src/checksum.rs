@@ -24,6 +24,14 @@ pub mod seed {
     pub const TYPE_NAME: u64 = 0x4345_4e4f_5445_0007;
     /// Contents of the ranges that a seal covers, [`crate::log::Kind::Seal`].
     pub const SEAL: u64 = 0x4345_4e4f_5445_0008;
+    /// [`crate::object::ObjectHeader`].
+    pub const OBJECT: u64 = 0x4345_4e4f_5445_0009;
+    /// [`crate::object::JournalHeader`].
+    pub const JOURNAL_HEADER: u64 = 0x4345_4e4f_5445_000b;
+    /// [`crate::object::RecordHeader`], its tables, and its data.
+    pub const PSYNC: u64 = 0x4345_4e4f_5445_000c;
+    /// [`crate::at_rest::AtRestHeader`].
+    pub const AT_REST: u64 = 0x4345_4e4f_5445_000a;
 }
 
 /// XXH3-64 of `bytes` with a seed of [`seed`].

@@ -15,6 +15,7 @@
 #[cfg(not(target_endian = "little"))]
 compile_error!("the on-media format is little endian and is mapped as it is");
 
+pub mod at_rest;
 pub mod catalog;
 pub mod checksum;
 pub mod header;
@@ -22,6 +23,8 @@ pub mod heap;
 pub mod id;
 pub mod log;
 pub mod log_space;
+pub mod object;
+pub mod pointer;
 pub mod puddle;
 pub mod superblock;
 pub mod types;

@@ -59,15 +59,18 @@ pub struct Superblock {
     pub formatted_at_s: u64,
     /// The session of the last writer: which log space is its.
     pub client: Uuid,
+    /// The catalog had this batch, durably, when this copy was written. Catalog files that both end earlier were rolled back.
+    pub catalog_batch: u64,
     /// Zero.
-    pub reserved1: [u8; 3944],
+    pub reserved1: [u8; 3936],
 }
 
 const _: () = assert!(size_of::<Superblock>() as u64 == COPY_SIZE);
 const _: () = assert!(core::mem::offset_of!(Superblock, window_base) == 64);
 const _: () = assert!(core::mem::offset_of!(Superblock, boot_id) == 96);
 const _: () = assert!(core::mem::offset_of!(Superblock, client) == 136);
-const _: () = assert!(core::mem::offset_of!(Superblock, reserved1) == 152);
+const _: () = assert!(core::mem::offset_of!(Superblock, catalog_batch) == 152);
+const _: () = assert!(core::mem::offset_of!(Superblock, reserved1) == 160);
 
 impl Header for Superblock {
     const NAME: &'static str = "superblock";

@@ -11,6 +11,7 @@
 
 use crate::catalog::PAYLOAD_LEN_MAX;
 use crate::id::TypeId;
+use crate::pointer::PointerKind;
 use serde::{Deserialize, Serialize};
 
 extern crate alloc;
@@ -19,6 +20,8 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
+/// The version of records that this release writes and the highest that it understands.
+pub const RECORD_VERSION: u32 = 1;
 /// Most pointer fields that one map may have.
 pub const POINTER_FIELDS_MAX: usize = 4096;
 /// Most fields and variants, together, that one record may have.
@@ -32,6 +35,8 @@ pub const TYPE_RECORD_LEN_MAX: usize = PAYLOAD_LEN_MAX as usize - 64;
 /// A type as a store knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TypeRecord {
+    /// [`RECORD_VERSION`] of whoever described the type. A later release that says more than this one understands counts it up.
+    pub version: u32,
     /// Hash of the name, see [`TypeId`].
     pub id: TypeId,
     /// The declared name, with its arguments: `Node<u64>`.
@@ -85,7 +90,9 @@ pub struct PointerField {
     pub stride: u64,
     /// Number of pointers, at least 1.
     pub count: u64,
-    /// Bits of the word that are not address but tag; 0 for plain pointers.
+    /// How the words say where they lead.
+    pub kind: PointerKind,
+    /// Bits of the word that are not address but tag; 0 for plain pointers, and whatever is not native.
     pub tag_mask: u64,
     /// What the pointer points to; [`TypeId::UNTYPED`] if that is not known.
     pub target: TypeId,
@@ -123,6 +130,9 @@ impl TypeRecord {
     /// The first thing that is wrong.
     pub fn check(&self) -> Result<(), TypeError> {
         let bad = |reason| Err(TypeError { name: self.name.chars().take(80).collect(), reason });
+        if self.version == 0 || self.version > RECORD_VERSION {
+            return bad("it was described by a later release");
+        }
         if !is_name(&self.name) {
             return bad("its name is empty, too long or has control characters");
         }
@@ -173,6 +183,12 @@ impl TypeRecord {
             {
                 return bad("a pointer is not aligned to 8 bytes, or there are none");
             }
+            if !field.kind.is_known() {
+                return bad("it has pointers of a kind that this release does not know");
+            }
+            if field.kind != PointerKind::NATIVE && field.tag_mask != 0 {
+                return bad("only native pointers have tag bits");
+            }
             let end = (field.count - 1)
                 .checked_mul(field.stride)
                 .and_then(|span| span.checked_add(field.offset))
@@ -199,8 +215,8 @@ impl TypeRecord {
         };
         let variants: usize =
             self.variants.iter().map(|variant| 41 + variant.name.len() + fields(&variant.fields)).sum();
-        let pointers: usize = self.pointers.iter().map(|field| 60 + 21 * field.conditions.len()).sum();
-        71 + self.name.len() + fields(&self.fields) + variants + pointers
+        let pointers: usize = self.pointers.iter().map(|field| 61 + 21 * field.conditions.len()).sum();
+        76 + self.name.len() + fields(&self.fields) + variants + pointers
     }
 
     /// Calls `visit` with the byte offset, in `block`, and the field of every pointer slot of the value(s) in a block of this type.
@@ -288,8 +304,8 @@ impl fmt::Display for FieldRecord {
 impl fmt::Display for PointerField {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.count {
-            1 => write!(f, "pointer at {}", self.offset)?,
-            count => write!(f, "{count} pointers from {}, {} apart,", self.offset, self.stride)?,
+            1 => write!(f, "{} at {}", self.kind, self.offset)?,
+            count => write!(f, "{count} {}s from {}, {} apart,", self.kind, self.offset, self.stride)?,
         }
         match self.target {
             TypeId::UNTYPED => f.write_str(" to anything")?,
@@ -322,6 +338,7 @@ impl TypeRecord {
                 out.push(format!("{what}: {a} against {b}"));
             }
         };
+        compare("version of the description", &self.version, &other.version);
         compare("id", &self.id, &other.id);
         compare("name", &self.name, &other.name);
         compare("size in bytes", &self.size, &other.size);
@@ -395,6 +412,7 @@ mod tests {
             type_name: type_name.into(),
         };
         TypeRecord {
+            version: RECORD_VERSION,
             id,
             name: "Node".into(),
             size: 24,
@@ -417,6 +435,7 @@ mod tests {
                 offset: 8,
                 stride: 8,
                 count: 1,
+                kind: PointerKind::NATIVE,
                 tag_mask: 0,
                 target: id,
                 conditions: vec![Condition { offset: 16, size: 1, value: 1 }],
@@ -443,12 +462,14 @@ mod tests {
             number(),
             number(),
             prop_oneof![4 => Just(1u64), 2 => 0..6u64, 1 => any::<u64>()],
+            0..5u8,
             prop::collection::vec(condition(), 0..3),
         )
-            .prop_map(|(offset, stride, count, conditions)| PointerField {
+            .prop_map(|(offset, stride, count, kind, conditions)| PointerField {
                 offset,
                 stride,
                 count,
+                kind: PointerKind(kind),
                 tag_mask: 0,
                 target: TypeId::UNTYPED,
                 conditions,
@@ -476,7 +497,7 @@ mod tests {
             pointers in prop::collection::vec(pointer(), 0..3),
         ) -> TypeRecord {
             TypeRecord {
-                id: TypeId(id), name: "T".into(), size, align, repeats, fields, pointers,
+                version: RECORD_VERSION, id: TypeId(id), name: "T".into(), size, align, repeats, fields, pointers,
                 variants: variants.into_iter().map(|(name, tag, fields)| VariantRecord { name, tag, fields }).collect(),
             }
         }
@@ -534,6 +555,13 @@ mod tests {
             change(&mut record);
             record.check().unwrap_err().reason
         };
+        assert!(refused(&|r| r.version = 0).contains("release"));
+        assert!(refused(&|r| r.version = RECORD_VERSION + 1).contains("later release"));
+        assert!(refused(&|r| r.pointers[0].kind = PointerKind(4)).contains("does not know"));
+        let tagged =
+            |kind| move |r: &mut TypeRecord| (r.pointers[0].kind, r.pointers[0].tag_mask) = (kind, 1);
+        assert!(refused(&tagged(PointerKind::RELATIVE)).contains("tag bits"));
+        assert!(refused(&tagged(PointerKind::REGION)).contains("tag bits"));
         assert!(refused(&|r| r.name.clear()).contains("name"));
         assert!(refused(&|r| r.name = "a\nb".into()).contains("control"));
         assert!(refused(&|r| r.name = "x".repeat(TYPE_NAME_LEN_MAX + 1)).contains("name"));

@@ -245,6 +245,17 @@ impl LogWriter {
         Ok(unsafe { self.put(kind, addr, size, data, data_len, total) })
     }
 
+    /// Makes room for entries that take `bytes` together (see [`entry_size`]), so that appending them next cannot fail: for entries of which
+    /// one alone would say something wrong. May go on in the next segment, which says nothing.
+    ///
+    /// # Errors
+    /// [`LogError::Grow`] if the log is full, or no segment has so much room; then nothing was appended.
+    #[inline]
+    pub fn reserve(&mut self, bytes: u64) -> Result<(), LogError> {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        if bytes > self.room() { self.next_segment(bytes) } else { Ok(()) }
+    }
+
     /// As [`LogWriter::append`] for an entry of one line (at most [`ENTRY_INLINE_DATA_MAX`] bytes of data), inlined, so that what the
     /// caller knows of kind and size is known here; `None`, and nothing has happened, if the segment is full.
     ///

@@ -1,7 +1,7 @@
 //! Closing a store, and letting go of one.
 //!
 //! States of a close: (1) puddles of leased pools are synced; (2) a batch ends the leases and removes the client; (3) the
-//! superblock says "clean": **its sync commits**. A crash before leaves a store that is recovered, with nothing to do.
+//! superblock says "clean", and that the catalog has this batch: **its sync commits**. A crash before leaves a store that is recovered, with nothing to do.
 
 use crate::error::StoreError;
 use crate::store::Inner;
@@ -40,6 +40,7 @@ impl Inner {
             let _ = self.medium.remove(core::str::from_utf8(&file).unwrap_or_default());
         }
         control.superblock.state = STATE_CLEAN;
+        control.superblock.catalog_batch = control.catalog.batch();
         superblock::store_next(&*self.medium, &mut control.superblock).map_err(|error| self.failed(error))
     }
 }

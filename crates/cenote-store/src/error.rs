@@ -70,8 +70,16 @@ pub enum OpenError {
         /// The directory.
         path: String,
     },
+    /// Puddles of a store but no superblock: it was removed, or not copied.
+    #[error(
+        "{path} holds puddles of a store, but no file \"superblock\": restore it from a copy of the store"
+    )]
+    SuperblockMissing {
+        /// The directory.
+        path: String,
+    },
     /// Neither copy of the superblock can be used: another program's file, a newer version, an unknown feature.
-    #[error("{path}: {source}")]
+    #[error("{path}: {source}{}", advice(source))]
     Superblock {
         /// The directory.
         path: String,
@@ -141,6 +149,18 @@ pub enum OpenError {
         /// What is damaged.
         damage: Vec<Damage>,
     },
+    /// Both files of the catalog are whole and older than they should be: each was replaced by an older copy.
+    #[error(
+        "{path}: both files of the catalog were rolled back: they end with batch {found}, and the superblock has seen batch {at_least}; restore the whole store from one copy, or open with DamagePolicy::ReadOnly to look at what is left"
+    )]
+    CatalogRolledBack {
+        /// The directory.
+        path: String,
+        /// The last batch that is there.
+        found: u64,
+        /// A batch that was there.
+        at_least: u64,
+    },
     /// Nothing of the catalog is left.
     #[error(
         "{path}: neither file of the catalog has a whole record: {}; restore one of them from a copy of the store",
@@ -199,7 +219,7 @@ pub enum StoreError {
         what: &'static str,
     },
     /// A name that no pool can have.
-    #[error("{name:?} cannot name a pool: {reason}")]
+    #[error("{name:?} cannot name a pool: {reason}; choose another name")]
     PoolName {
         /// The name.
         name: String,
@@ -223,6 +243,40 @@ pub enum StoreError {
     PoolInUse {
         /// The name.
         name: String,
+    },
+    /// A name that no object can have.
+    #[error("{name:?} cannot name an object: {reason}")]
+    ObjectName {
+        /// The name.
+        name: String,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// The name of the object is taken.
+    #[error("there is an object \"{name}\" already: attach it, or choose another name")]
+    ObjectExists {
+        /// The name.
+        name: String,
+    },
+    /// The name of the object is not known.
+    #[error("there is no object \"{name}\" in this store: create it first, or check the name")]
+    ObjectUnknown {
+        /// The name.
+        name: String,
+    },
+    /// A length that no object can have.
+    #[error("an object cannot have {len} bytes: take 1 byte to 64 TiB")]
+    ObjectLen {
+        /// The length.
+        len: u64,
+    },
+    /// The file of an object is missing, or not its own.
+    #[error("object \"{name}\" is damaged: {detail}")]
+    ObjectDamaged {
+        /// The name.
+        name: String,
+        /// What is wrong.
+        detail: String,
     },
     /// Parts of the pool are damaged and the policy is to refuse.
     #[error(
@@ -354,6 +408,16 @@ impl fmt::Display for TypeMismatch {
             writeln!(f, "  {difference}")?;
         }
         write!(f, "known:   {known}\noffered: {offered}")
+    }
+}
+
+/// What to do about a file that is no superblock.
+fn advice(error: &HeaderError) -> &'static str {
+    match error {
+        HeaderError::Magic { .. } | HeaderError::Truncated { .. } => {
+            "; check the path, or restore the file \"superblock\" from a copy of the store"
+        }
+        _ => "",
     }
 }
 

@@ -76,7 +76,8 @@ pub fn format(medium: Arc<dyn Medium>, options: &FormatOptions) -> Result<Uuid, 
         opener_start_ticks: 0,
         formatted_at_s: medium.now_s(),
         client: Uuid::NIL,
-        reserved1: [0; 3944],
+        catalog_batch: catalog::INITIAL_BATCH,
+        reserved1: [0; 3936],
     };
     let write = |name: &str, contents: &[u8]| -> Result<(), MediumError> {
         medium.create(name, contents.len() as u64)?;

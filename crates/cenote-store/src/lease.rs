@@ -19,7 +19,11 @@ impl Inner {
         if control.catalog.state.leases.get(&(client, pool)) == Some(&true) {
             return Ok(());
         }
-        self.commit(control, &[Record::Lease(LeaseRecord { client, pool, writable: true })])
+        let mut records = vec![Record::Lease(LeaseRecord { client, pool, writable: true })];
+        if !control.catalog.state.used.contains(&pool) {
+            records.push(Record::PoolUsed(pool));
+        }
+        self.commit(control, &records)
     }
 
     /// Syncs every puddle of the pools that this session may have written. Part of closing.

@@ -26,7 +26,7 @@ use cenote_medium::{
 };
 use cenote_sys::{fault, fork_guard};
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -51,7 +51,11 @@ impl Store {
         if !medium.exists(FILE).map_err(failed)? {
             let begun = medium.exists(NEW_FILE).map_err(failed)?
                 || catalog::FILES.iter().any(|name| medium.exists(name).unwrap_or(false));
-            return Err(if begun {
+            // A format that was interrupted has made no puddle yet.
+            let puddles = medium.list(DIR).is_ok_and(|names| !names.is_empty());
+            return Err(if begun && puddles {
+                OpenError::SuperblockMissing { path }
+            } else if begun {
                 OpenError::FormatInterrupted { path }
             } else {
                 OpenError::NotAStore { path }
@@ -66,7 +70,7 @@ impl Store {
 
         let started = Instant::now();
         let found = superblock::load(&*medium, wants_write)?;
-        let (merged, bytes) = catalog::load(&*medium).map_err(failed)?;
+        let (merged, bytes) = catalog::load(&*medium, found.newest.catalog_batch).map_err(failed)?;
         let mut report = OpenReport { clean: found.clean, damage: found.damage, ..OpenReport::default() };
         report.damage.extend(merged.damage.iter().cloned());
         if let (true, Some(file)) = (found.clean, merged.torn) {
@@ -83,7 +87,16 @@ impl Store {
         }
         if merged.canonical.is_none() {
             match options.damage {
-                DamagePolicy::Refuse => return Err(OpenError::Catalog { path, damage: merged.damage }),
+                DamagePolicy::Refuse => {
+                    return Err(match merged.rolled_back {
+                        Some(last) => OpenError::CatalogRolledBack {
+                            path,
+                            found: last,
+                            at_least: found.newest.catalog_batch,
+                        },
+                        None => OpenError::Catalog { path, damage: merged.damage },
+                    });
+                }
                 DamagePolicy::ReadOnly => report.demoted = wants_write,
                 DamagePolicy::SkipDamaged => {}
             }
@@ -122,6 +135,7 @@ impl Store {
                 graveyard: Vec::new(),
                 pools: BTreeMap::new(),
                 damage: Vec::new(),
+                dirty: BTreeMap::new(),
                 logs: Logs::default(),
                 client: Uuid::NIL,
                 registration: None,
@@ -225,8 +239,8 @@ impl Inner {
         if self.writable {
             report.catalog_files_repaired = control.catalog.repair(merged, bytes)?;
         }
-        let orphans = self.compare_files(control, merged, report)?;
-        crate::recovery::recover(self, control, crash, report)?;
+        let (orphans, missing) = self.compare_files(control, merged, report)?;
+        crate::recovery::recover(self, control, crash, &missing, report)?;
         if self.writable {
             for name in &orphans {
                 self.medium.remove(&format!("{DIR}/{name}"))?;
@@ -242,6 +256,7 @@ impl Inner {
                 Durability::Power => DURABILITY_POWER,
             };
             control.superblock.client = control.client;
+            control.superblock.catalog_batch = control.catalog.batch();
             let pid = cenote_sys::process::pid();
             control.superblock.opener_pid = u64::from(pid);
             control.superblock.opener_start_ticks = cenote_sys::process::start_ticks(pid).unwrap_or(0);
@@ -262,22 +277,24 @@ impl Inner {
         Ok(())
     }
 
-    /// Compares the puddle files with the catalog. Missing files are damage; the names of files without a record are
-    /// returned, to be removed, unless records were lost: then such a file may hold a pool, and is kept.
+    /// Compares the puddle files with the catalog. Missing files are damage, and returned second; the names of files without a record are
+    /// returned first, to be removed, unless records were lost: then such a file may hold a pool, and is kept.
     fn compare_files(
         &self,
         control: &mut Control,
         merged: &catalog::Merged,
         report: &mut OpenReport,
-    ) -> Result<Vec<String>, MediumError> {
+    ) -> Result<(Vec<String>, BTreeSet<Uuid>), MediumError> {
         let files = match self.medium.list(DIR) {
             Err(error) if error.is_not_found() => Vec::new(),
             files => files?,
         };
         let ids: BTreeMap<Uuid, &String> =
             files.iter().filter(|f| f.len() == 32).filter_map(|f| Some((Uuid::parse(f)?, f))).collect();
+        let mut missing = BTreeSet::new();
         for record in control.catalog.state.puddles.values() {
             if !ids.contains_key(&record.uuid) {
+                missing.insert(record.uuid);
                 report.damage.push(Damage::Puddle {
                     uuid: record.uuid,
                     pool: record.pool,
@@ -323,7 +340,7 @@ impl Inner {
             };
             report.damage.push(Damage::Orphan { name: format!("{DIR}/{name}"), detail });
         }
-        Ok(orphans)
+        Ok((orphans, missing))
     }
 }
 

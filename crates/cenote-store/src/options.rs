@@ -20,10 +20,11 @@ pub enum DamagePolicy {
     /// Refuse what is damaged, with its name: the store if its catalog is, a pool if one of its puddles is.
     #[default]
     Refuse,
-    /// Open what is damaged read-only, without the damaged part.
+    /// Open what is damaged read-only, without the damaged part. The layer of values shows such a pool as blocks only.
     ReadOnly,
     /// Leave out what is damaged. A pool with a damaged puddle opens read-only without it; a store whose catalog has
-    /// lost records opens for writing, and its files are kept as they are, so that nothing more is lost.
+    /// lost records, or was rolled back, opens for writing, and its files are kept as they are, so that nothing more is lost. Whole pools that must be traced
+    /// after a loss of power are traced without what is left out: what only that led to is given back.
     SkipDamaged,
 }
 

@@ -13,7 +13,7 @@
 use crate::error::{StoreError, concerns};
 use crate::options::{Access, DamagePolicy, PoolOptions, PowerLossPolicy};
 use crate::puddle::{DIR, Puddle, create_file, file_name, verify_file};
-use crate::report::Damage;
+use crate::report::{Damage, PoolStart};
 use crate::store::{Control, Inner, Store};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{POOL_NAME_LEN_MAX, PoolRecord, PuddleRecord, Record};
@@ -35,6 +35,8 @@ pub struct PoolInfo {
     pub puddles: u64,
     /// Whether this process has it open.
     pub opened: bool,
+    /// How this session found it.
+    pub start: PoolStart,
 }
 
 /// What the handles of one pool share.
@@ -44,6 +46,7 @@ pub(crate) struct PoolCore {
     /// In index order. They live until the store is dropped, and every handle holds the store.
     puddles: RwLock<Vec<NonNull<Puddle>>>,
     damage: Vec<Damage>,
+    start: PoolStart,
 }
 
 // SAFETY: the pointers are to `Puddle`s, which are `Sync` and outlive every handle.
@@ -94,6 +97,26 @@ impl PoolHandle {
     #[must_use]
     pub fn damage(&self) -> &[Damage] {
         &self.core.damage
+    }
+
+    /// How this session found it; the same for as long as the session lasts.
+    #[must_use]
+    pub fn start(&self) -> PoolStart {
+        self.core.start
+    }
+
+    /// Why the pool's values may not be what its transactions made them, all of it: puddles that cannot be used, logs that name the pool and are set
+    /// aside, and records of the catalog that are lost, which may have been about this pool. Bytes and blocks can be looked at all the same.
+    /// (Pools that a loss of power may have torn are in [`crate::OpenReport::not_covered`].)
+    #[must_use]
+    pub fn doubts(&self) -> Vec<Damage> {
+        let control = self.store.inner().control();
+        let elsewhere = control.damage.iter().filter(|damage| match damage {
+            Damage::Log { pools, .. } | Damage::LogSpace { pools, .. } => pools.contains(&self.id()),
+            Damage::Catalog { .. } => damage.is_lost(),
+            _ => false,
+        });
+        self.core.damage.iter().chain(elsewhere).cloned().collect()
     }
 
     /// Whether the heap must compute again which blocks are allocated, because power failed while the pool was held writable. Stays so, over any number
@@ -176,7 +199,7 @@ impl PoolHandle {
 fn check_size(size: u64, root: bool) -> Result<(), StoreError> {
     let bad = |reason| Err(StoreError::PuddleSize { size, reason });
     if size == 0 || !size.is_multiple_of(PAGE_SIZE) {
-        return bad("it is not a multiple of 4096");
+        return bad("take a multiple of 4096, at least 131072 (128 KiB)");
     }
     if size > 1 << 46 {
         return bad("that is more than any window has");
@@ -189,7 +212,12 @@ fn check_size(size: u64, root: bool) -> Result<(), StoreError> {
 
 /// Refuses names that would be trouble in messages and on command lines.
 fn check_name(name: &str) -> Result<(), StoreError> {
-    let bad = |reason| Err(StoreError::PoolName { name: name.chars().take(80).collect(), reason });
+    why_no_name(name).map_err(|reason| StoreError::PoolName { name: name.chars().take(80).collect(), reason })
+}
+
+/// What keeps a text from being the name of a pool or an object.
+pub(crate) fn why_no_name(name: &str) -> Result<(), &'static str> {
+    let bad = Err;
     if name.is_empty() {
         return bad("it is empty");
     }
@@ -234,7 +262,11 @@ impl Store {
         let info = |record: &PoolRecord| {
             let (bytes, puddles) = sums.get(&record.id).copied().unwrap_or_default();
             let opened = control.pools.get(&record.id).is_some_and(|core| Arc::strong_count(core) > 1);
-            PoolInfo { record: record.clone(), bytes, puddles, opened }
+            let start = control
+                .pools
+                .get(&record.id)
+                .map_or_else(|| start_of(&control, record.id), |core| core.start);
+            PoolInfo { record: record.clone(), bytes, puddles, opened, start }
         };
         state.pools.values().map(info).collect()
     }
@@ -277,11 +309,19 @@ impl Store {
     /// Fails as [`Store::create_pool`] would, as far as that can be told without making anything; for dry runs.
     ///
     /// # Errors
-    /// A bad or taken name, a size that no puddle can have.
+    /// A bad or taken name, a size that no puddle can have, no room in the window.
     pub fn refuse_new_pool(&self, name: &str, options: &PoolOptions) -> Result<(), StoreError> {
         check_new_pool(name, options)?;
-        if self.inner().control().catalog.state.names.contains_key(name) {
+        let control = self.inner().control();
+        if control.catalog.state.names.contains_key(name) {
             return Err(StoreError::PoolExists { name: name.into() });
+        }
+        if !control.space.has_room(options.puddle_size) {
+            return Err(StoreError::WindowFull {
+                wanted: options.puddle_size,
+                window_len: self.inner().window.len(),
+                free: control.space.free_bytes(),
+            });
         }
         Ok(())
     }
@@ -421,7 +461,16 @@ impl Store {
             }
             puddles.push(puddle);
         }
-        Ok(Arc::new(PoolCore { record, puddles: RwLock::new(puddles), damage }))
+        Ok(Arc::new(PoolCore { record, puddles: RwLock::new(puddles), damage, start: start_of(control, id) }))
+    }
+}
+
+/// How this session found a pool that it has not opened yet.
+fn start_of(control: &Control, id: PoolId) -> PoolStart {
+    match control.dirty.get(&id) {
+        Some(kind) => PoolStart::Dirty(*kind),
+        None if control.catalog.state.used.contains(&id) => PoolStart::Clean,
+        None => PoolStart::Fresh,
     }
 }
 

@@ -21,6 +21,7 @@
 //!   logs. Its pools are reported and open read-only, at this open and later ones, until they are removed.
 //! * A client with a log that needs a puddle which is damaged or cannot be read now: the log is not touched, so that it
 //!   can be replayed when the puddle has been brought back.
+//! * A log puddle that no log in use lies in, and whose file is missing: reported at this open, its record removed with the batch of 3.
 //! * A client that wrote to pools which a loss of power may have torn, unless the caller takes them as they are: a
 //!   record says so, and the logs wait for a later decision.
 
@@ -53,11 +54,12 @@ enum Verdict {
     Stays,
 }
 
-/// Recovers what earlier sessions left. `control.damage` and `report` get what was found.
+/// Recovers what earlier sessions left. `control` and `report` get what was found; `missing` are puddles without a file.
 pub(crate) fn recover(
     inner: &Inner,
     control: &mut Control,
     crash: Option<CrashKind>,
+    missing: &BTreeSet<Uuid>,
     report: &mut OpenReport,
 ) -> Result<(), MediumError> {
     let state = &control.catalog.state;
@@ -93,6 +95,9 @@ pub(crate) fn recover(
             continue;
         }
         let kind = if torn { CrashKind::Power } else { crash.unwrap_or(CrashKind::Process) };
+        for pool in &pools {
+            note_dirty(session.control, *pool, kind);
+        }
         let verdict = session.client(client, kind, report)?;
         // Whoever takes torn pools as they are takes them without the logs that do not fit them. And a log that
         // concerns no pool any more is of no use.
@@ -111,6 +116,9 @@ pub(crate) fn recover(
     }
     let used = session.used_by_others(&retired);
     session.finish()?;
+    for pool in not_covered.iter().copied().chain(control.catalog.state.trace_due.clone()) {
+        note_dirty(control, pool, CrashKind::Power);
+    }
     if as_is {
         records.extend(not_covered.iter().map(|pool| Record::PoolCovered(*pool)));
         report.damage.retain(|d| {
@@ -126,6 +134,8 @@ pub(crate) fn recover(
         }
         return Ok(());
     }
+    let gone = unused_and_missing(control, used.as_ref(), missing);
+    records.extend(gone.iter().map(|puddle| Record::PuddleRemoved(puddle.uuid)));
     // What the dead left in the page cache is not on the medium yet: their leases go on as ours until it is synced.
     let client = control.client;
     records.extend(
@@ -135,6 +145,17 @@ pub(crate) fn recover(
         control.catalog.append(&records).map_err(|error| match error {
             crate::catalog::AppendError::Undone(e) | crate::catalog::AppendError::Unknown(e) => e,
         })?;
+    }
+    for puddle in gone {
+        control.space.give_back(puddle.addr, puddle.size);
+        for damage in &mut report.damage {
+            if let Damage::Puddle { uuid, detail, .. } = damage
+                && *uuid == puddle.uuid
+            {
+                *detail =
+                    "its file is missing; no log that is in use was in it, and its record was removed".into();
+            }
+        }
     }
     control.logs.spare = match used {
         Some(used) => control
@@ -149,6 +170,29 @@ pub(crate) fn recover(
         None => Vec::new(),
     };
     Ok(())
+}
+
+/// Notes that a pool was in use when its writer ended; a loss of power says more than a dead process.
+fn note_dirty(control: &mut Control, pool: PoolId, kind: CrashKind) {
+    let noted = control.dirty.entry(pool).or_insert(kind);
+    if kind == CrashKind::Power {
+        *noted = kind;
+    }
+}
+
+/// Log puddles that nobody uses and whose files are gone: nothing was in them, so they are reported once and forgotten. None where it is not known
+/// which are used, or where records were lost.
+fn unused_and_missing(
+    control: &Control,
+    used: Option<&BTreeSet<Uuid>>,
+    missing: &BTreeSet<Uuid>,
+) -> Vec<PuddleRecord> {
+    let Some(used) = used.filter(|_| !control.catalog.is_damaged()) else { return Vec::new() };
+    let unused = |puddle: &&PuddleRecord| {
+        matches!(puddle.role, Role::Log | Role::LogSpace) && !used.contains(&puddle.uuid)
+    };
+    let known = missing.iter().filter_map(|uuid| control.catalog.state.puddles.get(uuid));
+    known.filter(unused).copied().collect()
 }
 
 /// Whether the last session's acknowledgements cover a loss of power.

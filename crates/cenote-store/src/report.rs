@@ -158,6 +158,29 @@ impl fmt::Display for Pools<'_> {
     }
 }
 
+/// How a session found a pool (RAL-6): what its heap has to do before it is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PoolStart {
+    /// Nobody has opened it for writing since it was created.
+    Fresh,
+    /// Its last writer let go of it properly: everything is as it was left.
+    Clean,
+    /// It was in use when its last writer ended without closing the store. After a crash of processes its transactions were finished or undone; after a loss of
+    /// power its heap is traced as well.
+    Dirty(CrashKind),
+}
+
+impl fmt::Display for PoolStart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Fresh => "fresh",
+            Self::Clean => "clean",
+            Self::Dirty(CrashKind::Process) => "dirty (process)",
+            Self::Dirty(CrashKind::Power) => "dirty (power)",
+        })
+    }
+}
+
 /// What happened to one log at open.
 #[derive(Clone, Debug)]
 pub struct LogReport {

@@ -14,6 +14,7 @@ use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_layout::superblock::Superblock;
 use cenote_layout::types::TypeRecord;
+use cenote_log::CrashKind;
 use cenote_medium::{Durability, LockGuard, Medium, MediumError, MediumInfo, Operation, Persistence};
 use cenote_sys::{fault, fork_guard};
 use core::fmt;
@@ -69,6 +70,8 @@ pub(crate) struct Control {
     pub(crate) pools: BTreeMap<PoolId, Arc<PoolCore>>,
     /// Found at open.
     pub(crate) damage: Vec<Damage>,
+    /// Pools that were in use when their last writer ended without closing the store, and how that ended.
+    pub(crate) dirty: BTreeMap<PoolId, CrashKind>,
     pub(crate) logs: Logs,
     /// This session.
     pub(crate) client: Uuid,
@@ -113,6 +116,12 @@ impl Store {
     pub fn check_usable(&self) -> Result<(), StoreError> {
         self.0.check_usable()?;
         self.0.check_poisoned()
+    }
+
+    /// Whether both are handles of the same open store.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// Whether this process is a fork of the one that opened the store: then it has no access.

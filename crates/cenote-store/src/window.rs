@@ -89,6 +89,11 @@ impl Space {
         self.free.values().sum::<u64>() * SLOT_SIZE
     }
 
+    /// Whether `size` bytes fit into one piece.
+    pub(crate) fn has_room(&self, size: u64) -> bool {
+        self.free.values().any(|room| *room >= size.div_ceil(SLOT_SIZE))
+    }
+
     /// The lowest address with room for `size` bytes.
     pub(crate) fn take(&mut self, size: u64) -> Option<u64> {
         let count = size.div_ceil(SLOT_SIZE);
@@ -210,7 +215,8 @@ mod tests {
         space.give_back(c, 2 << 20);
         assert_eq!(space.free.len(), 1, "neighbours join: {:?}", space.free);
         assert_eq!(space.free_bytes(), 20 << 20);
-        assert_eq!(space.take(22 << 20), None);
+        assert_eq!((space.take(22 << 20), space.has_room(22 << 20)), (None, false));
+        assert!(space.has_room(20 << 20));
         space.occupy(BASE + (4 << 20), 3 << 20);
         space.occupy(BASE + (4 << 20), 1);
         assert_eq!(space.free_bytes(), 16 << 20);

@@ -181,6 +181,7 @@ fn names_and_sizes_that_cannot_be_are_refused() {
 
 fn node(offset: u64) -> TypeRecord {
     TypeRecord {
+        version: cenote_layout::types::RECORD_VERSION,
         id: TypeId::of_name("Node"),
         name: "Node".into(),
         size: 32,
@@ -192,6 +193,7 @@ fn node(offset: u64) -> TypeRecord {
             offset,
             stride: 8,
             count: 1,
+            kind: cenote_layout::pointer::PointerKind::NATIVE,
             tag_mask: 0,
             target: TypeId::of_name("Node"),
             conditions: Vec::new(),

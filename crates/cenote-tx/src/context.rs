@@ -4,6 +4,7 @@ use crate::group::LogGroup;
 use crate::ranges::RangeSet;
 use crate::transaction::Transaction;
 use cenote_heap::{AllocError, Block, FreeError, Heap};
+use cenote_layout::id::TypeId;
 use cenote_log::{LogError, LogWriter};
 use cenote_medium::Persistence;
 use std::ptr::NonNull;
@@ -19,6 +20,14 @@ pub enum TxError {
     /// The heap has no block.
     #[error(transparent)]
     Alloc(#[from] AllocError),
+    /// An allocation of 0 bytes: it would have no byte of its own, so no address that is not somebody else's too.
+    #[error(
+        "an allocation of 0 bytes for type {type_id}: ask for at least 1 byte, or keep no block for a value without bytes"
+    )]
+    ZeroSize {
+        /// For which type.
+        type_id: TypeId,
+    },
     /// The address is none that can be freed.
     #[error(transparent)]
     Free(#[from] FreeError),

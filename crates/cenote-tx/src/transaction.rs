@@ -4,7 +4,7 @@ use crate::context::{HeapBlock, Redo, TxContext, TxError, Volatile};
 use crate::ranges::Range;
 use cenote_heap::{Block, Cancelled, Heap};
 use cenote_layout::id::TypeId;
-use cenote_layout::log::{ContentHash, ENTRY_HEADER_SIZE, Kind, PIECE_LEN};
+use cenote_layout::log::{ContentHash, ENTRY_HEADER_SIZE, Kind, PIECE_LEN, entry_size};
 use cenote_log::LogError;
 use cenote_medium::planted::{Bug, planted};
 use std::ptr::NonNull;
@@ -227,7 +227,7 @@ impl<'c> Transaction<'c> {
     /// durable by commit.
     ///
     /// # Errors
-    /// [`TxError::Alloc`], [`TxError::Log`].
+    /// [`TxError::ZeroSize`], [`TxError::Alloc`], [`TxError::Log`]. No entry of the log speaks of a block then.
     ///
     /// # Safety
     /// The heap outlives the transaction, is of the same store, and its pool is held for writing.
@@ -239,13 +239,22 @@ impl<'c> Transaction<'c> {
         align: u64,
         type_id: TypeId,
     ) -> Result<NonNull<u8>, TxError> {
+        if size == 0 {
+            return Err(TxError::ZeroSize { type_id });
+        }
         let context = &mut *self.context;
         let writer = &mut context.writer;
         let ranges = &mut context.ranges;
         let is_power = context.persistence.is_power();
         let mut log_error = None;
         let block = heap.alloc_with(size, align, type_id, &mut |block: &Block| {
-            // The undo entry stands before the mark is set, so that no crash of processes leaks the block.
+            // The undo entry stands before the mark is set, so that no crash of processes leaks the block. All entries are there or none: one that
+            // says "clear this mark" about a block that was not given out would clear the mark of whoever gets it next, and one that says "fresh" would
+            // put that block's contents under the seal.
+            if is_power && let Err(error) = writer.reserve(alloc_entries_len(size)) {
+                log_error = Some(error);
+                return Err(Cancelled);
+            }
             // SAFETY: the mask is readable; fresh entries carry no data.
             let logged = unsafe {
                 writer
@@ -277,7 +286,7 @@ impl<'c> Transaction<'c> {
             (Ok(block), None) => block,
         };
         let addr = block.addr;
-        if !is_power && size > 0 {
+        if !is_power {
             // No content is hashed or flushed at `process`; the range only says "needs no logging".
             let start = addr.as_ptr() as u64;
             ranges.push(Range { start, end: start + size, old: core::ptr::null() });
@@ -367,6 +376,15 @@ impl Drop for Transaction<'_> {
     }
 }
 
+/// Most bytes that one fresh entry speaks of.
+const FRESH_PART_MAX: u64 = 1 << 30;
+
+/// Bytes of the log that an allocation takes at `power`: its mark's entry, and a fresh entry for each part.
+#[inline]
+fn alloc_entries_len(size: u64) -> u64 {
+    entry_size(8) + size.div_ceil(FRESH_PART_MAX) * entry_size(0)
+}
+
 /// Logs a fresh block, in parts where its size does not fit one entry.
 #[inline]
 unsafe fn log_fresh(
@@ -377,7 +395,7 @@ unsafe fn log_fresh(
 ) -> Result<(), LogError> {
     let (mut start, end) = (addr, addr + size);
     while start < end {
-        let part = (end - start).min(1 << 30);
+        let part = (end - start).min(FRESH_PART_MAX);
         // SAFETY: fresh entries have no data.
         unsafe { writer.append(Kind::Fresh, start, part as u32, core::ptr::null())? };
         ranges.push(Range { start, end: start + part, old: core::ptr::null() });

@@ -99,10 +99,12 @@ pub(crate) struct Merged {
     pub(crate) torn: Option<usize>,
     /// Whether any batch is whole at all.
     pub(crate) usable: bool,
+    /// Both files are whole, and end with this batch although there was a later one.
+    pub(crate) rolled_back: Option<u64>,
 }
 
-/// Puts the two files together. `None` for a file that is not there.
-pub(crate) fn merge(bytes: [Option<&[u8]>; 2]) -> Merged {
+/// Puts the two files together. `None` for a file that is not there. Batch `at_least` was there once.
+pub(crate) fn merge(bytes: [Option<&[u8]>; 2], at_least: u64) -> Merged {
     let scans = [scan(bytes[0]), scan(bytes[1])];
     let mut frames: BTreeMap<(u64, u32), &Frame> = BTreeMap::new();
     let mut damage = Vec::new();
@@ -164,6 +166,20 @@ pub(crate) fn merge(bytes: [Option<&[u8]>; 2]) -> Merged {
             }
         }
     }
+    // Only where nothing else says why: a damaged end is told as such.
+    let rolled_back = (!lost && last_complete < at_least).then_some(last_complete);
+    if rolled_back.is_some() {
+        lost = true;
+        damage.push(Damage::Catalog {
+            file: "catalog.0 and catalog.1",
+            offset: 0,
+            len: 0,
+            detail: format!(
+                "both end with batch {last_complete}, although there was a batch {at_least}: they were rolled back"
+            ),
+            effect: DamageEffect::Lost,
+        });
+    }
     for (file, scan) in scans.iter().enumerate() {
         if !scan.present {
             damage.push(Damage::Catalog {
@@ -216,12 +232,13 @@ pub(crate) fn merge(bytes: [Option<&[u8]>; 2]) -> Merged {
         last_batch: if torn.is_some() && !lost {
             last_complete
         } else {
-            highest.max(last_complete).saturating_add(u64::from(lost))
+            highest.max(last_complete).max(at_least).saturating_add(u64::from(lost))
         },
         canonical: (!lost).then_some(canonical),
         damage,
         torn,
         usable: !complete.is_empty(),
+        rolled_back,
     }
 }
 
@@ -285,7 +302,7 @@ mod tests {
     #[test]
     fn whole_files_have_no_damage() {
         let bytes = file(5);
-        let merged = merge([Some(&bytes), Some(&bytes)]);
+        let merged = merge([Some(&bytes), Some(&bytes)], 0);
         assert!(merged.damage.is_empty(), "{:?}", merged.damage);
         assert_eq!(merged.last_batch, 5);
         assert_eq!(merged.canonical.as_deref(), Some(&bytes[..]));
@@ -296,7 +313,7 @@ mod tests {
     fn every_cut_of_the_first_file_is_a_torn_tail_and_loses_only_the_batch_being_written() {
         let (before, whole) = (file(4), file(5));
         for cut in before.len()..whole.len() {
-            let merged = merge([Some(&whole[..cut]), Some(&before)]);
+            let merged = merge([Some(&whole[..cut]), Some(&before)], 0);
             assert!(merged.damage.is_empty(), "cut {cut}: {:?}", merged.damage);
             assert_eq!(merged.canonical.as_deref(), Some(&before[..]), "cut {cut}");
             assert_eq!(merged.last_batch, 4);
@@ -307,7 +324,7 @@ mod tests {
     fn every_cut_of_the_second_file_keeps_the_batch_of_the_first() {
         let (before, whole) = (file(4), file(5));
         for cut in before.len()..whole.len() {
-            let merged = merge([Some(&whole), Some(&whole[..cut])]);
+            let merged = merge([Some(&whole), Some(&whole[..cut])], 0);
             assert!(merged.damage.is_empty(), "cut {cut}: {:?}", merged.damage);
             assert_eq!(merged.canonical.as_deref(), Some(&whole[..]), "cut {cut}");
         }
@@ -322,11 +339,11 @@ mod tests {
                 let mut bad = whole.clone();
                 bad[at] ^= 0x40;
                 let files = if damaged_file == 0 { [&bad, &whole] } else { [&whole, &bad] };
-                let merged = merge([Some(files[0]), Some(files[1])]);
+                let merged = merge([Some(files[0]), Some(files[1])], 0);
                 assert_eq!(merged.canonical.as_deref(), Some(&whole[..]), "byte {at} of file {damaged_file}");
                 // Padding between frames is not covered and is put right silently; and a bad end of file 1 is what
                 // an interrupted writer leaves.
-                let padding = merge([Some(&bad), Some(&bad)]).damage.is_empty();
+                let padding = merge([Some(&bad), Some(&bad)], 0).damage.is_empty();
                 let named = !merged.damage.is_empty() || merged.torn == Some(1);
                 assert!(padding || named, "byte {at} of file {damaged_file} was not named");
                 at += 1;
@@ -340,7 +357,7 @@ mod tests {
         let (mut a, mut b) = (whole.clone(), whole.clone());
         a[batch(1).len() + 50] ^= 1;
         b[file(3).len() + 50] ^= 1;
-        let merged = merge([Some(&a), Some(&b)]);
+        let merged = merge([Some(&a), Some(&b)], 0);
         assert_eq!(merged.canonical.as_deref(), Some(&whole[..]));
         assert_eq!(merged.damage.len(), 2);
     }
@@ -351,7 +368,7 @@ mod tests {
         for at in [file(2).len() + 50, file(4).len() + 50, 48] {
             let mut bad = whole.clone();
             bad[at] ^= 1;
-            let merged = merge([Some(&bad), Some(&bad)]);
+            let merged = merge([Some(&bad), Some(&bad)], 0);
             assert!(merged.canonical.is_none(), "byte {at}");
             assert!(merged.damage.iter().any(|d| d.is_lost()), "byte {at}: {:?}", merged.damage);
             assert!(merged.last_batch > 5, "a lost batch's number must not be used again");
@@ -367,10 +384,36 @@ mod tests {
             [Some(&whole), Some(&old)],
             [Some(&old), Some(&whole)],
         ] {
-            let merged = merge(files.map(|f| f.map(|f| &f[..])));
+            let merged = merge(files.map(|f| f.map(|f| &f[..])), 0);
             assert_eq!(merged.canonical.as_deref(), Some(&whole[..]));
             assert_eq!(merged.damage.len(), 1, "{:?}", merged.damage);
         }
+    }
+
+    #[test]
+    fn two_whole_files_that_lack_a_batch_which_was_there_are_rolled_back() {
+        let old = file(3);
+        for known in 0..=3 {
+            let merged = merge([Some(&old), Some(&old)], known);
+            assert!(merged.rolled_back.is_none() && merged.damage.is_empty(), "{known}: {:?}", merged.damage);
+        }
+        let merged = merge([Some(&old), Some(&old)], 5);
+        assert_eq!(merged.rolled_back, Some(3));
+        assert!(
+            merged.canonical.is_none() && merged.damage.iter().any(Damage::is_lost),
+            "{:?}",
+            merged.damage
+        );
+        assert!(merged.last_batch > 5, "the number of a batch that is gone must not be used again");
+        // A file of the right age makes up for the other one.
+        let new = file(5);
+        assert_eq!(merge([Some(&old), Some(&new)], 5).canonical.as_deref(), Some(&new[..]));
+        // A tail that is damaged is told as damage.
+        let mut bad = new.clone();
+        let at = bad.len() - 20;
+        bad[at] ^= 1;
+        let merged = merge([Some(&bad), Some(&bad)], 5);
+        assert!(merged.rolled_back.is_none() && merged.canonical.is_none());
     }
 
     #[test]
@@ -383,7 +426,7 @@ mod tests {
                     (x >> 56) as u8
                 })
                 .collect();
-            let merged = merge([Some(&junk), Some(&junk)]);
+            let merged = merge([Some(&junk), Some(&junk)], 0);
             assert!(!merged.usable);
         }
     }

@@ -64,13 +64,16 @@ fn encode(batch: u64, records: &[Record]) -> Vec<u8> {
     out
 }
 
+/// Number of the only batch of a new store.
+pub(crate) const INITIAL_BATCH: u64 = 1;
+
 /// Contents of a new store's files.
 pub(crate) fn initial() -> Vec<u8> {
-    encode(1, &State { next_pool: 1, ..State::default() }.snapshot())
+    encode(INITIAL_BATCH, &State { next_pool: 1, ..State::default() }.snapshot())
 }
 
-/// Reads both files. A file that is not there is damage, not an error.
-pub(crate) fn load(medium: &dyn Medium) -> Result<(Merged, Contents), MediumError> {
+/// Reads both files, of which one at least has had batch `at_least`. A file that is not there is damage, not an error.
+pub(crate) fn load(medium: &dyn Medium, at_least: u64) -> Result<(Merged, Contents), MediumError> {
     let mut bytes = [None, None];
     for (slot, name) in bytes.iter_mut().zip(FILES) {
         *slot = match medium.read(name) {
@@ -79,7 +82,7 @@ pub(crate) fn load(medium: &dyn Medium) -> Result<(Merged, Contents), MediumErro
             Err(error) => return Err(error),
         };
     }
-    Ok((merge([bytes[0].as_deref(), bytes[1].as_deref()]), bytes))
+    Ok((merge([bytes[0].as_deref(), bytes[1].as_deref()], at_least), bytes))
 }
 
 impl Catalog {

@@ -1,7 +1,7 @@
 //! What the catalog says, in memory: the sum of its records.
 
 use crate::report::Damage;
-use cenote_layout::catalog::{LeaseRecord, PoolRecord, PuddleRecord, Record};
+use cenote_layout::catalog::{LeaseRecord, ObjectRecord, PoolRecord, PuddleRecord, Record};
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_layout::types::TypeRecord;
@@ -26,6 +26,11 @@ pub(crate) struct State {
     pub(crate) not_covered: BTreeSet<PoolId>,
     /// Pools whose heap must be traced before it is used.
     pub(crate) trace_due: BTreeSet<PoolId>,
+    /// Objects by their puddles.
+    pub(crate) objects: BTreeMap<Uuid, ObjectRecord>,
+    pub(crate) object_names: BTreeMap<String, Uuid>,
+    /// Pools that somebody has opened for writing.
+    pub(crate) used: BTreeSet<PoolId>,
 }
 
 impl State {
@@ -45,6 +50,7 @@ impl State {
                 }
                 self.not_covered.remove(id);
                 self.trace_due.remove(id);
+                self.used.remove(id);
                 self.leases.retain(|(_, pool), _| pool != id);
             }
             Record::Puddle(puddle) => {
@@ -83,6 +89,20 @@ impl State {
             Record::Traced(id) => {
                 self.trace_due.remove(id);
             }
+            Record::PoolUsed(id) => {
+                self.used.insert(*id);
+            }
+            Record::Object(object) => {
+                if let Some(old) = self.objects.insert(object.puddle, object.clone()) {
+                    self.object_names.remove(&old.name);
+                }
+                self.object_names.insert(object.name.clone(), object.puddle);
+            }
+            Record::ObjectRemoved(puddle) => {
+                if let Some(old) = self.objects.remove(puddle) {
+                    self.object_names.remove(&old.name);
+                }
+            }
         }
     }
 
@@ -100,6 +120,8 @@ impl State {
         }));
         out.extend(self.not_covered.iter().copied().map(Record::PoolNotCovered));
         out.extend(self.trace_due.iter().copied().map(Record::TraceDue));
+        out.extend(self.objects.values().cloned().map(Record::Object));
+        out.extend(self.used.iter().copied().map(Record::PoolUsed));
         out
     }
 
@@ -140,7 +162,10 @@ impl State {
                 Some("it lies on top of another puddle")
             } else if puddle.pool.0 != 0 && !self.pools.contains_key(&puddle.pool) {
                 Some("its pool is not known")
-            } else if (puddle.pool.0 == 0) != matches!(puddle.role, Role::Log | Role::LogSpace) {
+            } else if puddle.role == Role::Object && !self.objects.contains_key(&puddle.uuid) {
+                Some("its object is not known")
+            } else if (puddle.pool.0 == 0) != matches!(puddle.role, Role::Log | Role::LogSpace | Role::Object)
+            {
                 Some("its role and its pool do not fit")
             } else {
                 None
@@ -192,6 +217,39 @@ mod tests {
         })
     }
 
+    fn object(puddle: u8, name: &str) -> Record {
+        Record::Object(ObjectRecord {
+            puddle: Uuid([puddle; 16]),
+            name: name.into(),
+            data_len: 100,
+            at_rest: cenote_layout::catalog::AtRest::None,
+            uid: 0,
+            gid: 0,
+            permissions: 0o600,
+            created_at_s: 0,
+        })
+    }
+
+    #[test]
+    fn an_objects_puddle_without_its_object_is_damage() {
+        let base = 1 << 40;
+        let mut state = State::default();
+        for (number, addr) in [(1, base), (2, base + (4 << 20))] {
+            state.apply(&Record::Puddle(PuddleRecord {
+                uuid: Uuid([number; 16]),
+                pool: PoolId(0),
+                role: Role::Object,
+                index: 0,
+                addr,
+                size: 8192,
+            }));
+        }
+        state.apply(&object(1, "a"));
+        let damage = state.check(base, 64 << 20);
+        assert!(matches!(&damage[..], [Damage::Puddle { uuid, .. }] if *uuid == Uuid([2; 16])), "{damage:?}");
+        assert!(state.puddles.contains_key(&Uuid([1; 16])));
+    }
+
     #[test]
     fn a_snapshot_says_the_same_as_the_history() {
         let mut state = State::default();
@@ -202,7 +260,12 @@ mod tests {
             puddle(1, 1, 1 << 40, 4096),
             Record::Lease(LeaseRecord { client: Uuid([9; 16]), pool: PoolId(1), writable: true }),
             Record::PoolNotCovered(PoolId(1)),
+            Record::PoolUsed(PoolId(1)),
+            Record::PoolUsed(PoolId(2)),
             Record::PoolRemoved(PoolId(2)),
+            object(3, "matrix"),
+            object(4, "gone"),
+            Record::ObjectRemoved(Uuid([4; 16])),
         ] {
             state.apply(&record);
         }

@@ -1,0 +1,526 @@
+//! `docs/format.md` draws what this crate defines: offsets, sizes, magic numbers, seeds and the numbers of enums are compared here, so that neither
+//! changes without the other. (The section about heap puddles has its own checks beside the heap's code.)
+
+use cenote_layout::catalog::{
+    AtRest, BATCH_NUMBER_MAX, ClientRecord, FLAG_LAST, HeapKind, LeaseRecord, ObjectRecord, PAYLOAD_LEN_MAX,
+    PoolMode, PoolRecord, PuddleRecord, RECORD_MAGIC, Record, RecordError, RecordHeader, decode_frame,
+    encode_frame,
+};
+use cenote_layout::checksum::{checksum, seed};
+use cenote_layout::header::{FORMAT_VERSION, Header, HeaderPrefix};
+use cenote_layout::id::{PoolId, TypeId, Uuid};
+use cenote_layout::log::{
+    CONTROL_OFFSET, END_BASE, ENTRIES_OFFSET, ENTRY_HEADER_SIZE, ENTRY_INLINE_DATA_MAX, EntryHeader, Kind,
+    LAST_BASE, LOG_QUARANTINED, LogControl, LogHeader, LogRange, MIN_HALF, Order, PIECE_LEN, RANGE_OFFSET,
+    Seal, SequenceRange, entry_size,
+};
+use cenote_layout::log_space::{
+    ENTRY_CONTINUATION, ENTRY_FREE, ENTRY_HEAD, LOG_SPACE_ENTRIES_OFFSET, LogSpaceEntry, LogSpaceHeader,
+};
+use cenote_layout::puddle::{PuddleHeader, Role, header_space};
+use cenote_layout::superblock::{self, Superblock};
+use cenote_layout::types::{TYPE_NAME_LEN_MAX, TYPE_RECORD_LEN_MAX};
+use std::mem::offset_of;
+
+fn document() -> String {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format.md");
+    std::fs::read_to_string(path).expect("docs/format.md is there")
+}
+
+/// The text from a heading to the next of the same level or a higher one.
+fn section<'a>(document: &'a str, heading: &str) -> &'a str {
+    let level = heading.chars().take_while(|&c| c == '#').count();
+    let start = document.find(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("no section {heading}"));
+    let body = &document[start + 1 + heading.len()..];
+    let mut end = body.len();
+    for (at, _) in body.match_indices("\n#") {
+        if body[at + 1..].chars().take_while(|&c| c == '#').count() <= level {
+            end = at;
+            break;
+        }
+    }
+    &body[..end]
+}
+
+/// The boxes of a section's drawings. Each is a column of `OFFSET +----` lines, every one followed by a line that names what is there; an offset without a name ends
+/// a box.
+fn boxes(section: &str) -> Vec<Vec<(usize, String)>> {
+    let lines: Vec<Vec<char>> = section.lines().map(|line| line.chars().collect()).collect();
+    let mut open: Vec<(usize, Vec<(usize, String)>)> = Vec::new();
+    let mut done = Vec::new();
+    for (number, line) in lines.iter().enumerate() {
+        for column in 0..line.len().saturating_sub(1) {
+            if line[column] != '+' || line[column + 1] != '-' {
+                continue;
+            }
+            let before: String = line[..column].iter().collect();
+            let Some(offset) = before.strip_suffix(' ').and_then(|b| b.rsplit(' ').next()?.parse().ok())
+            else {
+                continue;
+            };
+            let name: String = lines
+                .get(number + 1)
+                .filter(|next| next.get(column) == Some(&'|'))
+                .map(|next| next[column + 1..].iter().take_while(|&&c| c != '|').collect())
+                .unwrap_or_default();
+            let name = name.trim().split([' ', ',']).next().unwrap_or_default().to_owned();
+            let at = match open
+                .iter()
+                .position(|(c, fields)| *c == column && fields.last().is_some_and(|f| f.0 < offset))
+            {
+                Some(at) => at,
+                None => {
+                    open.push((column, Vec::new()));
+                    open.len() - 1
+                }
+            };
+            if name.is_empty() {
+                let (_, mut fields) = open.remove(at);
+                fields.push((offset, String::new()));
+                done.push(fields);
+            } else {
+                open[at].1.push((offset, name));
+            }
+        }
+    }
+    done.extend(open.into_iter().map(|(_, fields)| fields));
+    done
+}
+
+/// The box that begins with these names is exactly `expected`, which ends with the size of the whole, without a name.
+#[track_caller]
+fn assert_drawn(section: &str, expected: &[(usize, &str)]) {
+    let expected: Vec<(usize, String)> =
+        expected.iter().map(|(offset, name)| (*offset, (*name).to_owned())).collect();
+    let all = boxes(section);
+    assert!(all.contains(&expected), "not drawn like this: {expected:?}\ndrawn: {all:#?}");
+}
+
+/// The cells of the rows of a section's tables, without headings.
+fn rows(section: &str) -> Vec<Vec<String>> {
+    let cells = |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect();
+    section.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| ---")).map(cells).collect()
+}
+
+#[test]
+fn headers_are_drawn_as_they_are() {
+    let text = document();
+    let prefix = section(&text, "### Header prefix");
+    let drawn: Vec<&str> = prefix.lines().filter(|line| line.starts_with("      ")).collect();
+    let offsets: Vec<usize> = drawn[0].split_whitespace().map(|n| n.parse().expect("an offset")).collect();
+    let names: Vec<&str> = drawn[2].trim().trim_matches('|').split('|').map(str::trim).collect();
+    assert_eq!(names, ["magic", "version", "header_len", "compat", "ro_compat", "incompat", "checksum"]);
+    let expected = [
+        offset_of!(HeaderPrefix, magic),
+        offset_of!(HeaderPrefix, version),
+        offset_of!(HeaderPrefix, header_len),
+        offset_of!(HeaderPrefix, compat),
+        offset_of!(HeaderPrefix, ro_compat),
+        offset_of!(HeaderPrefix, incompat),
+        offset_of!(HeaderPrefix, checksum),
+        size_of::<HeaderPrefix>(),
+    ];
+    assert_eq!(offsets, expected);
+
+    assert_drawn(
+        section(&text, "## Superblock"),
+        &[
+            (offset_of!(Superblock, prefix), "prefix"),
+            (offset_of!(Superblock, store), "store"),
+            (offset_of!(Superblock, window_base), "window_base"),
+            (offset_of!(Superblock, window_len), "window_len"),
+            (offset_of!(Superblock, generation), "generation"),
+            (offset_of!(Superblock, state), "state"),
+            (offset_of!(Superblock, durability), "durability"),
+            (offset_of!(Superblock, boot_id), "boot_id"),
+            (offset_of!(Superblock, opener_pid), "opener_pid"),
+            (offset_of!(Superblock, opener_start_ticks), "opener_start_ticks"),
+            (offset_of!(Superblock, formatted_at_s), "formatted_at_s"),
+            (offset_of!(Superblock, client), "client"),
+            (offset_of!(Superblock, catalog_batch), "catalog_batch"),
+            (offset_of!(Superblock, reserved1), "zero"),
+            (size_of::<Superblock>(), ""),
+        ],
+    );
+    assert_drawn(
+        section(&text, "## Puddle header"),
+        &[
+            (offset_of!(PuddleHeader, prefix), "prefix"),
+            (offset_of!(PuddleHeader, uuid), "uuid"),
+            (offset_of!(PuddleHeader, store), "store"),
+            (offset_of!(PuddleHeader, addr), "addr"),
+            (offset_of!(PuddleHeader, size), "size"),
+            (offset_of!(PuddleHeader, pool), "pool"),
+            (offset_of!(PuddleHeader, role), "role"),
+            (offset_of!(PuddleHeader, index), "index"),
+            (offset_of!(PuddleHeader, generation), "generation"),
+            (offset_of!(PuddleHeader, reserved), "zero"),
+            (size_of::<PuddleHeader>(), ""),
+        ],
+    );
+    for magic in
+        [&Superblock::MAGIC, &PuddleHeader::MAGIC, &LogHeader::MAGIC, &LogSpaceHeader::MAGIC, &RECORD_MAGIC]
+    {
+        assert!(text.contains(&format!("magic \"{}\"", magic.escape_ascii())), "{}", magic.escape_ascii());
+    }
+    assert!(text.contains(&format!("Format version: **{FORMAT_VERSION}**")));
+    let states = [superblock::STATE_CLEAN, superblock::STATE_OPEN];
+    let levels =
+        [superblock::DURABILITY_UNSAID, superblock::DURABILITY_PROCESS, superblock::DURABILITY_POWER];
+    assert_eq!(
+        (states, levels),
+        ([1, 2], [0, 1, 2]),
+        "as drawn: 1 clean, 2 open; 0 none yet, 1 process, 2 power"
+    );
+    let roles = [Role::Heap, Role::Log, Role::LogSpace, Role::Object].map(|role| role as u32);
+    assert_eq!(roles, [1, 2, 3, 4], "as drawn: 1 heap, 2 log, 3 log space, 4 object");
+}
+
+/// PUD-11: a page of header for every 2 MiB or part of them, whatever the size.
+#[test]
+fn header_space_is_a_page_for_every_slot_or_part_of_one() {
+    let (page, slot) = (4096, 2 << 20);
+    for (size, pages) in
+        [(page, 1), (slot - page, 1), (slot, 1), (slot + page, 2), (5 << 20, 3), (1 << 30, 512)]
+    {
+        assert_eq!(header_space(size), pages * page, "of {size} bytes");
+    }
+}
+
+#[test]
+fn the_catalog_is_drawn_as_it_is() {
+    let text = document();
+    let catalog = section(&text, "## Catalog");
+    assert_drawn(
+        catalog,
+        &[
+            (offset_of!(RecordHeader, magic), "magic"),
+            (offset_of!(RecordHeader, batch), "batch"),
+            (offset_of!(RecordHeader, index), "index"),
+            (offset_of!(RecordHeader, flags), "flags"),
+            (offset_of!(RecordHeader, payload_len), "payload_len"),
+            (offset_of!(RecordHeader, reserved0), "zero"),
+            (offset_of!(RecordHeader, reserved1), "zero"),
+            (offset_of!(RecordHeader, checksum), "checksum"),
+            (size_of::<RecordHeader>(), "payload"),
+        ],
+    );
+    assert_eq!((PAYLOAD_LEN_MAX, FLAG_LAST), (1_048_576, 1));
+    assert!(catalog.contains("1 to 1,048,576"));
+    assert!(section(&text, "## Type records and pointer maps").contains("more than 1,048,512 bytes"));
+    assert_eq!((TYPE_RECORD_LEN_MAX, TYPE_NAME_LEN_MAX), (1_048_512, 1024));
+
+    // The number of each variant is the first byte of its payload. (Number 4 is left for `Type`, whose records have tests of their own; so have those of objects.)
+    let (uuid, pool) = (Uuid([1; 16]), PoolId(1));
+    let records = [
+        Record::Pool(PoolRecord {
+            id: pool,
+            name: "p".into(),
+            mode: PoolMode::Direct,
+            heap: HeapKind::Traced,
+            puddle_size: 1,
+            size_max: 1,
+            uid: 0,
+            gid: 0,
+            permissions: 0,
+            created_at_s: 0,
+        }),
+        Record::PoolRemoved(pool),
+        Record::Puddle(PuddleRecord { uuid, pool, role: Role::LogSpace, index: 0, addr: 0, size: 0 }),
+        Record::PuddleRemoved(uuid),
+        Record::Client(ClientRecord { client: uuid, log_space: uuid }),
+        Record::ClientRemoved(uuid),
+        Record::Lease(LeaseRecord { client: uuid, pool, writable: true }),
+        Record::LeasesEnded(uuid),
+        Record::NextPool(pool),
+        Record::TypeRemoved(TypeId(1)),
+        Record::PoolNotCovered(pool),
+        Record::PoolCovered(pool),
+        Record::TraceDue(pool),
+        Record::Traced(pool),
+        Record::PoolUsed(pool),
+        Record::Object(ObjectRecord {
+            puddle: uuid,
+            name: "o".into(),
+            data_len: 1,
+            at_rest: AtRest::None,
+            uid: 0,
+            gid: 0,
+            permissions: 0,
+            created_at_s: 0,
+        }),
+        Record::ObjectRemoved(uuid),
+    ];
+    let documented = rows(section(&text, "### Payload"));
+    let documented: Vec<&Vec<String>> =
+        documented.iter().filter(|row| row[0].parse::<usize>().is_ok()).collect();
+    assert!(
+        documented.iter().enumerate().all(|(number, row)| row[0] == number.to_string()),
+        "{documented:?}"
+    );
+    assert_eq!(documented[4][1], "`Type`");
+    for record in &records {
+        let mut frame = Vec::new();
+        encode_frame(1, 0, true, record, &mut frame);
+        let row = documented[usize::from(frame[48])];
+        let name = format!("{record:?}");
+        let name = name.split(['(', ' ']).next().unwrap_or_default();
+        assert_eq!(row[1], format!("`{name}`"));
+        assert_eq!(decode_frame(&frame).expect("whole").record, *record);
+    }
+    // The role's number in a record is one less than in a header: uuid (16), pool (1), role.
+    let mut frame = Vec::new();
+    encode_frame(1, 0, true, &records[2], &mut frame);
+    assert_eq!(u32::from(frame[48 + 1 + 16 + 1]), Role::LogSpace as u32 - 1);
+}
+
+#[test]
+fn a_frame_with_something_in_reserved_bytes_is_refused() {
+    let mut frame = Vec::new();
+    encode_frame(7, 0, true, &Record::PoolRemoved(PoolId(1)), &mut frame);
+    let payload_end = 48 + usize::from(frame[offset_of!(RecordHeader, payload_len)]);
+    let change = |at: usize, to: u8| {
+        let mut frame = frame.clone();
+        frame[at] = to;
+        frame[40..48].fill(0);
+        let sum = checksum(seed::CATALOG, &frame[..payload_end]);
+        frame[40..48].copy_from_slice(&sum.to_le_bytes());
+        decode_frame(&frame).map(|frame| frame.batch)
+    };
+    assert_eq!(change(offset_of!(RecordHeader, flags), 0), Ok(7), "the checksum is made anew");
+    for at in [
+        offset_of!(RecordHeader, reserved0),
+        offset_of!(RecordHeader, reserved1) + 7,
+        offset_of!(RecordHeader, flags) + 1,
+    ] {
+        assert_eq!(change(at, 2), Err(RecordError::Payload), "byte {at}");
+    }
+    // And numbers beyond those that are ever reached.
+    assert_eq!(change(offset_of!(RecordHeader, batch) + 7, 0x40), Err(RecordError::Payload));
+    assert_eq!(BATCH_NUMBER_MAX, 0x40 << 56);
+}
+
+#[test]
+fn log_spaces_and_logs_are_drawn_as_they_are() {
+    let text = document();
+    let space = section(&text, "## Log space");
+    let entries = LOG_SPACE_ENTRIES_OFFSET as usize;
+    assert_drawn(
+        space,
+        &[
+            (offset_of!(LogSpaceHeader, prefix), "prefix"),
+            (offset_of!(LogSpaceHeader, client), "client"),
+            (offset_of!(LogSpaceHeader, capacity), "capacity"),
+            (offset_of!(LogSpaceHeader, reserved), "zero"),
+            (entries, "entry"),
+            (entries + size_of::<LogSpaceEntry>(), "entry"),
+        ],
+    );
+    assert_drawn(
+        space,
+        &[
+            (offset_of!(LogSpaceEntry, checksum), "checksum"),
+            (offset_of!(LogSpaceEntry, state), "state"),
+            (offset_of!(LogSpaceEntry, puddle), "puddle"),
+            (offset_of!(LogSpaceEntry, addr), "addr"),
+            (offset_of!(LogSpaceEntry, log_id), "log_id"),
+            (offset_of!(LogSpaceEntry, segment), "segment"),
+            (offset_of!(LogSpaceEntry, reserved), "zero"),
+            (size_of::<LogSpaceEntry>(), ""),
+        ],
+    );
+    assert_eq!([ENTRY_FREE, ENTRY_HEAD, ENTRY_CONTINUATION], [0, 1, 2], "as drawn: free, head, continuation");
+
+    let log = section(&text, "## Log");
+    let (control, range) = (CONTROL_OFFSET as usize, RANGE_OFFSET as usize);
+    assert_drawn(
+        log,
+        &[
+            (offset_of!(LogHeader, prefix), "prefix"),
+            (offset_of!(LogHeader, owner), "owner"),
+            (offset_of!(LogHeader, log_id), "log_id"),
+            (offset_of!(LogHeader, capacity), "capacity"),
+            (offset_of!(LogHeader, segment), "segment"),
+            (offset_of!(LogHeader, reserved), "zero"),
+            (control + offset_of!(LogControl, epoch), "epoch"),
+            (control + offset_of!(LogControl, state), "state"),
+            (control + offset_of!(LogControl, reserved), "zero"),
+            (range + offset_of!(LogRange, range), "range"),
+            (range + offset_of!(LogRange, tail), "tail"),
+            (range + offset_of!(LogRange, last), "last"),
+            (range + offset_of!(LogRange, overflow), "overflow"),
+            (range + offset_of!(LogRange, reserved), "zero"),
+            (ENTRIES_OFFSET as usize, "entry"),
+        ],
+    );
+    assert_eq!((control, range), (size_of::<LogHeader>(), control + size_of::<LogControl>()));
+    assert_eq!(2 * MIN_HALF, 2048, "as drawn: a capacity of at least 2,048");
+    assert!(log.contains(&format!("{LOG_QUARANTINED:#x}")), "the mark of a log that is set aside");
+    assert_eq!(LOG_QUARANTINED.to_le_bytes(), *b"QDAMAGED");
+}
+
+#[test]
+fn entries_and_seals_are_drawn_as_they_are() {
+    let text = document();
+    assert_drawn(
+        section(&text, "### Entry"),
+        &[
+            (offset_of!(EntryHeader, checksum), "checksum"),
+            (offset_of!(EntryHeader, addr), "addr"),
+            (offset_of!(EntryHeader, size), "size"),
+            (offset_of!(EntryHeader, index), "index"),
+            (offset_of!(EntryHeader, seq), "seq"),
+            (offset_of!(EntryHeader, kind), "kind"),
+            (offset_of!(EntryHeader, order), "order"),
+            (offset_of!(EntryHeader, unfenced), "unfenced"),
+            (ENTRY_HEADER_SIZE as usize, "data"),
+        ],
+    );
+    assert_drawn(
+        section(&text, "### Seal"),
+        &[
+            (offset_of!(Seal, entries), "entries"),
+            (offset_of!(Seal, entries_checksum), "entries_checksum"),
+            (offset_of!(Seal, contents), "contents"),
+            (size_of::<Seal>(), ""),
+        ],
+    );
+    // Whole lines; up to 32 bytes of data in the first.
+    assert_eq!(ENTRY_INLINE_DATA_MAX, 32);
+    for len in 0..5000 {
+        assert_eq!(entry_size(len), (32 + len).next_multiple_of(64));
+    }
+    assert!(section(&text, "### Checksums").contains("pieces of 1,024 bytes"));
+    assert_eq!(PIECE_LEN, 1024);
+
+    let kinds = rows(section(&text, "### Entry"));
+    let kinds: Vec<&Vec<String>> = kinds.iter().filter(|row| row[0].parse::<u8>().is_ok()).collect();
+    assert_eq!(kinds.len(), 8);
+    assert!(Kind::from_u8(0).is_none() && Kind::from_u8(9).is_none());
+    for row in kinds {
+        let kind = Kind::from_u8(row[0].parse().expect("a number")).expect("a kind");
+        let name: String = row[1].split(' ').map(|word| word[..1].to_uppercase() + &word[1..]).collect();
+        assert_eq!(name, format!("{kind:?}"));
+        let class = if kind.class() == 1 { "undo" } else { "redo" };
+        let order = if kind.order() == Order::Backward { "backward" } else { "forward" };
+        assert_eq!(row[2], format!("{class}, {order}"), "{name}");
+        assert_eq!(row[4] != "none", kind.has_data(), "{name}");
+    }
+}
+
+#[test]
+fn the_numbers_of_sequence_ranges_are_those_documented() {
+    let text = document();
+    let range = section(&text, "### Sequence range");
+    let below = |back: u64| u32::try_from((1_u64 << 32) - back).expect("32 bits");
+    assert!(range.contains("highest base of a transaction is 2^32 - 20") && range.contains("= 2^32 - 12"));
+    assert_eq!((LAST_BASE - 4, LAST_BASE, END_BASE), (below(20), below(16), below(12)));
+    assert_eq!(
+        (SequenceRange::running(8), SequenceRange::committed(8)),
+        (SequenceRange { lo: 8, hi: 10 }, SequenceRange { lo: 10, hi: 12 })
+    );
+    let word = |lo: u32, hi: u32| u64::from(lo) | u64::from(hi) << 32;
+    assert!(SequenceRange::from_word(word(END_BASE, END_BASE + 2)).is_some());
+    for (lo, hi) in [(END_BASE + 2, END_BASE + 4), (1, 3), (8, 11), (8, 8)] {
+        assert_eq!(SequenceRange::from_word(word(lo, hi)), None, "({lo}, {hi})");
+    }
+}
+
+#[test]
+fn objects_and_the_journal_are_drawn_as_they_are() {
+    use cenote_layout::object::{
+        COMMIT_MAGIC, CommitRecord, JOURNAL_HALVES_OFFSET, JournalHeader, ObjectHeader, PSYNC_MAGIC,
+        RecordHeader, Run,
+    };
+    let text = document();
+    let section = section(&text, "## Objects and the journal");
+    assert_drawn(
+        section,
+        &[
+            (offset_of!(ObjectHeader, prefix), "magic"),
+            (offset_of!(ObjectHeader, object), "object"),
+            (offset_of!(ObjectHeader, state), "state"),
+            (offset_of!(ObjectHeader, reserved0), "zero"),
+            (offset_of!(ObjectHeader, boot_id), "boot_id"),
+            (offset_of!(ObjectHeader, pid), "pid"),
+            (offset_of!(ObjectHeader, start_ticks), "start_ticks"),
+            (offset_of!(ObjectHeader, attached_at_s), "attached_at_s"),
+            (offset_of!(ObjectHeader, reserved), "zero"),
+            (size_of::<ObjectHeader>(), ""),
+        ],
+    );
+    assert_drawn(
+        section,
+        &[
+            (offset_of!(JournalHeader, prefix), "magic"),
+            (offset_of!(JournalHeader, store), "store"),
+            (offset_of!(JournalHeader, generation), "generation"),
+            (offset_of!(JournalHeader, epoch), "epoch"),
+            (offset_of!(JournalHeader, half_len), "half_len"),
+            (offset_of!(JournalHeader, trimmed), "trimmed"),
+            (offset_of!(JournalHeader, chain), "chain"),
+            (offset_of!(JournalHeader, reserved), "zero"),
+            (size_of::<JournalHeader>(), ""),
+        ],
+    );
+    assert_drawn(
+        section,
+        &[
+            (offset_of!(RecordHeader, magic), "magic"),
+            (offset_of!(RecordHeader, seq), "seq"),
+            (offset_of!(RecordHeader, epoch), "epoch"),
+            (offset_of!(RecordHeader, chain), "chain"),
+            (offset_of!(RecordHeader, durable), "durable"),
+            (offset_of!(RecordHeader, trimmed), "trimmed"),
+            (offset_of!(RecordHeader, store), "store"),
+            (offset_of!(RecordHeader, objects), "objects"),
+            (offset_of!(RecordHeader, runs), "runs"),
+            (offset_of!(RecordHeader, data_len), "data_len"),
+            (offset_of!(RecordHeader, total_len), "total_len"),
+            (offset_of!(RecordHeader, data_sum), "data_sum"),
+            (offset_of!(RecordHeader, checksum), "checksum"),
+            (size_of::<RecordHeader>(), ""),
+        ],
+    );
+    assert_eq!((size_of::<Run>(), size_of::<CommitRecord>(), JOURNAL_HALVES_OFFSET), (16, 32, 8192));
+    for magic in [ObjectHeader::MAGIC, JournalHeader::MAGIC, PSYNC_MAGIC, COMMIT_MAGIC] {
+        assert!(section.contains(&format!("magic \"{}\"", magic.escape_ascii())), "{}", magic.escape_ascii());
+    }
+}
+
+#[test]
+fn the_table_of_seeds_is_that_of_the_code() {
+    let text = document();
+    let documented: Vec<(String, String)> = rows(section(&text, "### Checksums"))
+        .into_iter()
+        .filter(|row| row[1].contains("0x"))
+        .map(|row| (row[0].clone(), row[1].clone()))
+        .collect();
+    let expected = [
+        ("superblock copy", seed::SUPERBLOCK),
+        ("puddle header", seed::PUDDLE),
+        ("catalog frame", seed::CATALOG),
+        ("log header", seed::LOG),
+        ("log entry", seed::LOG),
+        ("log space header", seed::LOG_SPACE),
+        ("log space entry", seed::LOG_SPACE),
+        ("descriptor", seed::DESCRIPTOR),
+        ("type name, to type id", seed::TYPE_NAME),
+        ("contents under a seal", seed::SEAL),
+        ("object header", seed::OBJECT),
+        ("journal header", seed::JOURNAL_HEADER),
+        ("psync record", seed::PSYNC),
+    ];
+    for (name, seed) in expected {
+        let row = documented.iter().find(|(what, _)| what == name);
+        assert!(row.is_some_and(|(_, shown)| shown.contains(&format!("{seed:#x}"))), "{name}: {row:?}");
+    }
+    // No seed is there twice, but for those that are told apart by what else is in them.
+    let plain: Vec<&String> =
+        documented.iter().map(|(_, shown)| shown).filter(|shown| !shown.contains("log_id")).collect();
+    let different: std::collections::BTreeSet<_> = plain.iter().collect();
+    assert_eq!(different.len() + 1, plain.len(), "log space header and entry share one: {plain:?}");
+    // Headers are sealed with the seed of their kind.
+    assert_eq!([Superblock::SEED, PuddleHeader::SEED], [seed::SUPERBLOCK, seed::PUDDLE]);
+    assert_eq!([LogHeader::SEED, LogSpaceHeader::SEED], [seed::LOG, seed::LOG_SPACE]);
+}

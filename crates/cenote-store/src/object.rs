@@ -1,0 +1,206 @@
+//! Objects as the store knows them: a name, a puddle, an address that no other puddle has (PMO-1, PMO-6).
+//!
+//! What is in an object, who has it attached and how it changes is above this crate's knowledge.
+//!
+//! # Updates in several steps
+//!
+//! **Create.** (1) the puddle's file is made, with its space taken and both headers, and synced: an orphan; (2) one batch
+//! names object and puddle: **the catalog's batch commits**.
+//!
+//! **Remove.** (1) one batch takes both out: **the catalog's batch commits**; (2) the file is removed, the directory
+//! synced. What a crash leaves of the file is an orphan, and goes at the next writable open.
+
+use crate::error::StoreError;
+use crate::pool::why_no_name;
+use crate::puddle::{DIR, file_name, verify_file};
+use crate::store::{Control, Store};
+use cenote_layout::catalog::{AtRest, ObjectRecord, PuddleRecord, Record};
+use cenote_layout::header::seal;
+use cenote_layout::id::{PoolId, Uuid};
+use cenote_layout::object::{ObjectHeader, object_data_offset, object_puddle_size};
+use cenote_layout::puddle::{Role, header_space};
+use zerocopy::IntoBytes;
+
+/// An object as the catalog has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectInfo {
+    /// Name, length, permissions.
+    pub record: ObjectRecord,
+    /// First address of its puddle.
+    pub addr: u64,
+    /// Bytes of its puddle, headers included.
+    pub size: u64,
+}
+
+impl ObjectInfo {
+    /// Its identity: that of its puddle.
+    #[must_use]
+    pub fn id(&self) -> Uuid {
+        self.record.puddle
+    }
+
+    /// Where its header lies in the file.
+    #[must_use]
+    pub fn header_offset(&self) -> u64 {
+        header_space(self.size)
+    }
+
+    /// Where its data begins in the file.
+    #[must_use]
+    pub fn data_offset(&self) -> u64 {
+        object_data_offset(self.size)
+    }
+
+    /// The address of its data: the same in every process, for as long as it exists.
+    #[must_use]
+    pub fn data_addr(&self) -> u64 {
+        self.addr + self.data_offset()
+    }
+
+    /// Name of its file in the store's directory.
+    #[must_use]
+    pub fn file(&self) -> String {
+        file_name(self.record.puddle).iter().map(|b| char::from(*b)).collect()
+    }
+
+    fn puddle(&self) -> PuddleRecord {
+        PuddleRecord {
+            uuid: self.record.puddle,
+            pool: PoolId(0),
+            role: Role::Object,
+            index: 0,
+            addr: self.addr,
+            size: self.size,
+        }
+    }
+}
+
+fn find(control: &Control, name: &str) -> Result<ObjectInfo, StoreError> {
+    let state = &control.catalog.state;
+    let unknown = || StoreError::ObjectUnknown { name: name.chars().take(300).collect() };
+    let record = state.object_names.get(name).and_then(|id| state.objects.get(id)).ok_or_else(unknown)?;
+    let Some(puddle) = state.puddles.get(&record.puddle) else {
+        return Err(StoreError::ObjectDamaged {
+            name: record.name.clone(),
+            detail: "the catalog has no record of its puddle that can be believed".into(),
+        });
+    };
+    if object_puddle_size(record.data_len) != Some(puddle.size) {
+        return Err(StoreError::ObjectDamaged {
+            name: record.name.clone(),
+            detail: format!(
+                "the catalog gives it {} bytes and its puddle {}, which do not fit",
+                record.data_len, puddle.size
+            ),
+        });
+    }
+    Ok(ObjectInfo { record: record.clone(), addr: puddle.addr, size: puddle.size })
+}
+
+impl Store {
+    /// All objects, by name. One whose puddle record is damaged is left out; [`Store::object`] says why.
+    #[must_use]
+    pub fn objects(&self) -> Vec<ObjectInfo> {
+        let control = self.inner().control();
+        let names = control.catalog.state.object_names.keys();
+        names.filter_map(|name| find(&control, name).ok()).collect()
+    }
+
+    /// The object of this name.
+    ///
+    /// # Errors
+    /// There is none; its records do not fit together.
+    pub fn object(&self, name: &str) -> Result<ObjectInfo, StoreError> {
+        find(&self.inner().control(), name)
+    }
+
+    /// Creates an object of `data_len` bytes of zeros, detached. It is durable on return.
+    ///
+    /// # Errors
+    /// A bad or taken name, a length that no object can have, a full window or disk. Nothing has changed then.
+    pub fn create_object(
+        &self,
+        name: &str,
+        data_len: u64,
+        permissions: u32,
+    ) -> Result<ObjectInfo, StoreError> {
+        let reason_to = |reason| StoreError::ObjectName { name: name.chars().take(80).collect(), reason };
+        why_no_name(name).map_err(reason_to)?;
+        let size = object_puddle_size(data_len).ok_or(StoreError::ObjectLen { len: data_len })?;
+        let inner = self.inner();
+        let mut control = inner.begin_write("create an object")?;
+        if control.catalog.state.object_names.contains_key(name) {
+            return Err(StoreError::ObjectExists { name: name.into() });
+        }
+        let puddle = inner.new_puddle(&mut control, PoolId(0), Role::Object, 0, size)?;
+        let record = ObjectRecord {
+            puddle: puddle.uuid,
+            name: name.into(),
+            data_len,
+            at_rest: AtRest::None,
+            uid: cenote_sys::process::uid(),
+            gid: cenote_sys::process::gid(),
+            permissions,
+            created_at_s: inner.medium.now_s(),
+        };
+        let info = ObjectInfo { record: record.clone(), addr: puddle.addr, size };
+        let mut header = ObjectHeader::detached(puddle.uuid);
+        seal(&mut header);
+        let written = inner
+            .medium
+            .write_at(&info.file(), info.header_offset(), header.as_bytes())
+            .and_then(|()| inner.medium.sync(&info.file()));
+        if let Err(error) = written {
+            let error = inner.failed(error);
+            let _ = inner.medium.remove(&info.file());
+            control.space.give_back(puddle.addr, puddle.size);
+            return Err(error);
+        }
+        inner.commit_new_puddle(&mut control, &puddle, &[Record::Object(record)])?;
+        Ok(info)
+    }
+
+    /// Gives an object other permission bits, durably.
+    ///
+    /// # Errors
+    /// There is no such object; the store is read-only or poisoned; the medium.
+    pub fn set_object_permissions(&self, name: &str, permissions: u32) -> Result<(), StoreError> {
+        let inner = self.inner();
+        let mut control = inner.begin_write("change an object")?;
+        let record = ObjectRecord { permissions, ..find(&control, name)?.record };
+        inner.commit(&mut control, &[Record::Object(record)])
+    }
+
+    /// Removes an object and its data, durably. The caller knows that nobody has it attached.
+    ///
+    /// # Errors
+    /// There is no such object; the store is read-only or poisoned; the medium.
+    pub fn remove_object(&self, name: &str) -> Result<(), StoreError> {
+        let inner = self.inner();
+        let mut control = inner.begin_write("remove an object")?;
+        let state = &control.catalog.state;
+        let id = state.object_names.get(name).copied();
+        let id = id.ok_or_else(|| StoreError::ObjectUnknown { name: name.chars().take(300).collect() })?;
+        let puddle = state.puddles.get(&id).copied();
+        inner.commit(&mut control, &[Record::PuddleRemoved(id), Record::ObjectRemoved(id)])?;
+        let file = file_name(id);
+        // A left over file is an orphan; the next writable open removes it.
+        let _ = inner.medium.remove(core::str::from_utf8(&file).unwrap_or_default());
+        if let Some(puddle) = puddle {
+            control.space.give_back(puddle.addr, puddle.size);
+        }
+        inner.medium.sync_dir(DIR).map_err(|error| inner.failed(error))
+    }
+
+    /// Compares an object's file with what the catalog says: there, as long as it should be, with its own header.
+    ///
+    /// # Errors
+    /// It is damaged, another one's or missing; the medium.
+    pub fn verify_object(&self, object: &ObjectInfo) -> Result<(), StoreError> {
+        let inner = self.inner();
+        match verify_file(&*inner.medium, &object.puddle(), inner.uuid, inner.writable)? {
+            None => Ok(()),
+            Some(detail) => Err(StoreError::ObjectDamaged { name: object.record.name.clone(), detail }),
+        }
+    }
+}
