@@ -77,6 +77,20 @@ pub enum Error {
         /// The pool.
         pool: String,
     },
+    /// A region pointer cannot lead there, or leads nowhere.
+    #[error("{place} is not in a puddle of this store that region pointers lead to: was its pool removed?")]
+    NoRegion {
+        /// An address, or what the pointer says.
+        place: String,
+    },
+    /// A [`RelPtr`](crate::RelPtr) leads to values of its own pool only.
+    #[error("the value at {to:#x} is not in the pool of the pointer at {at:#x}: use a RegionPtr for that")]
+    OtherPool {
+        /// Where the pointer lies.
+        at: u64,
+        /// Where it was to lead.
+        to: u64,
+    },
     /// Pools of two stores cannot be in one transaction.
     #[error("a transaction covers pools of one store, and at least one")]
     Pools,
@@ -100,10 +114,53 @@ pub enum Error {
         /// Where.
         index: u64,
     },
+    /// The pool is damaged, or something that may have been about it is: its values need not be what transactions made them, so safe code gets to see none.
+    #[error(
+        "pool \"{pool}\" is not whole, so its values are not shown: {}; look at it as blocks (Pool::check, Pool::heap, `cenote check` and `cenote dump`), restore what is missing from a copy of the store, or answer for its values with the unsafe Store::open_torn",
+        listed(why)
+    )]
+    NotWhole {
+        /// The pool.
+        pool: String,
+        /// All that speaks against it.
+        why: Vec<cenote_store::Damage>,
+    },
+    /// A name that no root can have.
+    #[error("{name:?} cannot name a root: {reason}")]
+    RootName {
+        /// The name, or its beginning.
+        name: String,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// The root of this name is of another type.
+    #[error("root {name:?} of pool \"{pool}\" has type {found}, not {expected} ({expected_name})")]
+    NamedRootType {
+        /// The pool.
+        pool: String,
+        /// Which root.
+        name: String,
+        /// Type id of the root object.
+        found: TypeId,
+        /// Type id that was expected.
+        expected: TypeId,
+        /// Its name.
+        expected_name: String,
+    },
     /// Torn data would be taken for values.
     #[error("PowerLossPolicy::AsIs may show torn values, which safe code must not see: use Store::open_torn")]
     AsIs,
     /// The caller's own reason to abort a transaction.
     #[error("the transaction was aborted: {0}")]
     Aborted(String),
+}
+
+/// The first few of a list, for a message.
+fn listed(damage: &[cenote_store::Damage]) -> String {
+    const SHOWN: usize = 3;
+    let mut text = damage.iter().take(SHOWN).map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    if damage.len() > SHOWN {
+        text += &format!("; and {} more", damage.len() - SHOWN);
+    }
+    text
 }

@@ -28,13 +28,27 @@
 //!
 //! What a commit survives depends on where the store lies: [`Store::durability`] says `process` (any crash of processes) or `power`.
 //!
+//! # What safe code can rely on
+//!
+//! No safe program gets undefined behaviour out of this crate, whatever it does with pointers that it has kept too long: following one is an error
+//! ([`Error::Dangling`]) or leads to another live value of its type. Pools that are not whole are shown as blocks, not as values ([`Error::NotWhole`]).
+//!
+//! One case is left to the program, and only at durability `power`: a pointer that dangles *in a value that a root leads to* when power fails. What it leads to then
+//! counts as reachable when the pool is traced, although it was freed, and may hold what an uncommitted transaction wrote there in part. So, where loss of power counts, take a pointer out of the
+//! data in the transaction that frees its target ([`Tx::free`]). At durability `process` nothing is ever traced, and this cannot happen. [`Pool::traced`] tells
+//! whether a session has traced. `docs/decisions.md` ("Marks are believed") says why, and what will close it.
+//!
 //! The layers below, each a crate that knows nothing of those above it: `cenote-sys`, `cenote-layout`, `cenote-medium`,
 //! `cenote-log`, `cenote-store`, `cenote-heap`, `cenote-tx`. [`raw`] is the door to them.
 
 extern crate self as cenote;
 
+mod check;
 mod error;
+pub mod filter;
+pub mod holder;
 mod local;
+mod names;
 pub mod persist;
 mod pool;
 pub mod ptr;
@@ -48,10 +62,12 @@ pub use cenote_heap::{HeapReport, HeapStats, RecoveryReport};
 pub use cenote_layout::id::{PoolId, TypeId, Uuid};
 pub use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
 pub use cenote_store::{
-    Access, CrashKind, DamagePolicy, FormatOptions, HeapKind, OpenOptions, OpenReport, PoolInfo, PoolMode,
-    PoolOptions, PowerLossPolicy,
+    Access, CrashKind, Damage, DamagePolicy, FormatOptions, HeapKind, OpenOptions, OpenReport, PoolInfo,
+    PoolMode, PoolOptions, PoolStart, PowerLossPolicy, StoreInfo,
 };
 pub use error::{Error, Result};
+pub use holder::{RegionPtr, RelPtr};
+pub use names::NamedRoot;
 pub use persist::Persist;
 pub use pool::{Blocks, Pool, View};
 pub use ptr::Ptr;

@@ -11,11 +11,14 @@
 //! * references, raw pointers, `Box`, `Vec`, `String`, `Rc`: they point into the memory of one process;
 //! * `Cell`, `Mutex`, atomics: persistent data changes only through transactions, which log it first;
 //! * types that implement `Drop`: nobody runs it when the process ends;
-//! * tuples and `Option` of anything but pointers and `NonZero` numbers: their layout is the compiler's choice, and nothing that
+//! * tuples and `Option` of anything but pointers, `NonZero` numbers and handles of collections: their layout is the compiler's choice, and nothing that
 //!   a program could write would pin it. A structure or an enum with `#[repr(u8)]` does the same, and can be pinned.
 
 use crate::ptr::Ptr;
-use cenote_layout::types::{Condition, FieldRecord, POINTER_FIELDS_MAX, PointerField, VariantRecord};
+use cenote_layout::pointer::PointerKind;
+use cenote_layout::types::{
+    Condition, FieldRecord, POINTER_FIELDS_MAX, PointerField, RECORD_VERSION, VariantRecord,
+};
 use core::cmp::Reverse;
 use core::marker::PhantomData;
 use core::mem::{offset_of, size_of};
@@ -72,6 +75,7 @@ pub unsafe trait Persist: Sized + Send + Sync + 'static {
             .pointers
             .sort_by(|a, b| a.offset.cmp(&b.offset).then_with(|| conditions(a).cmp(&conditions(b))));
         TypeRecord {
+            version: RECORD_VERSION,
             id: Self::TYPE_ID,
             name: Self::type_name(),
             size: size_of::<Self>() as u64,
@@ -152,14 +156,44 @@ impl LayoutBuilder {
     /// the address.
     pub fn tagged_pointer<T: Persist>(&mut self, offset: usize, tag_mask: u64) {
         self.reach::<T>();
+        self.words(offset, 1, PointerKind::NATIVE, tag_mask, T::TYPE_ID);
+    }
+
+    /// There is a word at `offset` that is an off-holder to a value of type `T`, or 0: a [`RelPtr`](crate::RelPtr).
+    pub fn relative_pointer<T: Persist>(&mut self, offset: usize) {
+        self.reach::<T>();
+        self.words(offset, 1, PointerKind::RELATIVE, 0, T::TYPE_ID);
+    }
+
+    /// There is a word at `offset` that is a region pointer to a value of type `T`, or 0: a [`RegionPtr`](crate::RegionPtr).
+    pub fn region_pointer<T: Persist>(&mut self, offset: usize) {
+        self.reach::<T>();
+        self.words(offset, 1, PointerKind::REGION, 0, T::TYPE_ID);
+    }
+
+    /// From `offset` on there are `count` words that may be pointers of any kind, or not. Whoever traces looks at where they would lead, and keeps what is
+    /// there; a [`filter`](crate::filter) can say better.
+    pub fn possible_pointers(&mut self, offset: usize, count: usize) {
+        if count > 0 {
+            self.words(offset, count as u64, PointerKind::PERHAPS, 0, TypeId::UNTYPED);
+        }
+    }
+
+    fn words(&mut self, offset: usize, count: u64, kind: PointerKind, tag_mask: u64, target: TypeId) {
         self.push_pointer(PointerField {
             offset: self.base + offset as u64,
             stride: 8,
-            count: 1,
+            count,
+            kind,
             tag_mask,
-            target: T::TYPE_ID,
+            target,
             conditions: self.conditions.clone(),
         });
+    }
+
+    /// There is a pointer at `offset`, null or to a block whose type is known only where the pointer is followed.
+    pub fn untyped_pointer(&mut self, offset: usize) {
+        self.words(offset, 1, PointerKind::NATIVE, 0, TypeId::UNTYPED);
     }
 
     /// From `offset` on there are `count` values of type `T`, one after the other.
@@ -442,7 +476,7 @@ macro_rules! wrappers {
         // SAFETY: a structure with one public field, whose place is in the record.
         unsafe impl<T: Persist> Persist for $wrapper<T> {
             const TYPE_ID: TypeId = TypeId::of_name(stringify!($wrapper)).apply(T::TYPE_ID.0);
-            fn type_name() -> String {
+                    fn type_name() -> String {
                 format!(concat!(stringify!($wrapper), "<{}>"), T::type_name())
             }
             fn describe(layout: &mut LayoutBuilder) {
@@ -494,16 +528,32 @@ unsafe impl<T: Persist> Persist for Ptr<T> {
     }
 }
 
-// SAFETY: `Ptr` is transparent over `NonNull`, so the language guarantees that this is an address, and that null is `None`.
-unsafe impl<T: Persist> Persist for Option<Ptr<T>> {
-    const TYPE_ID: TypeId = TypeId::of_name("Option").apply(<Ptr<T>>::TYPE_ID.0);
-    const BUILT_IN: bool = true;
+/// [`Ptr`], and types that are one by another name, as the handles of persistent collections are: `Option` of one is a pointer that may be null, and so [`Persist`].
+///
+/// # Safety
+/// The type is [`Ptr`], or `repr(transparent)` over a type that is a `Handle`, which [`Persist::describe`] lists as its only field.
+#[doc(hidden)]
+#[diagnostic::on_unimplemented(
+    message = "`Option<{Self}>` cannot be kept in persistent memory",
+    label = "not `Persist`",
+    note = "`Option` of anything but `Ptr`, `NonZero` numbers and handles of collections has no fixed layout: use a `#[repr(u8)]` enum"
+)]
+pub unsafe trait Handle: Persist {}
+
+// SAFETY: it is `Ptr`.
+unsafe impl<T: Persist> Handle for Ptr<T> {}
+
+// SAFETY: `Ptr` is transparent over `NonNull`, and the type over `Ptr`, so the language guarantees that this is an address, and that null is `None`. The pointer
+// that the type describes may be null.
+unsafe impl<H: Handle> Persist for Option<H> {
+    const TYPE_ID: TypeId = TypeId::of_name("Option").apply(H::TYPE_ID.0);
+    const BUILT_IN: bool = H::BUILT_IN;
 
     fn type_name() -> String {
-        format!("Option<Ptr<{}>>", T::type_name())
+        format!("Option<{}>", H::type_name())
     }
 
     fn describe(layout: &mut LayoutBuilder) {
-        layout.pointer::<T>(0);
+        H::describe(layout);
     }
 }

@@ -2,6 +2,8 @@
 
 use crate::error::{Error, Result};
 use crate::local::VIEWS;
+use crate::names;
+use crate::names::NamedRoot;
 use crate::persist::{DescribedType, Persist, TypeSetError, types_of};
 use crate::ptr::Ptr;
 use crate::reader::{Reader, sealed};
@@ -11,7 +13,7 @@ use cenote_heap::{BlockInfo, Heap, HeapReport, HeapStats, RecoveryReport, Traced
 use cenote_layout::heap::RootEntry;
 use cenote_layout::id::{PoolId, TypeId};
 use cenote_layout::types::TypeRecord;
-use cenote_store::{Access, PoolHandle, StoreError};
+use cenote_store::{Access, Damage, DamagePolicy, PoolHandle, PoolStart, StoreError};
 use core::marker::PhantomData;
 use parking_lot::{RwLock, RwLockReadGuard};
 use std::cell::RefCell;
@@ -37,8 +39,10 @@ pub(crate) struct PoolInner {
     known: [AtomicPtr<KnownType>; KNOWN_TYPES],
     /// All of them, for those that share a place.
     known_all: RwLock<HashSet<core::any::TypeId>>,
-    /// Whether a loss of power may have torn values, for which nobody answers: none is shown.
-    torn: bool,
+    /// Why values may not be what transactions made them, for which nobody answers: then none is shown.
+    doubt: Option<Doubt>,
+    /// Whether safe code may change it: it is open for writing, and there is no doubt.
+    pub(crate) changeable: bool,
     /// What was asked for; a policy may have given less.
     wanted: Access,
     /// After heap and handle: they are gone when the list hears of it.
@@ -47,16 +51,34 @@ pub(crate) struct PoolInner {
     pub(crate) store: Arc<Inner>,
 }
 
+/// Why the values of a pool cannot be believed. Safe collections follow links without a check, because transactions keep their invariants whole; a
+/// transaction that was torn, or a puddle that is gone, breaks them.
+#[derive(Debug)]
+enum Doubt {
+    /// Power failed while it was written at a level that does not cover that.
+    PowerLoss,
+    /// See [`PoolHandle::doubts`].
+    Damage(Vec<Damage>),
+}
+
 /// The pools of a store that are open, by name.
 ///
 /// A pool whose last handle is being dropped stays listed until its heap and its lease on the pool are gone; who wants to open it again waits for that.
 #[derive(Default)]
 pub(crate) struct OpenPools {
-    list: Mutex<Vec<(String, Weak<PoolInner>)>>,
+    list: Mutex<OpenList>,
     gone: Condvar,
 }
 
+/// The pools that are open in this process, by name.
+pub(crate) type OpenList = Vec<(String, Weak<PoolInner>)>;
+
 impl OpenPools {
+    /// The list, which nobody changes as long as it is held.
+    pub(crate) fn locked(&self) -> std::sync::MutexGuard<'_, OpenList> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn find_or_open(
         &self,
         store: &Arc<Inner>,
@@ -65,7 +87,7 @@ impl OpenPools {
     ) -> Result<Arc<PoolInner>> {
         // Dropped after the lock: if one of these is the last handle, dropping it takes the lock.
         let mut others = Vec::new();
-        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut list = self.locked();
         loop {
             let mut dying = false;
             for (_, pool) in list.iter().filter(|(listed, _)| listed == name) {
@@ -129,23 +151,53 @@ thread_local! {
 impl PoolInner {
     pub(crate) fn open(store: Arc<Inner>, name: &str, access: Access) -> Result<Self> {
         let handle = store.store.open_pool(name, access)?;
-        let torn = !store.torn_allowed && store.report.not_covered.iter().any(|(id, _)| *id == handle.id());
-        let heap = TracedHeap::open(handle.clone())?;
+        let doubt = doubt_of(&store, &handle);
+        let heap = match TracedHeap::open(handle.clone()) {
+            // Why there is none: its file is gone, or not as it should be.
+            Err(cenote_heap::OpenError::NoPuddle) if !handle.damage().is_empty() => {
+                let (name, damage) = (name.to_string(), handle.damage().to_vec());
+                return Err(StoreError::PoolDamaged { name, damage }.into());
+            }
+            heap => heap?,
+        };
         let pool = Self {
             heap,
-            handle,
             lock: RwLock::new(()),
             known: [const { AtomicPtr::new(core::ptr::null_mut()) }; KNOWN_TYPES],
             known_all: RwLock::default(),
-            torn,
+            changeable: handle.is_writable() && doubt.is_none(),
+            doubt,
+            handle,
             wanted: access,
             listed: Listed(None),
             store,
         };
-        if pool.handle.trace_due() {
+        // One in doubt is not traced: it is looked at as it is.
+        if pool.handle.trace_due() && pool.doubt.is_none() {
             return Err(Error::TraceDue { pool: name.to_string() });
         }
         Ok(pool)
+    }
+
+    /// Refuses to show values that nobody answers for.
+    pub(crate) fn refuse_doubt(&self) -> Result<()> {
+        let pool = || self.handle.name().to_string();
+        match &self.doubt {
+            None => Ok(()),
+            Some(Doubt::PowerLoss) => Err(StoreError::PoolNotCovered { name: pool() }.into()),
+            Some(Doubt::Damage(why)) => Err(Error::NotWhole { pool: pool(), why: why.clone() }),
+        }
+    }
+
+    /// Why a pool that is not [`PoolInner::changeable`] is not.
+    #[cold]
+    pub(crate) fn why_unchangeable(&self) -> Error {
+        if self.handle.is_writable()
+            && let Err(doubt) = self.refuse_doubt()
+        {
+            return doubt;
+        }
+        StoreError::PoolReadOnly { name: self.handle.name().to_string(), what: "change it" }.into()
     }
 
     pub(crate) fn is_viewed_here(&self) -> bool {
@@ -204,8 +256,9 @@ impl PoolInner {
             && (!self.store.contradicts.load(Ordering::Relaxed) || self.know::<T>().is_ok())
     }
 
+    /// The caller holds a view or a transaction of the pool.
     pub(crate) fn root<T: Persist>(&self, index: u16) -> Result<Option<Ptr<T>>> {
-        let entry = self.heap.root(index)?;
+        let entry = names::numbered(self, index)?;
         if entry.addr == 0 {
             return Ok(None);
         }
@@ -271,6 +324,18 @@ pub(crate) fn layouts_contradict(store: &cenote_store::Store) -> bool {
     types.values().any(|known| store.type_record(known.record.id).is_some_and(|there| *there != known.record))
 }
 
+/// Why nobody answers for a pool's values.
+fn doubt_of(store: &Inner, handle: &PoolHandle) -> Option<Doubt> {
+    if store.torn_allowed {
+        return None;
+    }
+    if store.report.not_covered.iter().any(|(id, _)| *id == handle.id()) {
+        return Some(Doubt::PowerLoss);
+    }
+    let why = handle.doubts();
+    (!why.is_empty()).then_some(Doubt::Damage(why))
+}
+
 pub(crate) fn dangling<T: Persist>(addr: u64) -> Error {
     Error::Dangling { addr, type_name: T::type_name() }
 }
@@ -282,13 +347,25 @@ impl cenote_heap::Types for StoreTypes<'_> {
     fn record(&self, id: TypeId) -> Option<Arc<cenote_layout::types::TypeRecord>> {
         self.0.type_record(id)
     }
+
+    fn filter(&self, id: TypeId) -> Option<cenote_heap::trace::Filter> {
+        crate::filter::of(id)
+    }
 }
 
-type Heaps<'h> = BTreeMap<PoolId, &'h TracedHeap>;
+/// Addresses of all allocated blocks, rising.
+fn blocks(heap: &TracedHeap) -> Result<Vec<u64>> {
+    let mut addrs = Vec::new();
+    heap.walk(&mut |block| addrs.push(block.addr))?;
+    addrs.sort_unstable();
+    Ok(addrs)
+}
+
+pub(crate) type Heaps<'h> = BTreeMap<PoolId, &'h TracedHeap>;
 
 /// For each pool the addresses in it that something in the other pools leads to which can be reached from any pool's roots. All pools of the store are
 /// open, and nobody changes data.
-fn reached_from_elsewhere(
+pub(crate) fn reached_from_elsewhere(
     store: &cenote_store::Store,
     heaps: &Heaps<'_>,
 ) -> Result<BTreeMap<PoolId, BTreeSet<u64>>> {
@@ -328,7 +405,16 @@ fn trace_due_pools(store: &Inner, open: &[(String, Weak<PoolInner>)]) -> Result<
             });
         }
         let access = if due.contains(&info.record.id) { Access::ReadWrite } else { Access::ReadOnly };
-        handles.push(store.store.open_pool(&info.record.name, access)?);
+        let handle = store.store.open_pool(&info.record.name, access)?;
+        // What is lost of it may lead to values of pools that are traced, which would be given back.
+        if let Some(Doubt::Damage(why)) = doubt_of(store, &handle)
+            && store.damage_policy != DamagePolicy::SkipDamaged
+        {
+            return Err(Error::NotWhole { pool: info.record.name, why });
+        }
+        if handle.root_puddle().is_some() {
+            handles.push(handle);
+        }
     }
     let heaps = handles
         .iter()
@@ -336,11 +422,13 @@ fn trace_due_pools(store: &Inner, open: &[(String, Weak<PoolInner>)]) -> Result<
         .collect::<Result<Vec<_>>>()?;
     let by_id: Heaps<'_> = heaps.iter().map(|(handle, heap)| (handle.id(), heap)).collect();
     let reached = reached_from_elsewhere(&store.store, &by_id)?;
-    for (handle, heap) in
-        heaps.iter().filter(|(handle, _)| due.contains(&handle.id()) && handle.is_writable())
-    {
+    let traced = |handle: &PoolHandle| {
+        due.contains(&handle.id()) && handle.is_writable() && doubt_of(store, handle).is_none()
+    };
+    for (handle, heap) in heaps.iter().filter(|(handle, _)| traced(handle)) {
         let roots: Vec<u64> = reached[&handle.id()].iter().copied().collect();
-        heap.recover(&StoreTypes(&store.store), &roots)?;
+        let report = heap.recover(&StoreTypes(&store.store), &roots)?;
+        store.note_traced(handle.id(), report);
         // A crash before this traces again; one before the next pool's traces that one, with this one's roots as they are.
         handle.trace_done()?;
     }
@@ -367,7 +455,7 @@ impl Pool {
     ///
     /// # Errors
     /// What `body` returns; [`Error::WouldDeadlock`] if this thread holds a view or a transaction of the pool; [`Error::Store`] if the pool is read-only, the
-    /// store poisoned, or the process a fork; [`Error::Tx`] if the log cannot take the commit.
+    /// store poisoned, or the process a fork; [`Error::NotWhole`] if the pool is damaged; [`Error::Tx`] if the log cannot take the commit.
     #[inline]
     pub fn write<R, E: From<Error>>(&self, body: impl FnOnce(&mut Tx<'_>) -> Result<R, E>) -> Result<R, E> {
         Tx::run(Covered::One(&self.inner), body)
@@ -377,16 +465,14 @@ impl Pool {
     ///
     /// # Errors
     /// [`Error::WouldDeadlock`] in a transaction of this thread on this pool: read through the transaction; [`Error::Store`] in a forked process, and if a loss of
-    /// power may have torn the pool's values.
+    /// power may have torn the pool's values; [`Error::NotWhole`] if it is damaged.
     pub fn read(&self) -> Result<View<'_>> {
-        if self.inner.torn {
-            return Err(StoreError::PoolNotCovered { name: self.name().to_string() }.into());
-        }
+        self.inner.refuse_doubt()?;
         self.view()
     }
 
     /// A view of values or of blocks.
-    fn view(&self) -> Result<View<'_>> {
+    pub(crate) fn view(&self) -> Result<View<'_>> {
         self.inner.refuse_forked()?;
         if crate::tx::covers_here(&self.inner) {
             return Err(Error::WouldDeadlock { pool: self.name().to_string(), by: "a transaction" });
@@ -394,9 +480,20 @@ impl Pool {
         // Where this thread has a view already, a waiting writer must not keep it from a second one: it would wait for itself.
         let recursive = self.inner.is_viewed_here();
         let guard = if recursive { self.inner.lock.read_recursive() } else { self.inner.lock.read() };
-        VIEWS.with(|views| views.set(views.get() + 1));
-        let _ = VIEWED.try_with(|viewed| viewed.borrow_mut().push(&raw const *self.inner));
-        Ok(View { pool: &self.inner, _guard: guard, _not_send: PhantomData })
+        Ok(View::new(&self.inner, guard))
+    }
+
+    /// How this session found the pool: as it was created, closed properly, or in use when its last writer ended (RAL-6).
+    #[must_use]
+    pub fn start(&self) -> PoolStart {
+        self.inner.handle.start()
+    }
+
+    /// What tracing found, if the pool had to be traced in this session because power failed while it was in use. Blocks that it revived were led to, and
+    /// their marks had not reached memory.
+    #[must_use]
+    pub fn traced(&self) -> Option<RecoveryReport> {
+        self.inner.store.traced(self.id())
     }
 
     /// Whether the pool was opened for writing.
@@ -416,18 +513,31 @@ impl Pool {
 
     /// Looks for damage, leaks and dangling pointers, and changes nothing. Waits for transactions; views may go on.
     ///
+    /// What only another pool leads to is no leak: where something would be one, all pools of the store that can be opened are looked at, and transactions on
+    /// any of them are waited for. What only a pool leads to that cannot be opened, or that this thread has a transaction on, counts as a leak.
+    ///
     /// # Errors
-    /// [`Error::HeapRecover`] if a puddle cannot be mapped.
+    /// [`Error::HeapRecover`] if a puddle cannot be mapped; [`Error::WouldDeadlock`] in a transaction of this thread on this pool.
     pub fn check(&self) -> Result<HeapReport> {
-        let _view = self.view()?;
-        Ok(self.inner.heap.check(Some(&StoreTypes(&self.inner.store.store)))?)
+        {
+            let _view = self.view()?;
+            let report = self.inner.heap.check(Some(&StoreTypes(&self.inner.store.store)))?;
+            if report.leaked_blocks == 0 {
+                return Ok(report);
+            }
+        }
+        crate::check::with_other_pools(self)
     }
 
     /// Gives back what is allocated in this pool but cannot be reached from any root of any pool: blocks that a raw allocation never attached.
     /// Opens all pools of the store, and waits for views and transactions on any of them.
     ///
+    /// Marks are exact at any time but after a loss of power, so a block that is not allocated stays so, whatever leads to it: a pointer that dangles is no reason to
+    /// take what lies there for a value.
+    ///
     /// # Errors
-    /// [`Error::HeapRecover`]; [`Error::WouldDeadlock`]; as [`crate::Store::pool_with`], if some pool cannot be opened.
+    /// [`Error::HeapRecover`]; [`Error::WouldDeadlock`]; [`Error::NotWhole`] if some pool is damaged, because what it has lost may lead to values of this one; as
+    /// [`crate::Store::pool_with`], if some pool cannot be opened.
     pub fn collect(&self) -> Result<RecoveryReport> {
         self.inner.refuse_forked()?;
         let store = &self.inner.store;
@@ -442,12 +552,41 @@ impl Pool {
                 by: "a view or a transaction",
             });
         }
+        pools.iter().try_for_each(|pool| pool.refuse_doubt())?;
         let all: Vec<&PoolInner> = pools.iter().map(|pool| &**pool).collect();
         let _guards = crate::tx::lock_all(&all);
         let heaps: Heaps<'_> = all.iter().map(|pool| (pool.handle.id(), &pool.heap)).collect();
         let reached = reached_from_elsewhere(&store.store, &heaps)?;
         let roots: Vec<u64> = reached.get(&self.id()).into_iter().flatten().copied().collect();
-        Ok(self.inner.heap.recover(&StoreTypes(&store.store), &roots)?)
+        let heap = &self.inner.heap;
+        let allocated = blocks(heap)?;
+        let mut report = heap.recover(&StoreTypes(&store.store), &roots)?;
+        if report.revived_blocks > 0 {
+            for revived in blocks(heap)?.into_iter().filter(|addr| allocated.binary_search(addr).is_err()) {
+                if heap.free(revived).is_ok() {
+                    report.revived_blocks -= 1;
+                }
+            }
+        }
+        Ok(report)
+    }
+
+    /// The root of this name; see [`Reader::named_root`].
+    ///
+    /// # Errors
+    /// As [`Pool::read`] and [`Reader::named_root`].
+    pub fn named_root<T: Persist>(&self, name: &str) -> Result<Option<Ptr<T>>> {
+        self.read()?.named_root(name)
+    }
+
+    /// The roots that have names, in the order of the names. Works for pools whose values are not shown, too: a name and an address are good for people, not for
+    /// programs to follow.
+    ///
+    /// # Errors
+    /// [`Error::WouldDeadlock`] in a transaction of this thread on this pool; [`Error::Store`] in a forked process.
+    pub fn named_roots(&self) -> Result<Vec<NamedRoot>> {
+        let view = self.view()?;
+        names::list(&view, &self.inner)
     }
 
     /// The pool as blocks and roots, for tools.
@@ -508,6 +647,15 @@ pub struct View<'p> {
     _not_send: PhantomData<*const ()>,
 }
 
+impl<'p> View<'p> {
+    /// A view for as long as the guard is held.
+    pub(crate) fn new(pool: &'p PoolInner, guard: RwLockReadGuard<'p, ()>) -> Self {
+        VIEWS.with(|views| views.set(views.get() + 1));
+        let _ = VIEWED.try_with(|viewed| viewed.borrow_mut().push(core::ptr::from_ref(pool)));
+        Self { pool, _guard: guard, _not_send: PhantomData }
+    }
+}
+
 impl Drop for View<'_> {
     fn drop(&mut self) {
         VIEWS.with(|views| views.set(views.get() - 1));
@@ -522,7 +670,11 @@ impl Drop for View<'_> {
     }
 }
 
-impl sealed::Sealed for View<'_> {}
+impl sealed::Sealed for View<'_> {
+    fn store(&self) -> &cenote_store::Store {
+        &self.pool.store.store
+    }
+}
 
 impl Reader for View<'_> {
     #[inline]
@@ -542,6 +694,14 @@ impl Reader for View<'_> {
 
     fn root_at<T: Persist>(&self, index: u16) -> Result<Option<Ptr<T>>> {
         self.pool.root(index)
+    }
+
+    fn named_root<T: Persist>(&self, name: &str) -> Result<Option<Ptr<T>>> {
+        names::get(self, self.pool, name)
+    }
+
+    fn named_roots(&self) -> Result<Vec<NamedRoot>> {
+        names::list(self, self.pool)
     }
 }
 

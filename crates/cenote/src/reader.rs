@@ -1,12 +1,17 @@
 //! What a [`View`](crate::View) and a transaction ([`Tx`](crate::Tx)) have in common: reading.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::holder::RegionPtr;
+use crate::names::NamedRoot;
 use crate::persist::{ArrayOf, Persist};
 use crate::ptr::Ptr;
 
 pub(crate) mod sealed {
     /// Only this crate's accesses read: their locks are what makes references sound.
-    pub trait Sealed {}
+    pub trait Sealed {
+        /// The store of its pools.
+        fn store(&self) -> &cenote_store::Store;
+    }
 }
 
 /// Read access to pools. References live as long as the access, and nothing that they lead to changes meanwhile: a view excludes
@@ -33,6 +38,45 @@ pub trait Reader: sealed::Sealed {
     /// # Errors
     /// [`crate::Error::RootType`] if it is of another type, [`crate::Error::RootIndex`] if there is no such root.
     fn root_at<T: Persist>(&self, index: u16) -> Result<Option<Ptr<T>>>;
+
+    /// The root of this name, of the pool or of a transaction's first pool; `None` if there is none.
+    ///
+    /// # Errors
+    /// [`crate::Error::NamedRootType`] if it is of another type; [`crate::Error::Dangling`] if what it led to was freed.
+    fn named_root<T: Persist>(&self, name: &str) -> Result<Option<Ptr<T>>>;
+
+    /// The roots that have names, in the order of the names, of the pool or of a transaction's first pool.
+    ///
+    /// # Errors
+    /// As [`Reader::get`].
+    fn named_roots(&self) -> Result<Vec<NamedRoot>>;
+
+    /// A pointer to a value of these pools that can be kept in any pool of the store, and stays right when the value's puddle moves.
+    ///
+    /// # Errors
+    /// [`crate::Error::Dangling`] if the value is not alive in the pools of this access; [`crate::Error::NoRegion`] if it lies where no region pointer leads: in the 65,536th pool
+    /// of the store or a later one, or further in than 64 MiB times 65,536 puddles.
+    fn region_ptr<T: Persist>(&self, ptr: Ptr<T>) -> Result<RegionPtr<T>> {
+        self.get(ptr)?;
+        let region =
+            self.store().region_of(ptr.addr()).and_then(cenote_layout::pointer::RegionAddress::encode);
+        region.map(RegionPtr::new).ok_or_else(|| Error::NoRegion { place: format!("{:#x}", ptr.addr()) })
+    }
+
+    /// Where a region pointer leads; `None` if it is null. Whether there is a value is checked when the pointer is followed: its pool must be part of that access.
+    ///
+    /// # Errors
+    /// [`crate::Error::NoRegion`] if the store has no such puddle (any more).
+    fn resolve<T: Persist>(&self, ptr: RegionPtr<T>) -> Result<Option<Ptr<T>>> {
+        if ptr.is_null() {
+            return Ok(None);
+        }
+        match ptr.region().and_then(|region| self.store().region_address(&region)) {
+            // SAFETY: the pointer is followed only through accesses that check it.
+            Some(addr) => Ok(unsafe { Ptr::from_addr(addr) }),
+            None => Err(Error::NoRegion { place: format!("{ptr:?}") }),
+        }
+    }
 
     /// Root 0.
     ///

@@ -4,12 +4,17 @@ use crate::error::{Error, Result};
 use crate::local::{self, Owned, ThreadLog};
 use crate::pool::{OpenPools, Pool, PoolInner, layouts_contradict};
 use crate::tx::{Covered, Tx};
-use cenote_layout::id::Uuid;
+use cenote_heap::RecoveryReport;
+use cenote_layout::catalog::{ClientRecord, LeaseRecord, PuddleRecord};
+use cenote_layout::id::{PoolId, TypeId, Uuid};
+use cenote_layout::types::TypeRecord;
 use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
 use cenote_store::{
-    Access, FormatOptions, OpenOptions, OpenReport, PoolInfo, PoolOptions, PowerLossPolicy, StoreError,
+    Access, DamagePolicy, FormatOptions, OpenOptions, OpenReport, PoolInfo, PoolOptions, PowerLossPolicy,
+    StoreError, StoreInfo,
 };
 use cenote_tx::LogGroup;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,8 +36,11 @@ pub(crate) struct Inner {
     pub(crate) store: cenote_store::Store,
     pub(crate) group: Arc<LogGroup>,
     pub(crate) report: OpenReport,
-    /// Opened by [`Store::open_torn`]: the caller answers for values that a loss of power may have torn.
+    /// Opened by [`Store::open_torn`]: the caller answers for values that a loss of power or damage may have torn.
     pub(crate) torn_allowed: bool,
+    pub(crate) damage_policy: DamagePolicy,
+    /// What tracing found in pools, in this session.
+    traced: Mutex<BTreeMap<PoolId, RecoveryReport>>,
     /// Some type has one layout in this store and another in this program, in which some other store agrees: pointers from there must not be followed here.
     pub(crate) contradicts: AtomicBool,
     pub(crate) pools: OpenPools,
@@ -88,8 +96,11 @@ impl Store {
         Self::open_on(Arc::new(medium), options)
     }
 
-    /// Opens the store on a medium, real or simulated. A pool that a loss of power may have torn, and [`PowerLossPolicy::ReadOnly`] opens, can be looked at as
-    /// blocks ([`Pool::heap`], [`Pool::check`]) but not as values.
+    /// Opens the store on a medium, real or simulated.
+    ///
+    /// A pool whose values may not be what transactions made them can be looked at as blocks ([`Pool::heap`], [`Pool::check`], [`Pool::named_roots`]) but not as values:
+    /// one that a loss of power may have torn and [`PowerLossPolicy::ReadOnly`] opens; one that has lost a puddle, or that a log names which is set aside;
+    /// every pool of a store whose catalog has lost records. [`Pool::read`] and [`Pool::write`] of such a pool say why.
     ///
     /// # Errors
     /// As [`Store::open_with`].
@@ -100,14 +111,15 @@ impl Store {
         Self::open_any(medium, options, false)
     }
 
-    /// Opens the store on a medium with any [`PowerLossPolicy`].
+    /// Opens the store on a medium with any [`PowerLossPolicy`], and shows values of pools that are not whole, as far as the policies open them.
     ///
     /// # Errors
     /// As [`Store::open_with`].
     ///
     /// # Safety
-    /// A pool that was in use, at level `process`, when power failed may hold torn values: bytes that are no value of their type. With a policy
-    /// that opens such pools, the caller answers for what is read from them.
+    /// A pool that was in use, at level `process`, when power failed may hold torn values: bytes that are no value of their type. So may one that a log names which
+    /// is set aside. In one that has lost a puddle, links of collections may lead to nothing; if the catalog has lost records, the same holds for all pools, and what
+    /// the store says of types may be wrong. The caller answers for what is read from such pools.
     pub unsafe fn open_torn(medium: Arc<dyn Medium>, options: &OpenOptions) -> Result<Self> {
         Self::open_any(medium, options, true)
     }
@@ -120,6 +132,8 @@ impl Store {
             group: LogGroup::new(),
             report,
             torn_allowed,
+            damage_policy: options.damage,
+            traced: Mutex::default(),
             contradicts: AtomicBool::new(false),
             pools: OpenPools::default(),
             logs: Mutex::new(Vec::new()),
@@ -151,10 +165,71 @@ impl Store {
         self.inner.store.uuid()
     }
 
-    /// The store underneath, for tools.
+    /// The store underneath. What tools ask of it is also here, as safe functions.
+    ///
+    /// # Safety
+    /// What safe code believes of the store stays true. Nobody opens a heap on its pools that allocates, frees or sets roots: a block of a type that a root or
+    /// pointer leads to is taken for a value of that type. No type is registered that is not as its record says, no mapping of its window is changed through its
+    /// medium, and [`cenote_store::PoolHandle::trace_done`] is called only by who has traced.
     #[must_use]
-    pub fn as_raw(&self) -> &cenote_store::Store {
+    pub unsafe fn as_raw(&self) -> &cenote_store::Store {
         &self.inner.store
+    }
+
+    /// What the store is: sizes, counts, where it lies.
+    #[must_use]
+    pub fn info(&self) -> StoreInfo {
+        self.inner.store.info()
+    }
+
+    /// First address and bytes of the window: where all values lie.
+    #[must_use]
+    pub fn window(&self) -> (u64, u64) {
+        self.inner.store.window()
+    }
+
+    /// All registered types, by id.
+    #[must_use]
+    pub fn types(&self) -> Vec<Arc<TypeRecord>> {
+        self.inner.store.types()
+    }
+
+    /// A registered type.
+    #[must_use]
+    pub fn type_record(&self, id: TypeId) -> Option<Arc<TypeRecord>> {
+        self.inner.store.type_record(id)
+    }
+
+    /// All puddles, those of logs included, by address.
+    #[must_use]
+    pub fn puddle_records(&self) -> Vec<PuddleRecord> {
+        self.inner.store.puddle_records()
+    }
+
+    /// Sessions with a log space: this one, and those that are not recovered or whose logs are set aside.
+    #[must_use]
+    pub fn client_records(&self) -> Vec<ClientRecord> {
+        self.inner.store.client_records()
+    }
+
+    /// Which sessions may write to which pools.
+    #[must_use]
+    pub fn lease_records(&self) -> Vec<LeaseRecord> {
+        self.inner.store.lease_records()
+    }
+
+    /// Pools that must be traced after a loss of power, before they can be used.
+    #[must_use]
+    pub fn pools_due(&self) -> Vec<PoolId> {
+        self.inner.store.pools_due()
+    }
+
+    /// A file of the store (`superblock`, `puddles/...`), as it is on the medium.
+    ///
+    /// # Errors
+    /// [`Error::Medium`].
+    pub fn read_file(&self, name: &str) -> Result<Vec<u8>> {
+        Ok(self.inner.store.medium().read(name)?)
     }
 
     /// The pools of the store.
@@ -195,6 +270,22 @@ impl Store {
     /// [`Error::Store`], [`Error::HeapOpen`], [`Error::HeapRecover`].
     pub fn pool_with(&self, name: &str, access: Access) -> Result<Pool> {
         self.inner.pools.find_or_open(&self.inner, name, access).map(|inner| Pool { inner })
+    }
+
+    /// Creates a pool and does not open it: the first who opens it finds it [fresh](cenote_store::PoolStart::Fresh).
+    ///
+    /// # Errors
+    /// As [`Store::create_pool`].
+    pub fn add_pool(&self, name: &str, options: &PoolOptions) -> Result<PoolId> {
+        Ok(self.inner.store.create_pool(name, options)?)
+    }
+
+    /// Fails as [`Store::create_pool`] would, as far as that can be told without making anything; for dry runs.
+    ///
+    /// # Errors
+    /// A bad or taken name, a size that no puddle can have, no room in the window.
+    pub fn refuse_new_pool(&self, name: &str, options: &PoolOptions) -> Result<()> {
+        Ok(self.inner.store.refuse_new_pool(name, options)?)
     }
 
     /// Removes a pool and all that is in it, for good.
@@ -253,6 +344,14 @@ impl Inner {
             return Err(StoreError::Forked.into());
         }
         Ok(())
+    }
+
+    pub(crate) fn note_traced(&self, pool: PoolId, report: RecoveryReport) {
+        self.traced.lock().unwrap_or_else(PoisonError::into_inner).insert(pool, report);
+    }
+
+    pub(crate) fn traced(&self, pool: PoolId) -> Option<RecoveryReport> {
+        self.traced.lock().unwrap_or_else(PoisonError::into_inner).get(&pool).cloned()
     }
 
     /// A context for the calling thread, kept in the list.

@@ -5,15 +5,19 @@
 //! there is no other. A pointer is only an address, and is checked where it is followed: is there, in a pool that this transaction has
 //! locked, a live block that begins there and is of that type? Blocks are of one type for as long as they are allocated, and a freed one
 //! is reused only after commit, so what passes the check is a value of that type. A pointer that was kept too long leads to an error, or to another
-//! live value of the same type, never to anything else.
+//! live value of the same type, never to anything else. (After a loss of power at level `power` what is allocated is computed from what is reachable, so a pointer that
+//! dangles in reachable data must not be there then: see the crate's documentation.)
 
 use crate::error::{Error, Result};
+use crate::holder::RelPtr;
 use crate::local::{self, ThreadLog};
+use crate::names::{self, NamedRoot};
 use crate::persist::{ArrayOf, Persist};
 use crate::pool::{Pool, PoolInner, array, dangling};
 use crate::ptr::{FieldOffset, Ptr};
 use crate::reader::{Reader, sealed};
 use cenote_heap::Heap;
+use cenote_layout::heap::RootEntry;
 use cenote_layout::id::TypeId;
 use cenote_store::StoreError;
 use cenote_tx::Transaction;
@@ -154,9 +158,8 @@ impl<'p> Tx<'p> {
             if pool.is_viewed_here() {
                 return Err(Error::WouldDeadlock { pool: pool.handle.name().into(), by: "a view" }.into());
             }
-            if !pool.handle.is_writable() {
-                let name = pool.handle.name().to_string();
-                return Err(Error::from(StoreError::PoolReadOnly { name, what: "change it" }).into());
+            if !pool.changeable {
+                return Err(pool.why_unchangeable().into());
             }
         }
         first.store.store.check_usable().map_err(Error::from)?;
@@ -213,12 +216,12 @@ impl<'p> Tx<'p> {
     }
 
     /// The value that a pointer leads to, to be changed. What it was before is logged first, whole; for one field of a large value
-    /// [`Tx::set`] logs less.
+    /// [`Tx::set`] logs less. For a type with a [`RelPtr`] in it, which must stay where it is, there is only that.
     ///
     /// # Errors
     /// [`Error::Dangling`]; [`Error::Tx`] if the log is full.
     #[inline]
-    pub fn get_mut<T: Persist>(&mut self, ptr: Ptr<T>) -> Result<&mut T> {
+    pub fn get_mut<T: Persist + Unpin>(&mut self, ptr: Ptr<T>) -> Result<&mut T> {
         if self.owner_of::<T>(ptr.addr()).is_none() {
             return Err(dangling::<T>(ptr.addr()));
         }
@@ -269,6 +272,70 @@ impl<'p> Tx<'p> {
         unsafe {
             self.raw.add(place.cast(), size_of::<F>()).map_err(Error::from)?;
             place.write(value);
+        }
+        Ok(())
+    }
+
+    /// Makes a [`RelPtr`] lead to a value of its own pool, or to nothing; only its word is logged.
+    ///
+    /// # Errors
+    /// [`Error::Dangling`] if one of the values is not alive in the pools of this transaction; [`Error::OtherPool`] if they are not in one pool; [`Error::Tx`] if
+    /// the log is full.
+    #[inline]
+    pub fn set_rel<T: Persist, U: Persist>(
+        &mut self,
+        ptr: Ptr<T>,
+        field: FieldOffset<T, RelPtr<U>>,
+        to: Option<Ptr<U>>,
+    ) -> Result<()> {
+        self.set_rel_at(ptr, field.offset(), to)
+    }
+
+    /// As [`Tx::set_rel`], for a pointer that no [`FieldOffset`] leads to: one in a variant of an enum, say. `find` returns a reference to the pointer inside the value.
+    ///
+    /// # Errors
+    /// As [`Tx::set_rel`]; [`Error::OutOfBounds`] if what `find` returns is not inside the value.
+    pub fn set_rel_in<T: Persist, U: Persist>(
+        &mut self,
+        ptr: Ptr<T>,
+        find: impl FnOnce(&T) -> Option<&RelPtr<U>>,
+        to: Option<Ptr<U>>,
+    ) -> Result<()> {
+        let len = size_of::<T>() as u64;
+        let outside = Error::OutOfBounds { index: len, len };
+        let Some(found) = find(self.get(ptr)?) else { return Err(outside) };
+        let offset = core::ptr::from_ref(found).addr().wrapping_sub(ptr.addr() as usize);
+        if offset.checked_add(size_of::<RelPtr<U>>()).is_none_or(|end| end > size_of::<T>()) {
+            return Err(outside);
+        }
+        self.set_rel_at(ptr, offset, to)
+    }
+
+    /// `offset`: where in the value the pointer is.
+    fn set_rel_at<T: Persist, U: Persist>(
+        &mut self,
+        ptr: Ptr<T>,
+        offset: usize,
+        to: Option<Ptr<U>>,
+    ) -> Result<()> {
+        let owner = self.owner_of::<T>(ptr.addr()).ok_or_else(|| dangling::<T>(ptr.addr()))?;
+        let at = ptr.addr() + offset as u64;
+        let word = match to {
+            None => 0,
+            Some(to) => {
+                let other = self.owner_of::<U>(to.addr()).ok_or_else(|| dangling::<U>(to.addr()))?;
+                core::ptr::eq(owner, other)
+                    .then(|| cenote_layout::pointer::encode_relative(at, to.addr()))
+                    .flatten()
+                    .ok_or(Error::OtherPool { at, to: to.addr() })?
+            }
+        };
+        let place = ptr.as_ptr().wrapping_byte_add(offset).cast::<u64>();
+        // SAFETY: as in `get_mut`; there is a `RelPtr`, which is a word, at this offset of the live value: a field offset says so, or a reference to it was there. Nothing
+        // borrowed from the transaction is alive.
+        unsafe {
+            self.raw.add(place.cast(), size_of::<u64>()).map_err(Error::from)?;
+            place.write(word);
         }
         Ok(())
     }
@@ -345,14 +412,15 @@ impl<'p> Tx<'p> {
     }
 
     #[inline]
-    fn alloc_covered<T: Persist>(&mut self, pool: &'p PoolInner, value: T) -> Result<Ptr<T>> {
+    pub(crate) fn alloc_covered<T: Persist>(&mut self, pool: &'p PoolInner, value: T) -> Result<Ptr<T>> {
         pool.know::<T>()?;
         // SAFETY: the heap is of a pool that is locked for writing and outlives the transaction; the block is large enough and aligned for `T`.
         unsafe {
             let heap: &dyn Heap = &pool.heap;
             let place = self
                 .raw
-                .alloc(heap, size_of::<T>() as u64, align_of::<T>() as u64, T::TYPE_ID)
+                // A value without bytes has a place of its own all the same: pointers tell it from others.
+                .alloc(heap, (size_of::<T>() as u64).max(1), align_of::<T>() as u64, T::TYPE_ID)
                 .map_err(Error::from)?
                 .cast::<T>();
             place.write(value);
@@ -361,6 +429,9 @@ impl<'p> Tx<'p> {
     }
 
     /// Frees a value when the transaction commits. Until then it can still be read through its pointer. What it points to is not freed.
+    ///
+    /// Pointers to it that stay in the data dangle, and following one is an error. Where loss of power counts, none may stay in what a root leads to: see the
+    /// [crate's documentation](crate#what-safe-code-can-rely-on).
     ///
     /// # Errors
     /// [`Error::Dangling`]; [`Error::Tx`] if this transaction has freed it already, or the log is full.
@@ -406,24 +477,96 @@ impl<'p> Tx<'p> {
         self.covered_pool(pool)?.root(index)
     }
 
-    fn write_root<T: Persist>(&mut self, pool: &PoolInner, index: u16, root: Option<Ptr<T>>) -> Result<()> {
-        let slot = pool.heap.root_slot(index)?;
-        let entry = match root {
+    /// What a root entry says that leads to `root`, which is checked.
+    fn root_entry<T: Persist>(&self, pool: &PoolInner, root: Option<Ptr<T>>) -> Result<RootEntry> {
+        Ok(match root {
             Some(ptr) => {
                 if self.owner_of::<T>(ptr.addr()).is_none() {
                     return Err(dangling::<T>(ptr.addr()));
                 }
                 pool.know::<T>()?;
-                cenote_layout::heap::RootEntry { addr: ptr.addr(), type_id: T::TYPE_ID }
+                RootEntry { addr: ptr.addr(), type_id: T::TYPE_ID }
             }
-            None => cenote_layout::heap::RootEntry { addr: 0, type_id: TypeId::UNTYPED },
-        };
+            None => RootEntry { addr: 0, type_id: TypeId::UNTYPED },
+        })
+    }
+
+    fn write_root<T: Persist>(&mut self, pool: &PoolInner, index: u16, root: Option<Ptr<T>>) -> Result<()> {
+        let entry = self.root_entry(pool, root)?;
+        if names::set_numbered(self, pool, index, entry)? {
+            return Ok(());
+        }
+        self.write_root_slot(pool, index, entry)
+    }
+
+    /// Writes the heap's own root.
+    pub(crate) fn write_root_slot(&mut self, pool: &PoolInner, index: u16, entry: RootEntry) -> Result<()> {
+        let slot = pool.heap.root_slot(index)?;
         // SAFETY: a root slot of a pool that is locked for writing.
         unsafe {
             self.raw.add(slot.as_ptr().cast(), size_of_val(&entry)).map_err(Error::from)?;
             slot.write(entry);
         }
         Ok(())
+    }
+
+    /// Gives a value a name, by which [`Reader::named_root`] finds it in the transaction's first pool; `None` takes the name away. What the name led to before is
+    /// not freed. Any number of roots can have names of 1 to 231 bytes, beside the 1,024 that have numbers (RAL-6).
+    ///
+    /// ```
+    /// # use cenote::{Reader, Store};
+    /// # fn main() -> cenote::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let pool = Store::open(dir.path())?.pool("p")?;
+    /// pool.write(|tx| -> cenote::Result<()> {
+    ///     let counter = tx.alloc(7u64)?;
+    ///     tx.set_named_root("counter", Some(counter))
+    /// })?;
+    /// let view = pool.read()?;
+    /// let counter = view.named_root::<u64>("counter")?.expect("set above");
+    /// assert_eq!(*view.get(counter)?, 7);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::RootName`]; [`Error::Dangling`] if the value is not alive in a pool of this transaction; [`Error::Tx`] if the pool or the log is full.
+    pub fn set_named_root<T: Persist>(&mut self, name: &str, root: Option<Ptr<T>>) -> Result<()> {
+        let pool = self.covered.0.first();
+        let entry = self.root_entry(pool, root)?;
+        names::set(self, pool, name, entry)
+    }
+
+    /// As [`Tx::set_named_root`], in a pool of choice.
+    ///
+    /// # Errors
+    /// As [`Tx::set_named_root`]; [`Error::NotInTransaction`].
+    pub fn set_named_root_in<T: Persist>(
+        &mut self,
+        pool: &Pool,
+        name: &str,
+        root: Option<Ptr<T>>,
+    ) -> Result<()> {
+        let pool = self.covered_pool(pool)?;
+        let entry = self.root_entry(pool, root)?;
+        names::set(self, pool, name, entry)
+    }
+
+    /// The root of this name of a pool of choice.
+    ///
+    /// # Errors
+    /// As [`Reader::named_root`]; [`Error::NotInTransaction`].
+    pub fn named_root_in<T: Persist>(&self, pool: &Pool, name: &str) -> Result<Option<Ptr<T>>> {
+        names::get(self, self.covered_pool(pool)?, name)
+    }
+
+    /// Takes a name away, whatever its root's type; whether there was one. The value stays allocated.
+    ///
+    /// # Errors
+    /// [`Error::Tx`] if the log is full.
+    pub fn remove_named_root(&mut self, name: &str) -> Result<bool> {
+        let pool = self.covered.0.first();
+        names::remove(self, pool, name)
     }
 
     /// The raw transaction, for collections: log several places with one fence, write them with plain stores.
@@ -506,7 +649,11 @@ enum Guards<'p> {
     Many(#[allow(dead_code, reason = "held, not used")] Vec<RwLockWriteGuard<'p, ()>>),
 }
 
-impl sealed::Sealed for Tx<'_> {}
+impl sealed::Sealed for Tx<'_> {
+    fn store(&self) -> &cenote_store::Store {
+        &self.covered.0.first().store.store
+    }
+}
 
 impl Reader for Tx<'_> {
     #[inline]
@@ -529,5 +676,13 @@ impl Reader for Tx<'_> {
 
     fn root_at<T: Persist>(&self, index: u16) -> Result<Option<Ptr<T>>> {
         self.covered.0.first().root(index)
+    }
+
+    fn named_root<T: Persist>(&self, name: &str) -> Result<Option<Ptr<T>>> {
+        names::get(self, self.covered.0.first(), name)
+    }
+
+    fn named_roots(&self) -> Result<Vec<NamedRoot>> {
+        names::list(self, self.covered.0.first())
     }
 }

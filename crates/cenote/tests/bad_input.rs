@@ -19,7 +19,7 @@ use cenote_store::{OpenError, StoreError};
 use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;
-use support::{directory, hashes};
+use support::{directory, hashes, underneath};
 
 #[derive(Persist)]
 struct Node {
@@ -163,7 +163,7 @@ fn a_pool_with_a_lost_truncated_or_resized_puddle_is_refused_by_name() {
             let dir = prepared();
             let name = {
                 let store = Store::open_with(dir.path(), &OpenOptions::read_only()).unwrap();
-                let raw = store.as_raw().open_pool("p", Access::ReadOnly).unwrap();
+                let raw = underneath(&store).open_pool("p", Access::ReadOnly).unwrap();
                 let uuid = raw.puddles()[index].uuid().to_hex();
                 uuid.iter().map(|b| char::from(*b)).collect::<String>()
             };
@@ -182,9 +182,22 @@ fn a_pool_with_a_lost_truncated_or_resized_puddle_is_refused_by_name() {
                 store.close().unwrap();
             }
             assert_eq!(puddle_hashes(dir.path()), puddles, "{what}");
-            // Under a policy that the caller chose, what is left can be read; what is not there is an error.
+            // Under a policy that the caller chose, what is left can be looked at as blocks, and not as values.
             let options = OpenOptions { damage: DamagePolicy::SkipDamaged, ..OpenOptions::read_only() };
-            let store = Store::open_with(dir.path(), &options).unwrap();
+            {
+                let store = Store::open_with(dir.path(), &options).unwrap();
+                if let Ok(pool) = store.pool_with("p", Access::ReadOnly) {
+                    let not_whole = |e: &Error| matches!(e, Error::NotWhole { why, .. } if !why.is_empty());
+                    refused(pool.read().map(drop), not_whole, &["\"p\"", what, "open_torn"]);
+                    assert!(pool.check().is_ok() && pool.heap().root(0).is_ok() && pool.stats().is_ok());
+                    assert!(pool.heap().walk(&mut |_| {}).is_ok() && pool.named_roots().is_ok());
+                }
+            }
+            // Who answers for values gets what is left; what is not there is an error.
+            let options_torn = OpenOptions { damage: DamagePolicy::SkipDamaged, ..OpenOptions::read_only() };
+            let medium = cenote::RealMedium::open(dir.path(), &cenote::MediumOptions::default()).unwrap();
+            // SAFETY: nodes are read one by one, through pointers that are checked.
+            let store = unsafe { Store::open_torn(Arc::new(medium), &options_torn) }.unwrap();
             match store.pool_with("p", Access::ReadOnly) {
                 Ok(pool) => {
                     let root = pool.read().unwrap().root::<Node>();
@@ -193,7 +206,9 @@ fn a_pool_with_a_lost_truncated_or_resized_puddle_is_refused_by_name() {
                         "{root:?}"
                     );
                 }
-                Err(error) => assert!(index == 0 && matches!(error, Error::HeapOpen(_)), "{error}"),
+                Err(error) => {
+                    assert!(index == 0 && damaged(&error) && error.to_string().contains(what), "{error}");
+                }
             }
         }
     }
@@ -210,7 +225,7 @@ fn a_type_of_another_layout_is_refused_with_both_layouts() {
     older.fields[0].type_id = u128::TYPE_ID;
     older.fields[1].offset = 16;
     older.pointers[0].offset = 16;
-    store.as_raw().register_type(&older).unwrap();
+    underneath(&store).register_type(&older).unwrap();
     let before = hashes(dir.path());
     let mismatch = |e: &Error| matches!(e, Error::Store(StoreError::TypeMismatch(_)));
     for _ in 0..2 {
@@ -243,7 +258,7 @@ fn a_pointer_that_leads_to_no_live_value_is_refused_and_nothing_changes() -> Res
     let freed = pool.write(|tx| tx.alloc(node()))?;
     pool.write(|tx| tx.free(freed))?;
     let number = pool.write(|tx| tx.alloc([1u64, 2]))?;
-    let (base, len) = store.as_raw().window();
+    let (base, len) = store.window();
     let mut addrs = vec![
         1,
         8,
@@ -266,7 +281,7 @@ fn a_pointer_that_leads_to_no_live_value_is_refused_and_nothing_changes() -> Res
         other_pool.write(|tx| tx.alloc(node()))?.addr(),
         in_other_store.write(|tx| tx.alloc(node()))?.addr(),
         core::ptr::from_ref(&root).addr() as u64,
-        store.as_raw().acquire_log().map_err(Error::from)?.addr(), // never given back, see the end
+        underneath(&store).acquire_log().map_err(Error::from)?.addr(), // never given back, see the end
     ];
     addrs.extend((0..64).map(|bit| root.addr() ^ (1 << bit)));
     // SAFETY: followed by checked accesses alone.
@@ -305,7 +320,7 @@ fn a_pointer_that_leads_to_no_live_value_is_refused_and_nothing_changes() -> Res
 }
 
 #[test]
-fn allocations_of_nothing_or_of_more_than_the_window_do_not_panic() -> Result<()> {
+fn allocations_of_nothing_or_of_more_than_the_window_are_refused() -> Result<()> {
     let dir = directory();
     Store::format(dir.path(), &FormatOptions { window_len: 1 << 30, ..FormatOptions::default() })?;
     let store = Store::open(dir.path())?;
@@ -318,12 +333,18 @@ fn allocations_of_nothing_or_of_more_than_the_window_do_not_panic() -> Result<()
     // SAFETY: nothing of what is allocated is used; the transactions end here.
     unsafe {
         let mut tx = raw::begin(&store)?;
-        // 0 bytes count as one, as with every heap of the platform: a block of its own, which can be freed.
-        let (a, b) = (
-            tx.alloc(pool.raw_heap(), 0, 1, TypeId::UNTYPED)?,
-            tx.alloc(pool.raw_heap(), 0, 1, TypeId::UNTYPED)?,
-        );
-        assert_ne!(a, b);
+        for heap in [pool.raw_heap(), limited.raw_heap()] {
+            for align in [1, 8, 4096] {
+                match tx.alloc(heap, 0, align, Node::TYPE_ID) {
+                    Err(error @ TxError::ZeroSize { type_id: Node::TYPE_ID }) => {
+                        assert!(error.to_string().contains("at least 1 byte"), "{error}");
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        assert_eq!((pool.stats()?.blocks, limited.stats()?.blocks), (0, 0));
+        let a = tx.alloc(pool.raw_heap(), 1, 1, TypeId::UNTYPED)?;
         for size in
             [1 << 30, 1 << 40, 1 << 46, 1 << 47, 1 << 62, u64::MAX - (64 << 10), u64::MAX - 1, u64::MAX]
         {

@@ -89,7 +89,10 @@ impl SegmentSource for NoSegments {
 
 fn writer(store: &Store, lease: &LogLease) -> LogWriter {
     // SAFETY: the log is leased, used by this writer alone, and mapped until the store is closed.
-    unsafe { LogWriter::attach(lease.body(), store.as_raw().persistence(), Box::new(NoSegments)).unwrap() }
+    unsafe {
+        LogWriter::attach(lease.body(), support::underneath(store).persistence(), Box::new(NoSegments))
+            .unwrap()
+    }
 }
 
 /// A transaction that changes `word` and frees a block; then the fences that are still due.
@@ -128,7 +131,7 @@ fn a_log_that_joins_during_a_commit_finds_the_commit_durable() -> Result<()> {
         RealMedium::open(dir.path(), &MediumOptions { force_power: true, ..MediumOptions::default() })?;
     let store = Store::open_on(Arc::new(medium), &OpenOptions::default())?;
     let pool = store.pool("p")?;
-    let leases = [(); 2].map(|()| store.as_raw().acquire_log().unwrap());
+    let leases = [(); 2].map(|()| support::underneath(&store).acquire_log().unwrap());
     let group = LogGroup::new();
     // SAFETY: the heap's block is this test's; both logs are leased and of this group.
     let (word, mut first) = unsafe {
@@ -154,7 +157,7 @@ fn a_log_that_joins_during_a_commit_finds_the_commit_durable() -> Result<()> {
     }
     drop(first);
     for lease in leases {
-        store.as_raw().release_log(lease);
+        support::underneath(&store).release_log(lease);
     }
     drop(pool);
     store.close()

@@ -5,7 +5,7 @@ mod support;
 use cenote::raw::{self, TxError};
 use cenote::{Error, OpenOptions, Persist, PoolOptions, Ptr, Reader, Result, Store, field};
 use std::time::{Duration, Instant};
-use support::directory;
+use support::{directory, underneath};
 
 #[test]
 fn values_without_bytes_are_allocated_read_written_and_freed() -> Result<()> {
@@ -320,13 +320,12 @@ fn a_log_that_cannot_grow_any_more_fails_its_transaction_only() -> Result<()> {
     // Others' logs take what the log space has room for.
     let mut leases = Vec::new();
     let refused = loop {
-        match store.as_raw().acquire_log() {
+        match underneath(&store).acquire_log() {
             Ok(lease) => leases.push(lease),
             Err(error) => break error,
         }
         if leases.len() == 1000 {
-            break store
-                .as_raw()
+            break underneath(&store)
                 .grow_log(leases[0].log_id(), 1)
                 .and_then(|_| loop_until_full(&store, &leases))
                 .unwrap_err();
@@ -352,7 +351,7 @@ fn a_log_that_cannot_grow_any_more_fails_its_transaction_only() -> Result<()> {
         std::thread::scope(|scope| scope.spawn(|| pool.write(|_| Ok::<_, Error>(()))).join().unwrap());
     assert!(matches!(other, Err(Error::Store(cenote_store::StoreError::TooManyLogs { .. }))), "{other:?}");
     for lease in leases {
-        store.as_raw().release_log(lease);
+        underneath(&store).release_log(lease);
     }
     drop(pool);
     store.close()
@@ -362,7 +361,7 @@ fn loop_until_full(
     store: &Store,
     leases: &[cenote_store::LogLease],
 ) -> std::result::Result<(), cenote_store::StoreError> {
-    leases.iter().try_for_each(|lease| store.as_raw().grow_log(lease.log_id(), 1).map(drop))
+    leases.iter().try_for_each(|lease| underneath(store).grow_log(lease.log_id(), 1).map(drop))
 }
 
 fn cenote_field(index: usize) -> cenote::ptr::FieldOffset<[u64; 100], u64> {

@@ -3,7 +3,8 @@
 mod support;
 
 use cenote::{
-    Access, Durability, Error, FormatOptions, OpenOptions, Persist, PoolOptions, Ptr, Reader, Result, Store,
+    Access, DamagePolicy, Durability, Error, FormatOptions, OpenOptions, Persist, PoolOptions, Ptr, Reader,
+    Result, Store,
 };
 use cenote_medium::Medium;
 use cenote_medium::sim::{CrashKind, SimMedium, SimOptions};
@@ -68,7 +69,7 @@ fn what_only_another_pool_leads_to_survives_a_loss_of_power() -> Result<()> {
         let store = Store::open_on(medium, &OpenOptions::default())?;
         // In whatever order the pools are opened.
         let pool = store.pool(first)?;
-        assert!(store.as_raw().pools_due().is_empty());
+        assert!(store.pools_due().is_empty());
         assert_eq!(values(&store)?, (0..LEN).collect::<Vec<_>>());
         drop(pool);
         let blocks: u64 = NAMES.iter().map(|name| store.pool(name).unwrap().stats().unwrap().blocks).sum();
@@ -93,5 +94,42 @@ fn collecting_one_pool_keeps_what_another_leads_to() -> Result<()> {
     assert!(matches!(b.collect(), Err(Error::WouldDeadlock { .. })));
     drop(view);
     assert!(a.write(|_| b.collect().map(drop)).is_err());
+    Ok(())
+}
+
+/// What a lost puddle has led to would be given back: only who has chosen to leave it out traces without it.
+#[test]
+fn tracing_waits_for_a_damaged_pool_unless_the_caller_leaves_it_out() -> Result<()> {
+    let sim = SimMedium::new(SimOptions::new(Durability::Power));
+    let medium: Arc<dyn Medium> = sim.clone();
+    let format = FormatOptions { window_base: Some(0x3a40_0000_0000), window_len: 1 << 30, uuid: None };
+    cenote_store::format(medium.clone(), &format)?;
+    let store = Store::open_on(medium, &OpenOptions::default())?;
+    build(&store)?;
+    let b = store.pools().into_iter().find(|pool| pool.record.name == "b").expect("created").record.id;
+    let puddle = store.puddle_records().into_iter().find(|puddle| puddle.pool == b).expect("it has one");
+    store.clone().abandon();
+    drop(store);
+    let hex: String = puddle.uuid.to_hex().iter().map(|byte| char::from(*byte)).collect();
+    let medium: Arc<dyn Medium> = SimMedium::from_image(&sim.image_now(CrashKind::Power));
+    medium.remove(&format!("puddles/{hex}"))?;
+    let open = |damage| Store::open_on(medium.clone(), &OpenOptions { damage, ..OpenOptions::default() });
+    for damage in [DamagePolicy::Refuse, DamagePolicy::ReadOnly] {
+        let store = open(damage)?;
+        let refused = store.pool("a").map(drop).unwrap_err();
+        assert!(
+            refused.to_string().contains("\"b\"") && refused.to_string().contains("missing"),
+            "{refused}"
+        );
+        assert!(store.pools_due().len() == 3, "nothing was traced");
+        store.close()?;
+    }
+    let store = open(DamagePolicy::SkipDamaged)?;
+    let a = store.pool("a")?;
+    let view = a.read()?;
+    let first = view.root::<Node>()?.expect("committed");
+    assert_eq!(view.get(first)?.value, 0);
+    assert!(matches!(view.get(view.get(first)?.next.expect("set")), Err(Error::Dangling { .. })));
+    assert!(store.pool("b").is_err(), "its root puddle is gone");
     Ok(())
 }

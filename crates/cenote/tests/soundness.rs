@@ -12,7 +12,7 @@ use cenote_medium::Medium;
 use cenote_medium::sim::{CrashKind, SimMedium, SimOptions};
 use cenote_store::StoreError;
 use std::sync::Arc;
-use support::directory;
+use support::{directory, underneath};
 
 #[derive(Persist)]
 struct Node {
@@ -97,7 +97,7 @@ fn a_pointer_of_a_closed_store_is_not_followed_into_another_layout() -> Result<(
     let store = Store::open(second.path())?;
     let mut record = Wide::record();
     (record.size, record.align, record.fields) = (8, 8, Vec::new());
-    store.as_raw().register_type(&record)?;
+    underneath(&store).register_type(&record)?;
     let pool = store.pool("p")?;
     // SAFETY: the block holds what that program calls a value.
     let block = unsafe { pool.raw_heap() }.alloc(8, 8, Wide::TYPE_ID).map_err(TxError::from)?;
@@ -177,7 +177,7 @@ fn a_pool_that_a_policy_made_read_only_is_opened_twice_alike() -> Result<()> {
     let pool = store.create_pool("p", &small())?;
     pool.write(|tx| tx.alloc([0u8; 200 << 10]).map(drop))?;
     drop(pool);
-    let raw = store.as_raw().open_pool("p", Access::ReadOnly)?;
+    let raw = underneath(&store).open_pool("p", Access::ReadOnly)?;
     let puddles: Vec<String> =
         raw.puddles().iter().map(|p| p.uuid().to_hex().iter().map(|b| char::from(*b)).collect()).collect();
     assert!(puddles.len() > 1);
@@ -206,7 +206,7 @@ fn after_a_store_is_poisoned_no_transaction_is_acknowledged() -> Result<()> {
     let result = pool.write(|tx| -> Result<()> {
         tx.get_mut(node)?.value = 2;
         // As when a puddle that the pool wants to grow by cannot be synced.
-        store.as_raw().poison("on purpose");
+        underneath(&store).poison("on purpose");
         Ok(())
     });
     assert!(matches!(result, Err(Error::Store(StoreError::Poisoned { .. }))));

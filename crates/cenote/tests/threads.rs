@@ -67,7 +67,7 @@ fn threads_that_end_give_their_logs_back_also_if_they_write_in_destructors() -> 
         .unwrap();
     }
     assert_eq!(pool.read()?.get(root)?.value, 900);
-    let logs = store.as_raw().info().log_puddles;
+    let logs = store.info().log_puddles;
     assert!(logs <= 4, "{logs} logs for one thread at a time");
     drop(pool);
     store.close()

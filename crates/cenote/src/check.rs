@@ -1,0 +1,90 @@
+//! Checking a pool whose values other pools lead to: all pools of the store are looked at together.
+//!
+//! Nothing is changed: a pool that is not open is looked at through a handle for reading that no list has, while the list of open pools is held, so
+//! that nobody opens it meanwhile. *Order of waiting:* first for views of the pools that are open, none of them held while another is waited for
+//! (as transactions over several pools do); then for the list; and nothing is waited for while the list is held.
+
+use crate::error::Result;
+use crate::pool::{Heaps, Pool, PoolInner, StoreTypes, View, reached_from_elsewhere};
+use crate::tx::covers_here;
+use cenote_heap::{HeapReport, TraceOptions, TracedHeap};
+use cenote_store::Access;
+use std::sync::Arc;
+
+/// Checks `pool`, with what other pools lead to as roots.
+pub(crate) fn with_other_pools(pool: &Pool) -> Result<HeapReport> {
+    loop {
+        if let Some(report) = attempt(pool)? {
+            return Ok(report);
+        }
+    }
+}
+
+/// `None` if a pool was opened between looking at the list and holding it.
+fn attempt(pool: &Pool) -> Result<Option<HeapReport>> {
+    let store = &pool.inner.store;
+    let mut open: Vec<Arc<PoolInner>> =
+        store.pools.locked().iter().filter_map(|(_, pool)| pool.upgrade()).collect();
+    open.retain(|other| !Arc::ptr_eq(other, &pool.inner));
+    // This one first: an error if this thread is in a transaction on it.
+    let (_own, _views) = views(pool, &open)?;
+    let list = store.pools.locked();
+    let known = |there: &PoolInner| {
+        core::ptr::eq(there, &*pool.inner) || open.iter().any(|other| core::ptr::eq(&**other, there))
+    };
+    let opened: Vec<Arc<PoolInner>> = list.iter().filter_map(|(_, there)| there.upgrade()).collect();
+    if opened.iter().any(|there| !known(there)) {
+        // Dropped after the lock: if one of these is the last handle, dropping it takes the lock.
+        drop(list);
+        return Ok(None);
+    }
+    let mut closed = Vec::new();
+    for info in store.store.pools() {
+        // One whose last handle is being dropped still has a heap; it is listed, and left out.
+        if list.iter().any(|(name, _)| *name == info.record.name) {
+            continue;
+        }
+        if let Ok(handle) = store.store.open_pool(&info.record.name, Access::ReadOnly)
+            && let Ok(heap) = TracedHeap::open(handle)
+        {
+            closed.push((info.record.id, heap));
+        }
+    }
+    let mut heaps: Heaps<'_> = closed.iter().map(|(id, heap)| (*id, heap)).collect();
+    let looked_at = open.iter().filter(|other| !covers_here(other));
+    heaps.extend(looked_at.map(|other| (other.handle.id(), &other.heap)));
+    heaps.insert(pool.id(), &pool.inner.heap);
+    let types = StoreTypes(&store.store);
+    let roots = reached_from_elsewhere(&store.store, &heaps)?.remove(&pool.id()).unwrap_or_default();
+    let roots: Vec<u64> = roots.into_iter().collect();
+    let report = pool.inner.heap.check_from(&types, &roots, TraceOptions::default())?;
+    drop(heaps);
+    drop(closed);
+    drop(list);
+    drop(opened);
+    Ok(Some(report))
+}
+
+/// Views of all these pools, but for those that this thread has a transaction on: what it has borrowed there for writing is not to be looked at.
+fn views<'p>(pool: &'p Pool, others: &'p [Arc<PoolInner>]) -> Result<(View<'p>, Vec<View<'p>>)> {
+    let mut awaited: Option<&PoolInner> = None;
+    loop {
+        if let Some(other) = awaited.take() {
+            drop(if other.is_viewed_here() { other.lock.read_recursive() } else { other.lock.read() });
+        }
+        let own = pool.view()?;
+        let mut all = Vec::new();
+        for other in others.iter().filter(|other| !covers_here(other)) {
+            match other.lock.try_read_recursive() {
+                Some(guard) => all.push(View::new(other, guard)),
+                None => {
+                    awaited = Some(other);
+                    break;
+                }
+            }
+        }
+        if awaited.is_none() {
+            return Ok((own, all));
+        }
+    }
+}
