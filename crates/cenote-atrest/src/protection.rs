@@ -1,0 +1,620 @@
+//! One object's protection: header, keys, sealer and tree together. What the object's crate uses.
+
+use crate::cipher::Engine;
+use crate::data_key::{Keys, UnwrapError};
+use crate::error::{AtRestError, PageError, PageFault};
+use crate::key::{Argon2Params, Kdf, Keyring};
+use crate::seal::{PAGE_LEN, Page, PageSealer, SealedPage, is_zero};
+use crate::tree::{Digest, NodeSource, NodeWrite, Tree, TreeChange, TreeFault, ZERO};
+use cenote_layout::at_rest::{
+    AtRestHeader, KDF_ARGON2ID, KDF_KEY, KDF_NONE, Mode, PageSide, Regions, TREE_NONE, TREE_SHA256_16,
+    TreeShape,
+};
+use cenote_layout::header::{self, Header, HeaderPrefix};
+use cenote_layout::id::Uuid;
+use cenote_sys::secret::Secret;
+use sha2::{Digest as _, Sha256};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use subtle::ConstantTimeEq;
+use zerocopy::{FromZeros, IntoBytes};
+
+/// Bytes of a header.
+pub const HEADER_LEN: usize = size_of::<AtRestHeader>();
+
+/// What somebody has to remember elsewhere, so that putting back *everything* from earlier is noticed: which object, how
+/// far it had come, and its root then. Not secret.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Anchor {
+    /// The object.
+    pub object: Uuid,
+    /// Generation of its contents; always 0 in modes without a tree.
+    pub generation: u64,
+    /// Number of changes of its key.
+    pub key_epoch: u64,
+    /// Its tree's root.
+    pub root: Digest,
+}
+
+impl Anchor {
+    /// 64 bytes: object, generation, key epoch, root, numbers little endian.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; 64] {
+        let mut bytes = [0; 64];
+        bytes[..16].copy_from_slice(&self.object.0);
+        bytes[16..24].copy_from_slice(&self.generation.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.key_epoch.to_le_bytes());
+        bytes[32..].copy_from_slice(&self.root);
+        bytes
+    }
+
+    /// Reads what [`Anchor::to_bytes`] wrote.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8; 64]) -> Self {
+        let number = |at: usize| u64::from_le_bytes(core::array::from_fn(|i| bytes[at + i]));
+        Self {
+            object: Uuid(core::array::from_fn(|i| bytes[i])),
+            generation: number(16),
+            key_epoch: number(24),
+            root: core::array::from_fn(|i| bytes[32 + i]),
+        }
+    }
+}
+
+/// What the caller of [`Protection::open`] knows about the object already. Everything that it knows is checked.
+#[derive(Clone, Copy, Debug)]
+pub struct Expect<'a> {
+    /// The object.
+    pub object: Uuid,
+    /// Its number of pages.
+    pub pages: Option<u64>,
+    /// Its protection. Give it wherever it is known. (That somebody replaced an encrypted object by a plain one of his own is
+    /// noticed without it: a key is refused where none is needed.)
+    pub mode: Option<Mode>,
+    /// What was remembered of it: an older state is refused.
+    pub anchor: Option<&'a Anchor>,
+    /// The cipher's implementation; for tests and benchmarks.
+    pub engine: Option<Engine>,
+}
+
+impl Expect<'_> {
+    /// Only the object.
+    #[must_use]
+    pub fn of(object: Uuid) -> Self {
+        Self { object, pages: None, mode: None, anchor: None, engine: None }
+    }
+}
+
+/// Everything that a commit of changed pages has to write beside the sealed pages and their side data.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// The object's new header; `None`: it stays (modes without a tree).
+    pub header: Option<[u8; HEADER_LEN]>,
+    /// Nodes of the tree to write.
+    pub nodes: Vec<NodeWrite>,
+    tree: Option<(TreeChange, AtRestHeader)>,
+}
+
+/// Whether a check says anything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Checked {
+    /// The page is the one that was last committed.
+    Verified,
+    /// The mode has no tree: any bytes are a page.
+    NotCovered,
+}
+
+/// The protection of one open object. Usable from many threads at once.
+#[derive(Debug)]
+pub struct Protection {
+    object: Uuid,
+    mode: Mode,
+    regions: Regions,
+    sealer: PageSealer,
+    tree: Option<Tree>,
+    header: Mutex<AtRestHeader>,
+}
+
+impl Protection {
+    /// Protection for a new object. Its pages are all never written: zeros on media, with zeros for side data and tree, read
+    /// as zeros. The header is to be written before the first page. `keyring` is not asked in modes without a key.
+    ///
+    /// # Errors
+    /// [`AtRestError::NoKey`], [`AtRestError::TooLarge`], [`AtRestError::Key`], and [`AtRestError::System`] if there are no
+    /// random bytes or no memory that can be locked.
+    pub fn create(
+        object: Uuid,
+        pages: u64,
+        mode: Mode,
+        keyring: Option<&Keyring>,
+    ) -> Result<Self, AtRestError> {
+        Self::create_with(object, pages, mode, keyring, Engine::best())
+    }
+
+    /// As [`Protection::create`], with a certain implementation of the ciphers.
+    ///
+    /// # Errors
+    /// As [`Protection::create`].
+    pub fn create_with(
+        object: Uuid,
+        pages: u64,
+        mode: Mode,
+        keyring: Option<&Keyring>,
+        engine: Engine,
+    ) -> Result<Self, AtRestError> {
+        let too_large = || AtRestError::TooLarge { object, pages };
+        let (cipher, cipher_version) = mode.cipher();
+        let mut header = AtRestHeader::new_zeroed();
+        header.prefix = HeaderPrefix::new(AtRestHeader::MAGIC, HEADER_LEN as u32);
+        header.object = object;
+        header.pages = pages;
+        header.mode = mode as u32;
+        header.cipher = cipher;
+        header.cipher_version = cipher_version;
+        header.tree = if mode.has_tree() { TREE_SHA256_16 } else { TREE_NONE };
+        TreeShape::new(pages).ok_or_else(too_large)?;
+        let mut keys = None;
+        if mode.has_key() {
+            let keyring = keyring.ok_or(AtRestError::NoKey { object, mode })?;
+            let made = Keys::generate(object, mode, engine, keyring.wanted_locking())
+                .map_err(|source| AtRestError::System { object, what: "no key for a new object", source })?;
+            wrap(&made, keyring, &mut header)?;
+            keys = Some(made);
+        }
+        Self::assemble(header, mode, engine, keys)
+    }
+
+    /// Opens an object's protection from its header. Constant time: no page and no node is read. After a first Argon2 for
+    /// a passphrase it takes microseconds.
+    ///
+    /// # Errors
+    /// The header's own ([`AtRestError::Header`]), then what does not fit the expectations, then the key's; see
+    /// [`AtRestError`] for which is told apart how.
+    pub fn open(bytes: &[u8], expect: &Expect<'_>, keyring: Option<&Keyring>) -> Result<Self, AtRestError> {
+        let object = expect.object;
+        let engine = expect.engine.unwrap_or_else(Engine::best);
+        let header: AtRestHeader =
+            header::read(bytes, true).map_err(|source| AtRestError::Header { object, source })?;
+        if header.object != object {
+            return Err(AtRestError::OtherObject { expected: object, found: header.object });
+        }
+        let mode = header.mode().map_err(|source| AtRestError::Header { object, source })?;
+        if let Some(expected) = expect.mode.filter(|expected| *expected != mode) {
+            return Err(AtRestError::WrongMode { object, expected, found: mode });
+        }
+        if let Some(expected) = expect.pages.filter(|expected| *expected != header.pages) {
+            return Err(AtRestError::WrongSize { object, expected, found: header.pages });
+        }
+        let mut keys = None;
+        if mode.has_key() {
+            let keyring = keyring.ok_or(AtRestError::NoKey { object, mode })?;
+            let opened = unwrap(&header, mode, engine, keyring)?;
+            if !bool::from(opened.header_mac(&header).ct_eq(&header.mac)) {
+                return Err(AtRestError::Forged { object });
+            }
+            keys = Some(opened);
+        } else if keyring.is_some() {
+            return Err(AtRestError::KeyNotUsed { object, mode });
+        }
+        // Only now is the header known to be authentic, as far as it can be.
+        if let Some(anchor) = expect.anchor {
+            check_anchor(&header, anchor)?;
+        }
+        Self::assemble(header, mode, engine, keys)
+    }
+
+    fn assemble(
+        mut header: AtRestHeader,
+        mode: Mode,
+        engine: Engine,
+        keys: Option<Secret<Keys>>,
+    ) -> Result<Self, AtRestError> {
+        let (object, pages) = (header.object, header.pages);
+        let too_large = || AtRestError::TooLarge { object, pages };
+        let shape = TreeShape::new(pages).ok_or_else(too_large)?;
+        let regions = Regions::new(mode, pages).ok_or_else(too_large)?;
+        let tree = mode.has_tree().then(|| Tree::new(object, shape, header.root));
+        let sealer = PageSealer::new(object, pages, mode, engine, keys);
+        seal_header(&mut header, sealer.keys());
+        Ok(Self { object, mode, regions, sealer, tree, header: Mutex::new(header) })
+    }
+
+    fn locked(&self) -> MutexGuard<'_, AtRestHeader> {
+        self.header.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The object.
+    #[must_use]
+    pub fn object(&self) -> Uuid {
+        self.object
+    }
+
+    /// What protects it.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Its pages.
+    #[must_use]
+    pub fn pages(&self) -> u64 {
+        self.locked().pages
+    }
+
+    /// Where header, side data and tree lie.
+    #[must_use]
+    pub fn regions(&self) -> Regions {
+        self.regions
+    }
+
+    /// The committed header's bytes.
+    #[must_use]
+    pub fn header(&self) -> [u8; HEADER_LEN] {
+        to_bytes(&self.locked())
+    }
+
+    /// What to remember elsewhere of the committed state.
+    #[must_use]
+    pub fn anchor(&self) -> Anchor {
+        let header = self.locked();
+        Anchor {
+            object: self.object,
+            generation: header.generation,
+            key_epoch: header.key_epoch,
+            root: header.root,
+        }
+    }
+
+    /// 32 bytes that commit to the whole contents: SHA-256 over object, pages, mode, generation and root. Whoever knows them can
+    /// check any page by its path.
+    #[must_use]
+    pub fn commitment(&self) -> Digest {
+        let header = self.locked();
+        let mut hash = Sha256::new();
+        hash.update(b"CnRoot\0\0");
+        hash.update(header.object.0);
+        hash.update(header.pages.to_le_bytes());
+        hash.update(header.mode.to_le_bytes());
+        hash.update(header.generation.to_le_bytes());
+        hash.update(header.root);
+        hash.finalize().into()
+    }
+
+    /// The page sealer, for callers that need no tree.
+    #[must_use]
+    pub fn sealer(&self) -> &PageSealer {
+        &self.sealer
+    }
+
+    /// The tree, in modes that have one.
+    #[must_use]
+    pub fn tree(&self) -> Option<&Tree> {
+        self.tree.as_ref()
+    }
+
+    /// Seals a dirty page into `sealed`; what comes back goes to [`Protection::prepare`], its side data beside the page.
+    ///
+    /// # Errors
+    /// As [`PageSealer::seal`].
+    pub fn seal(&self, page: u64, plain: &Page, sealed: &mut Page) -> Result<SealedPage, PageError> {
+        self.sealer.seal(page, plain, sealed)
+    }
+
+    /// Seals a dirty page in place.
+    ///
+    /// # Errors
+    /// As [`PageSealer::seal_in_place`].
+    pub fn seal_in_place(&self, page: u64, bytes: &mut Page) -> Result<SealedPage, PageError> {
+        self.sealer.seal_in_place(page, bytes)
+    }
+
+    /// Verifies a page by its path, and opens it into `plain`. `side` is the page's side data, in modes that have it.
+    ///
+    /// # Errors
+    /// What is wrong with the page, or with the tree above it; `plain` is then all zero.
+    pub fn open_page<S: NodeSource + ?Sized>(
+        &self,
+        page: u64,
+        sealed: &Page,
+        side: Option<&PageSide>,
+        source: &S,
+        plain: &mut Page,
+    ) -> Result<(), PageError> {
+        let fresh = self.fresh(page, sealed, side, source);
+        let opened = match fresh {
+            // What cannot be authentic in another way need not be decrypted.
+            Err(fault) if !self.mode.has_side() => self.sealer.fail(page, fault),
+            fresh => self.judge(page, fresh, self.sealer.open(page, sealed, side, plain)),
+        };
+        opened.inspect_err(|_| plain.fill(0))
+    }
+
+    /// As [`Protection::open_page`], in place; the bytes are all zero after an error. A page that was moved here is only said
+    /// to be damaged or rolled back.
+    ///
+    /// # Errors
+    /// As [`Protection::open_page`].
+    pub fn open_page_in_place<S: NodeSource + ?Sized>(
+        &self,
+        page: u64,
+        bytes: &mut Page,
+        side: Option<&PageSide>,
+        source: &S,
+    ) -> Result<(), PageError> {
+        let fresh = self.fresh(page, bytes, side, source);
+        let opened = match fresh {
+            Err(fault) if !self.mode.has_side() => self.sealer.fail(page, fault),
+            fresh => self.judge(page, fresh, self.sealer.open_in_place(page, bytes, side)),
+        };
+        opened.inspect_err(|_| bytes.fill(0))
+    }
+
+    /// Verifies a page without giving its contents out: for scrubbing.
+    ///
+    /// # Errors
+    /// As [`Protection::open_page`].
+    pub fn check_page<S: NodeSource + ?Sized>(
+        &self,
+        page: u64,
+        sealed: &Page,
+        side: Option<&PageSide>,
+        source: &S,
+    ) -> Result<Checked, PageError> {
+        if page >= self.pages() {
+            return self.sealer.fail(page, PageFault::OutOfRange { pages: self.pages() });
+        }
+        if self.tree.is_none() {
+            return Ok(Checked::NotCovered);
+        }
+        if self.mode.has_side() {
+            let mut plain = [0; PAGE_LEN];
+            let opened = self.open_page(page, sealed, side, source, &mut plain);
+            cenote_sys::secret::wipe_bytes(&mut plain);
+            opened?;
+        } else {
+            self.fresh(page, sealed, side, source).or_else(|fault| self.sealer.fail(page, fault))?;
+        }
+        Ok(Checked::Verified)
+    }
+
+    /// Verifies many pages; nodes of the tree are verified once for all of them. Returns what is wrong, page by page.
+    pub fn check_pages<'p, S: NodeSource + ?Sized>(
+        &self,
+        pages: impl IntoIterator<Item = (u64, &'p Page, Option<&'p PageSide>)>,
+        source: &S,
+    ) -> Vec<PageError> {
+        let check = |(page, sealed, side)| self.check_page(page, sealed, side, source).err();
+        pages.into_iter().filter_map(check).collect()
+    }
+
+    /// Whether the page or its side data is what the tree says; modes without a tree say yes.
+    fn fresh<S: NodeSource + ?Sized>(
+        &self,
+        page: u64,
+        sealed: &Page,
+        side: Option<&PageSide>,
+        source: &S,
+    ) -> Result<(), PageFault> {
+        let Some(tree) = &self.tree else { return Ok(()) };
+        let leaf = self.sealer.digest(page, sealed, side).ok_or(PageFault::NoSide)?;
+        tree.verify(page, &leaf, source).map_err(|fault| self.page_fault(fault))
+    }
+
+    /// Puts together what tree and tag say about a page in authenticated mode.
+    fn judge(
+        &self,
+        page: u64,
+        fresh: Result<(), PageFault>,
+        opened: Result<(), PageError>,
+    ) -> Result<(), PageError> {
+        match (fresh, opened) {
+            (Ok(()), opened) => opened,
+            (Err(PageFault::Damaged), Ok(())) => self.sealer.fail(page, PageFault::RolledBack),
+            (Err(PageFault::Damaged), Err(PageError { fault: PageFault::Damaged, .. })) => {
+                self.sealer.fail(page, PageFault::SideDamaged)
+            }
+            (Err(PageFault::Damaged), opened) => opened,
+            (Err(fault), _) => self.sealer.fail(page, fault),
+        }
+    }
+
+    fn page_fault(&self, fault: TreeFault) -> PageFault {
+        let pages = self.pages();
+        match fault {
+            TreeFault::Leaf => PageFault::Damaged,
+            TreeFault::Node(node) => {
+                let (first, end) = node.pages();
+                PageFault::Node { node, first, last: end.min(pages).saturating_sub(1) }
+            }
+            TreeFault::Read(node, source) => PageFault::NodeRead { node, source },
+            TreeFault::OutOfRange => PageFault::OutOfRange { pages },
+        }
+    }
+
+    /// Works out what a commit of sealed pages has to write. Changes nothing; see the crate's crash argument. From here to
+    /// [`Protection::commit`] the caller holds a lock, so that what it makes durable is not stale by then: one change at a time,
+    /// and no [`Protection::rekey`] in between.
+    ///
+    /// # Errors
+    /// [`AtRestError::Page`] if the tree above a page is damaged or cannot be read.
+    pub fn prepare<S: NodeSource + ?Sized>(
+        &self,
+        pages: &[SealedPage],
+        source: &S,
+    ) -> Result<Change, AtRestError> {
+        let Some(tree) = &self.tree else {
+            return Ok(Change { header: None, nodes: Vec::new(), tree: None });
+        };
+        let leaves: Vec<(u64, Digest)> =
+            pages.iter().map(|page| (page.page, page.digest.unwrap_or(ZERO))).collect();
+        let mut header = *self.locked();
+        let mut change = tree.prepare(&leaves, source).map_err(|(page, fault)| {
+            AtRestError::Page(PageError { object: self.object, page, fault: self.page_fault(fault) })
+        })?;
+        header.root = change.root;
+        header.generation += 1;
+        seal_header(&mut header, self.sealer.keys());
+        let nodes = core::mem::take(&mut change.nodes);
+        // The tree needs the nodes again at the commit; they are small beside the pages.
+        change.nodes.clone_from(&nodes);
+        Ok(Change { header: Some(to_bytes(&header)), nodes, tree: Some((change, header)) })
+    }
+
+    /// Makes a change the current state: call it when everything that the change names is durable, and before the source
+    /// shows its nodes.
+    ///
+    /// # Errors
+    /// [`AtRestError::Stale`] if another change was committed, or the key changed, since this one was prepared; nothing
+    /// has happened then.
+    pub fn commit(&self, change: Change) -> Result<(), AtRestError> {
+        let (Some(tree), Some((change, new))) = (&self.tree, change.tree) else { return Ok(()) };
+        let mut header = self.locked();
+        let stale = AtRestError::Stale {
+            object: self.object,
+            prepared: new.generation - 1,
+            current: header.generation,
+        };
+        if new.generation != header.generation + 1
+            || new.key_epoch != header.key_epoch
+            || !tree.commit(change)
+        {
+            return Err(stale);
+        }
+        *header = new;
+        Ok(())
+    }
+
+    /// Puts the object under another key: the same data key, wrapped anew. Returns the header to write; in one sector, so the
+    /// write is the commit. Changes nothing here: open the object again, or call [`Protection::rekeyed`] when the header is
+    /// durable. Constant time. Under the same lock as changes of pages.
+    ///
+    /// # Errors
+    /// [`AtRestError::NothingToRekey`] in modes without a key; the key's and the system's errors.
+    pub fn rekey(&self, keyring: &Keyring) -> Result<[u8; HEADER_LEN], AtRestError> {
+        let (object, mode) = (self.object, self.mode);
+        let keys = self.sealer.keys().ok_or(AtRestError::NothingToRekey { object, mode })?;
+        let mut header = *self.locked();
+        header.key_epoch += 1;
+        wrap(keys, keyring, &mut header)?;
+        seal_header(&mut header, Some(keys));
+        Ok(to_bytes(&header))
+    }
+
+    /// Takes over the header that [`Protection::rekey`] returned, after it was made durable.
+    ///
+    /// # Errors
+    /// [`AtRestError::Stale`] if anything was committed in between, [`AtRestError::Forged`] if it is no header of this object's
+    /// keys; nothing has happened then.
+    pub fn rekeyed(&self, bytes: &[u8; HEADER_LEN]) -> Result<(), AtRestError> {
+        let object = self.object;
+        let new: AtRestHeader =
+            header::read(bytes, true).map_err(|source| AtRestError::Header { object, source })?;
+        let fits = self.sealer.keys().is_some_and(|keys| keys.header_mac(&new).ct_eq(&new.mac).into());
+        if !fits || new.object != object {
+            return Err(AtRestError::Forged { object });
+        }
+        let mut header = self.locked();
+        if new.generation != header.generation
+            || new.root != header.root
+            || new.key_epoch != header.key_epoch + 1
+        {
+            return Err(AtRestError::Stale { object, prepared: new.generation, current: header.generation });
+        }
+        *header = new;
+        Ok(())
+    }
+}
+
+fn check_anchor(header: &AtRestHeader, anchor: &Anchor) -> Result<(), AtRestError> {
+    let object = header.object;
+    if anchor.object != object {
+        return Err(AtRestError::OtherObject { expected: anchor.object, found: object });
+    }
+    for (what, found, expected) in [
+        ("its generation", header.generation, anchor.generation),
+        ("its key's epoch", header.key_epoch, anchor.key_epoch),
+    ] {
+        if found < expected {
+            return Err(AtRestError::RolledBack { object, what, found, expected });
+        }
+    }
+    if header.generation == anchor.generation && header.root != anchor.root {
+        return Err(AtRestError::Forked { object, generation: anchor.generation });
+    }
+    Ok(())
+}
+
+/// Writes the key's fields of a header: all but the HMAC.
+fn wrap(keys: &Keys, keyring: &Keyring, header: &mut AtRestHeader) -> Result<(), AtRestError> {
+    let object = header.object;
+    let kdf = keyring.kdf_for_new()?;
+    match kdf {
+        None => {
+            header.kdf = KDF_KEY;
+            (header.argon2_memory_kib, header.argon2_passes, header.argon2_lanes) = (0, 0, 0);
+            header.kdf_salt = [0; 32];
+        }
+        Some(Kdf { params, salt }) => {
+            header.kdf = KDF_ARGON2ID;
+            header.argon2_memory_kib = params.memory_kib;
+            header.argon2_passes = params.passes;
+            header.argon2_lanes = params.lanes;
+            header.kdf_salt = salt;
+        }
+    }
+    keyring.with_key(kdf, |master| keys.wrap(master, header))?.map_err(|source| AtRestError::System {
+        object,
+        what: "the data key cannot be wrapped",
+        source,
+    })
+}
+
+/// The keys of an object, by the caller's.
+fn unwrap(
+    header: &AtRestHeader,
+    mode: Mode,
+    engine: Engine,
+    keyring: &Keyring,
+) -> Result<Secret<Keys>, AtRestError> {
+    let object = header.object;
+    let kdf = (header.kdf == KDF_ARGON2ID).then_some(Kdf {
+        params: Argon2Params {
+            memory_kib: header.argon2_memory_kib,
+            passes: header.argon2_passes,
+            lanes: header.argon2_lanes,
+        },
+        salt: header.kdf_salt,
+    });
+    if header.kdf == KDF_NONE || kdf.is_some() != keyring.is_passphrase() {
+        return Err(AtRestError::WrongKeyKind { object, passphrase: kdf.is_some() });
+    }
+    let locking = keyring.wanted_locking();
+    keyring.with_key(kdf, |master| Keys::unwrap(master, header, mode, engine, locking))?.map_err(|error| {
+        match error {
+            UnwrapError::WrongKey => AtRestError::WrongKey { object },
+            UnwrapError::Tampered => AtRestError::WrappedKey { object },
+            UnwrapError::System(source) => {
+                AtRestError::System { object, what: "no memory for the object's keys", source }
+            }
+        }
+    })
+}
+
+/// The HMAC, where there is a key, and the checksum: the last things to do before a header is written.
+fn seal_header(header: &mut AtRestHeader, keys: Option<&Keys>) {
+    if let Some(keys) = keys {
+        header.mac = keys.header_mac(header);
+    }
+    header::seal(header);
+}
+
+fn to_bytes(header: &AtRestHeader) -> [u8; HEADER_LEN] {
+    let mut bytes = [0; HEADER_LEN];
+    bytes.copy_from_slice(header.as_bytes());
+    bytes
+}
+
+/// Whether a sealed page stands for one that was never written, in every mode.
+#[must_use]
+pub fn is_never_written(sealed: &Page, side: Option<&PageSide>) -> bool {
+    is_zero(sealed) && side.is_none_or(|side| *side == PageSide::NEVER)
+}

@@ -1,0 +1,199 @@
+//! Keys: wrong ones, changed ones, passphrases; and headers that are noise.
+
+mod common;
+
+use cenote_atrest::{Argon2Params, AtRestError, Expect, HEADER_LEN, Keyring, Mode, Protection};
+use cenote_layout::at_rest::AtRestHeader;
+use cenote_layout::header::{self, Header};
+use cenote_sys::secret::Locking;
+use common::{MODES, OBJECT, create, keyring, plain};
+use proptest::prelude::*;
+use zerocopy::{FromBytes, IntoBytes};
+
+const KEYED: [Mode; 3] = [Mode::Encryption, Mode::EncryptionIntegrity, Mode::Authenticated];
+const CHEAP: Argon2Params = Argon2Params { memory_kib: 64, passes: 1, lanes: 1 };
+
+fn passphrase(text: &str) -> Keyring {
+    Keyring::from_passphrase(&mut text.to_owned().into_bytes(), CHEAP, Locking::Required).unwrap()
+}
+
+#[test]
+fn what_does_not_fit_is_told_apart() {
+    for mode in KEYED {
+        let (mut disk, protection) = create(3, mode, &keyring(1));
+        disk.write(&protection, &[(1, plain(1, 1))]);
+        let error = disk.open(&keyring(2)).unwrap_err();
+        assert!(matches!(error, AtRestError::WrongKey { object: OBJECT }), "{error}");
+        let error = disk.open(&passphrase("guess")).unwrap_err();
+        assert!(matches!(error, AtRestError::WrongKeyKind { passphrase: false, .. }), "{error}");
+        assert!(error.to_string().ends_with("by a key, and a passphrase was given"), "{error}");
+        let error = Protection::open(&disk.header, &Expect::of(OBJECT), None).unwrap_err();
+        assert!(matches!(error, AtRestError::NoKey { .. }), "{error}");
+        for other in MODES.into_iter().filter(|m| *m != mode) {
+            let expect = Expect { mode: Some(other), ..Expect::of(OBJECT) };
+            let error = Protection::open(&disk.header, &expect, Some(&keyring(1))).unwrap_err();
+            let named = matches!(error, AtRestError::WrongMode { expected, found, .. } if (expected, found) == (other, mode));
+            assert!(named, "{error}");
+        }
+        let expect = Expect { pages: Some(4), ..Expect::of(OBJECT) };
+        let error = Protection::open(&disk.header, &expect, Some(&keyring(1))).unwrap_err();
+        assert!(matches!(error, AtRestError::WrongSize { expected: 4, found: 3, .. }), "{error}");
+        assert!(matches!(Protection::create(OBJECT, 3, mode, None), Err(AtRestError::NoKey { .. })));
+    }
+    for mode in [Mode::None, Mode::Integrity] {
+        // An encrypted object that somebody replaced by one of his own.
+        let (disk, _) = create(3, mode, &keyring(1));
+        let error = Protection::open(&disk.header, &Expect::of(OBJECT), Some(&keyring(1))).unwrap_err();
+        assert!(matches!(error, AtRestError::KeyNotUsed { .. }), "{error}");
+        Protection::open(&disk.header, &Expect::of(OBJECT), None).unwrap();
+    }
+    let error = Protection::create(OBJECT, (1 << 40) + 1, Mode::Integrity, None).unwrap_err();
+    assert!(matches!(error, AtRestError::TooLarge { .. }), "{error}");
+}
+
+#[test]
+fn rekey_changes_the_header_and_nothing_else() {
+    for mode in KEYED {
+        let (old_keys, new_keys) = (keyring(1), keyring(2));
+        let (mut disk, protection) = create(3, mode, &old_keys);
+        disk.write(&protection, &[(1, plain(1, 1))]);
+        let before = disk.clone();
+        let anchor = protection.anchor();
+        disk.header = protection.rekey(&new_keys).unwrap();
+        // Not yet taken over: a crash here leaves the old key or the new one.
+        assert_eq!(before.header, protection.header());
+        protection.rekeyed(&disk.header).unwrap();
+        assert_eq!(disk.header, protection.header());
+
+        assert!(matches!(disk.open(&old_keys), Err(AtRestError::WrongKey { .. })), "{mode}");
+        let reopened = disk.open(&new_keys).unwrap();
+        assert_eq!(disk.read(&reopened, 1).unwrap(), plain(1, 1), "{mode}");
+        disk.write(&reopened, &[(2, plain(2, 1))]);
+        assert_eq!(disk.read(&reopened, 2).unwrap(), plain(2, 1), "{mode}");
+
+        // The old header under the old key is still good, which only an anchor from after the change refuses.
+        let expect = |anchor| Expect { anchor, ..Expect::of(OBJECT) };
+        Protection::open(&before.header, &expect(Some(&anchor)), Some(&old_keys)).unwrap();
+        let later = reopened.anchor();
+        assert_eq!(later.key_epoch, 1);
+        let error = Protection::open(&before.header, &expect(Some(&later)), Some(&old_keys)).unwrap_err();
+        assert!(matches!(error, AtRestError::RolledBack { .. }), "{error}");
+        // The old wrapping in the new header is refused.
+        let mut mixed = AtRestHeader::read_from_bytes(&disk.header).unwrap();
+        let old = AtRestHeader::read_from_bytes(&before.header).unwrap();
+        mixed.wrap_salt = old.wrap_salt;
+        mixed.key_check = old.key_check;
+        mixed.wrapped_key = old.wrapped_key;
+        mixed.wrap_tag = old.wrap_tag;
+        header::seal(&mut mixed);
+        let error = Protection::open(mixed.as_bytes(), &Expect::of(OBJECT), Some(&old_keys)).unwrap_err();
+        assert!(matches!(error, AtRestError::WrappedKey { .. }), "{error}");
+    }
+    let (_, plain_object) = create(3, Mode::Integrity, &keyring(1));
+    assert!(matches!(plain_object.rekey(&keyring(2)), Err(AtRestError::NothingToRekey { .. })));
+}
+
+#[test]
+fn rekey_and_commit_do_not_overtake_each_other() {
+    let (mut disk, protection) = create(3, Mode::Authenticated, &keyring(1));
+    let prepared = protection.rekey(&keyring(2)).unwrap();
+    disk.write(&protection, &[(1, plain(1, 1))]);
+    // The header was prepared on what is no longer the root: writing it would roll the object back.
+    assert!(matches!(protection.rekeyed(&prepared), Err(AtRestError::Stale { .. })));
+    let mut sealed = [0; 4096];
+    let made = protection.seal(1, &plain(1, 2), &mut sealed).unwrap();
+    let change = protection.prepare(&[made], &&disk.tree[..]).unwrap();
+    let rekeyed = protection.rekey(&keyring(2)).unwrap();
+    protection.rekeyed(&rekeyed).unwrap();
+    assert!(matches!(protection.commit(change), Err(AtRestError::Stale { .. })));
+    disk.header = rekeyed;
+    let reopened = disk.open(&keyring(2)).unwrap();
+    assert_eq!(disk.read(&reopened, 1).unwrap(), plain(1, 1));
+    let (_, other) = create(3, Mode::Authenticated, &keyring(1));
+    assert!(matches!(other.rekeyed(&rekeyed), Err(AtRestError::Forged { .. })));
+}
+
+#[test]
+fn passphrases_open_objects_and_their_parameters_are_the_headers() {
+    let ring = passphrase("correct horse battery staple");
+    let (mut disk, protection) = create(3, Mode::Authenticated, &ring);
+    disk.write(&protection, &[(1, plain(1, 1))]);
+    let stored = AtRestHeader::read_from_bytes(&disk.header).unwrap();
+    assert_eq!((stored.argon2_memory_kib, stored.argon2_passes, stored.argon2_lanes), (64, 1, 1));
+    // Another session, whose own parameters are others.
+    let more = Argon2Params { memory_kib: 128, passes: 2, lanes: 2 };
+    let mut text = *b"correct horse battery staple";
+    let later = Keyring::from_passphrase(&mut text, more, Locking::Required).unwrap();
+    assert_eq!(disk.read(&disk.open(&later).unwrap(), 1).unwrap(), plain(1, 1));
+    let error = disk.open(&passphrase("correct horse battery stapler")).unwrap_err();
+    assert!(matches!(error, AtRestError::WrongKey { .. }), "{error}");
+    let error = disk.open(&keyring(1)).unwrap_err();
+    assert!(matches!(error, AtRestError::WrongKeyKind { passphrase: true, .. }), "{error}");
+    // From passphrase to key and back.
+    disk.header = protection.rekey(&keyring(5)).unwrap();
+    assert_eq!(disk.read(&disk.open(&keyring(5)).unwrap(), 1).unwrap(), plain(1, 1));
+    // A second object of the session is under the same salt: Argon2 has run once.
+    let (second, _) = create(3, Mode::Encryption, &ring);
+    let second = AtRestHeader::read_from_bytes(&second.header).unwrap();
+    assert_eq!(second.kdf_salt, stored.kdf_salt);
+    assert_ne!(second.wrap_salt, stored.wrap_salt);
+}
+
+#[test]
+fn a_header_that_asks_for_more_work_than_allowed_is_refused_before_any_is_done() {
+    let ring = passphrase("x");
+    let (disk, _) = create(3, Mode::Encryption, &ring);
+    for (memory, passes, lanes) in
+        [(u32::MAX, 1, 1), (64, u32::MAX, 1), (64, 1, u32::MAX), (0, 1, 1), (64, 0, 1)]
+    {
+        let mut hostile = AtRestHeader::read_from_bytes(&disk.header).unwrap();
+        (hostile.argon2_memory_kib, hostile.argon2_passes, hostile.argon2_lanes) = (memory, passes, lanes);
+        header::seal(&mut hostile);
+        let error = Protection::open(hostile.as_bytes(), &Expect::of(OBJECT), Some(&ring)).unwrap_err();
+        assert!(matches!(error, AtRestError::Header { .. }), "{error}");
+    }
+}
+
+#[test]
+fn two_objects_and_two_wrappings_share_no_bytes() {
+    let keys = keyring(1);
+    let (a, b) = (create(1, Mode::Authenticated, &keys).0, create(1, Mode::Authenticated, &keys).0);
+    let (a, b) = (
+        AtRestHeader::read_from_bytes(&a.header).unwrap(),
+        AtRestHeader::read_from_bytes(&b.header).unwrap(),
+    );
+    assert!(a.wrap_salt != b.wrap_salt && a.key_check != b.key_check && a.wrapped_key != b.wrapped_key);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    /// Noise, noise with the right beginning, and real headers with pieces of noise, all with fitting checksums: an error or a
+    /// protection whose pages can be asked for, and never a panic.
+    #[test]
+    fn headers_that_are_noise_never_panic(
+        mode in 0usize..5,
+        noise in prop::collection::vec(any::<u8>(), HEADER_LEN),
+        start in 0usize..HEADER_LEN,
+        len in 0usize..64,
+        whole in any::<bool>(),
+    ) {
+        let keys = keyring(1);
+        let (disk, _) = create(3, MODES[mode], &keys);
+        let mut bytes = disk.header;
+        let (from, to) = if whole { (8, HEADER_LEN) } else { (start, (start + len).min(HEADER_LEN)) };
+        bytes[from..to].copy_from_slice(&noise[from..to]);
+        let mut parsed = AtRestHeader::read_from_bytes(&bytes).unwrap();
+        parsed.prefix.magic = AtRestHeader::MAGIC;
+        parsed.prefix.version = 1;
+        header::seal(&mut parsed);
+        for candidate in [&noise[..], &bytes[..], parsed.as_bytes()] {
+            for ring in [None, Some(&keys)] {
+                let Ok(opened) = Protection::open(candidate, &Expect::of(OBJECT), ring) else { continue };
+                let mut out = [0; 4096];
+                let _ = opened.open_page(1, &[7; 4096], None, &&noise[..], &mut out);
+                let _ = opened.prepare(&[], &&noise[..]);
+            }
+        }
+    }
+}
