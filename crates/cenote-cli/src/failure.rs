@@ -112,9 +112,32 @@ impl From<OpenError> for Failure {
                 "{path} is not a store: it has no file \"superblock\": check the path, or make a store with \
                  `cenote format {path}`"
             )),
+            // Nor is what they say about policies, which are for programs that open stores.
+            OpenError::ReadOnlyMedium { path } => Self::Failed(format!(
+                "{path} cannot be written: it is mounted read-only, or this user may not write to it: make it writable, or only look (ls, \
+                 info, check, dump, stats)"
+            )),
+            OpenError::Catalog { path, damage } => Self::Failed(format!(
+                "{path}: the catalog is damaged in both files: {}: look with `cenote check {path}`, and restore catalog.0 or catalog.1 \
+                 from a copy of the store",
+                listed(&damage)
+            )),
+            OpenError::CatalogRolledBack { path, found, at_least } => Self::Failed(format!(
+                "{path}: both files of the catalog were rolled back: they end with batch {found}, and there was a batch {at_least}: \
+                 look with `cenote check {path}`, and restore the whole store from one copy"
+            )),
             error => Self::failed(error),
         }
     }
+}
+
+/// The first few of a list.
+fn listed(damage: &[cenote_store::Damage]) -> String {
+    let mut text = damage.iter().take(3).map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    if damage.len() > 3 {
+        text += &format!("; and {} more", damage.len() - 3);
+    }
+    text
 }
 
 impl From<FormatError> for Failure {
@@ -133,7 +156,32 @@ impl From<FormatError> for Failure {
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
-        Self::failed(error)
+        match error {
+            StoreError::PoolDamaged { name, damage } => Self::Failed(format!(
+                "pool \"{name}\" is damaged: {}: look with `cenote check`, restore what is missing from a copy of the store, or remove \
+                 the pool with `cenote rm`",
+                listed(&damage)
+            )),
+            StoreError::PoolLogDamaged { name, damage } => Self::Failed(format!(
+                "pool \"{name}\" may hold half a transaction, because a log is set aside: {}: look with `cenote check`, or remove the \
+                 pool with `cenote rm`",
+                listed(&damage)
+            )),
+            StoreError::PoolNotCovered { name } => Self::Failed(format!(
+                "pool \"{name}\" was open for writing when power failed, at durability level process, which does not cover that: look \
+                 with `cenote check`; a program has to decide whether to use it (PowerLossPolicy)"
+            )),
+            error => Self::failed(error),
+        }
+    }
+}
+
+impl From<cenote_object::ObjectError> for Failure {
+    fn from(error: cenote_object::ObjectError) -> Self {
+        match error {
+            cenote_object::ObjectError::Busy { .. } => Self::InUse(error.to_string()),
+            error => Self::failed(error),
+        }
     }
 }
 
@@ -148,6 +196,7 @@ impl From<cenote::Error> for Failure {
         match error {
             cenote::Error::Open(error) => error.into(),
             cenote::Error::Format(error) => error.into(),
+            cenote::Error::Store(error) => error.into(),
             error => Self::failed(error),
         }
     }

@@ -29,6 +29,12 @@ pub(crate) fn parse_address(text: &str) -> Result<u64, String> {
     parsed.map_err(|_| format!("{text:?} is no address: write it as 0x200000000000"))
 }
 
+/// Permission bits, octal as `chmod` takes them.
+pub(crate) fn parse_mode(text: &str) -> Result<u32, String> {
+    let parsed = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+    parsed.ok_or_else(|| format!("{text:?} is no mode: write it as 600 or 640"))
+}
+
 /// A time from seconds, such as `5` or `0.5`.
 pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is no number of seconds"))?;
@@ -123,6 +129,14 @@ mod tests {
         }
         for bad in ["", "K", "-1", "1.5G", "2X", "99999999999999999999", "99999999999T", "é", "1é"] {
             assert!(parse_bytes(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn modes_are_octal_and_of_nine_bits() {
+        assert_eq!((parse_mode("600"), parse_mode("0640")), (Ok(0o600), Ok(0o640)));
+        for bad in ["", "8", "1000", "-1", "rw"] {
+            assert!(parse_mode(bad).is_err(), "{bad}");
         }
     }
 

@@ -2,9 +2,14 @@
 
 mod common;
 
-use common::{Fixture, cenote, empty, killed, run, with_pool};
+use cenote_layout::header::seal;
+use cenote_layout::superblock::Superblock;
+use common::{Fixture, Ran, cenote, empty, killed, run, with_pool};
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use zerocopy::{FromBytes as _, IntoBytes as _};
 
 const LOOKING: [&str; 5] = ["ls", "info", "check", "dump", "stats"];
 
@@ -41,11 +46,11 @@ fn looking_changes_no_file_of_a_store_whose_writer_was_killed() {
     let dump = fixture.run("dump", &["--json"]).exits(0).json_lines();
     assert!(dump.iter().any(|object| object["kind"] == "log"), "the log is not shown");
     assert!(dump.iter().any(|object| object["kind"] == "lease"), "the lease is not shown");
-    assert!(
-        dump.iter().any(|object| object["type"] == "tour::Entry" && object["fields"][0]["name"] == "left")
-    );
+    let root = dump.iter().find(|object| object["type"] == "tour::Progress").expect("the type of the root");
+    let fields = root["fields"].as_array().expect("a list");
+    assert!(fields.iter().any(|field| field["name"] == "words"), "{root}");
     let blocks = fixture.run("dump", &["--pool", "tour", "--blocks", "--json"]).exits(0).json_lines();
-    assert!(blocks.iter().filter(|object| object["type"] == "tour::Entry").count() >= 900);
+    assert!(blocks.iter().filter(|object| object["type"] == "cenote/ListNode<u64>").count() >= 950);
     // Whoever writes recovers.
     fixture.run("create", &["new"]).exits(0);
     assert_eq!(fixture.run("info", &["--json"]).exits(0).json()["clean"].as_bool(), Some(true));
@@ -104,7 +109,7 @@ fn a_truncated_puddle_is_damage_and_no_crash() {
     file.set_len(8192).expect("truncated");
     let check = fixture.run("check", &["--json"]).exits(1).json();
     assert!(check["findings"].to_string().contains("words"), "{check}");
-    for (command, status) in [("ls", 0), ("stats", 3)] {
+    for (command, status) in [("ls", 0), ("stats", 3), ("info", 1)] {
         assert_eq!(fixture.run(command, &[]).status, Some(status), "{command}");
     }
 }
@@ -183,4 +188,328 @@ fn a_store_of_a_newer_release_is_refused_with_its_version() {
     }
     std::fs::File::create(&path).and_then(|mut file| file.write_all(&bytes)).expect("written");
     fixture.run("info", &[]).complains(3, &["version 9", "newer release"]);
+}
+
+/// Changes both copies of the superblock, and gives them checksums that fit.
+fn superblocks(fixture: &Fixture, change: impl Fn(&mut Superblock)) {
+    let path = fixture.store.join("superblock");
+    let mut bytes = std::fs::read(&path).expect("readable");
+    for copy in bytes.chunks_exact_mut(4096) {
+        let mut block = Superblock::read_from_bytes(copy).expect("a whole copy");
+        change(&mut block);
+        seal(&mut block);
+        copy.copy_from_slice(block.as_bytes());
+    }
+    std::fs::write(&path, bytes).expect("written");
+}
+
+/// That every command, looking or changing, refuses the store with these words, and changes nothing.
+fn all_refuse(fixture: &Fixture, parts: &[&str]) {
+    let before = fixture.files();
+    for command in LOOKING {
+        fixture.run(command, &[]).complains(3, parts);
+    }
+    fixture.run("create", &["x"]).complains(3, parts);
+    fixture.run("rm", &["words", "-y"]).complains(3, parts);
+    assert_eq!(fixture.files(), before);
+}
+
+#[test]
+fn a_superblock_of_something_else_is_refused_and_left_alone() {
+    let fixture = with_pool();
+    std::fs::write(fixture.store.join("superblock"), vec![b'x'; 8192]).expect("written");
+    all_refuse(&fixture, &["magic", "xxxxxxxx"]);
+    std::fs::write(fixture.store.join("superblock"), "").expect("written");
+    all_refuse(&fixture, &["superblock", "restore"]);
+    std::fs::remove_file(fixture.store.join("superblock")).expect("removed");
+    all_refuse(&fixture, &["no file \"superblock\"", "restore"]);
+}
+
+#[test]
+fn an_unknown_feature_is_refused_or_read_only_as_it_says() {
+    let fixture = with_pool();
+    superblocks(&fixture, |block| block.prefix.incompat = 1 << 40);
+    all_refuse(&fixture, &["0x10000000000", "newer release"]);
+    superblocks(&fixture, |block| (block.prefix.incompat, block.prefix.ro_compat) = (0, 2));
+    let before = fixture.files();
+    for command in LOOKING {
+        fixture.run(command, &[]).exits(0);
+    }
+    fixture.run("create", &["x"]).complains(3, &["0x2", "read-only"]);
+    assert_eq!(fixture.files(), before);
+}
+
+fn only_puddle(fixture: &Fixture) -> PathBuf {
+    let mut puddles = std::fs::read_dir(fixture.store.join("puddles")).expect("readable").flatten();
+    let path = puddles.next().expect("one").path();
+    assert!(puddles.next().is_none());
+    path
+}
+
+/// That looking finds the pool "words" damaged, with these words, and changes nothing.
+fn pool_is_damaged(fixture: &Fixture, part: &str) {
+    let before = fixture.files();
+    let check = fixture.run("check", &["--json"]).exits(1).json();
+    assert_eq!(check["sound"].as_bool(), Some(false), "{check}");
+    let found = check["findings"].to_string();
+    assert!(found.contains("words") && found.contains(part), "{found}");
+    assert!(fixture.run("check", &[]).exits(1).out.contains(part));
+    for command in ["ls", "info", "dump"] {
+        let ran = fixture.run(command, &[]);
+        assert!(matches!(ran.status, Some(0 | 1)), "{command}: {}", ran.err);
+    }
+    fixture.run("stats", &[]).complains(3, &["\"words\" is damaged", part]);
+    fixture.run("dump", &["--pool", "words"]).complains(3, &[part, "cenote rm"]);
+    assert!(fixture.run("info", &["--json"]).exits(1).json().to_string().contains(part));
+    assert_eq!(fixture.files(), before);
+}
+
+#[test]
+fn a_missing_or_resized_puddle_is_named_and_the_pool_can_be_removed() {
+    let fixture = with_pool();
+    let path = only_puddle(&fixture);
+    let file = std::fs::OpenOptions::new().write(true).open(&path).expect("opened");
+    file.set_len(64 << 20).expect("made longer");
+    pool_is_damaged(&fixture, "made longer");
+    std::fs::remove_file(&path).expect("removed");
+    pool_is_damaged(&fixture, "missing");
+    assert!(fixture.run("info", &[]).exits(1).out.contains("missing"));
+    fixture.run("rm", &["words", "-y"]).exits(0);
+    fixture.run("check", &[]).exits(0);
+}
+
+#[test]
+fn a_catalog_that_was_rolled_back_is_named_and_not_written() {
+    let fixture = with_pool();
+    let names = ["catalog.0", "catalog.1"];
+    let older = names.map(|name| std::fs::read(fixture.store.join(name)).expect("readable"));
+    fixture.run("create", &["later"]).exits(0);
+    for (name, contents) in names.iter().zip(older) {
+        std::fs::write(fixture.store.join(name), contents).expect("written");
+    }
+    let before = fixture.files();
+    fixture.run("create", &["x"]).complains(3, &["rolled back", "cenote check"]);
+    fixture.run("rm", &["words", "-y"]).complains(3, &["rolled back"]);
+    for command in ["info", "check", "dump"] {
+        assert!(fixture.run(command, &[]).exits(1).out.contains("rolled back"), "{command}");
+    }
+    assert!(fixture.run("ls", &[]).exits(0).out.contains("words"));
+    assert_eq!(fixture.files(), before);
+}
+
+/// A small file system in memory at a directory, for as long as this lives; `None` where this user may not mount.
+struct Mounted<'a>(&'a Path);
+
+impl<'a> Mounted<'a> {
+    fn new(at: &'a Path, options: &str) -> Option<Self> {
+        let mut command = std::process::Command::new("mount");
+        command.args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(at);
+        match command.output() {
+            Ok(output) if output.status.success() => Some(Self(at)),
+            _ => {
+                println!("skipped: this user may not mount file systems");
+                None
+            }
+        }
+    }
+
+    fn again(&self, options: &str) {
+        let mut command = std::process::Command::new("mount");
+        assert!(command.args(["-o", options]).arg(self.0).status().expect("mount runs").success());
+    }
+}
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg(self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_is_said_so_and_leaves_the_store_as_it_was() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let Some(_disk) = Mounted::new(dir.path(), "size=4m") else { return };
+    let store = dir.path().join("store");
+    let path = store.to_str().expect("text");
+    run(["format", path, "-y"]).exits(0);
+    run(["create", path, "words"]).exits(0);
+    let fixture = Fixture { dir: tempfile::tempdir().expect("a directory"), store: store.clone() };
+    let contents = |fixture: &Fixture| -> Vec<(PathBuf, Vec<u8>)> {
+        let files = fixture.files().into_iter().map(|(path, (bytes, _))| (path, bytes));
+        files.filter(|(path, _)| !path.ends_with("superblock")).collect()
+    };
+    let before = contents(&fixture);
+    for size in ["4M", "3M", "1G"] {
+        fixture.run("create", &["more", "--size", size]).complains(3, &["space"]);
+        assert!(contents(&fixture) == before, "something was left behind");
+    }
+    fixture.run("check", &[]).exits(0);
+    // Not a byte is left: looking needs none.
+    let rest = std::fs::File::create(dir.path().join("rest")).expect("made");
+    let mut rest = std::io::BufWriter::new(rest);
+    while rest.write_all(&[1; 4096]).is_ok() {}
+    for command in LOOKING {
+        fixture.run(command, &[]).exits(0);
+    }
+    fixture.run("create", &["x", "--size", "256K"]).complains(3, &["space"]);
+    run(["format", dir.path().join("other").to_str().expect("text"), "-y"]).complains(3, &["space"]);
+    drop(rest);
+    std::fs::remove_file(dir.path().join("rest")).expect("removed");
+    fixture.run("create", &["x", "--size", "256K"]).exits(0);
+    fixture.run("check", &[]).exits(0);
+}
+
+#[test]
+fn a_read_only_file_system_can_be_looked_at_and_not_written() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let Some(disk) = Mounted::new(dir.path(), "size=16m") else { return };
+    let store = dir.path().join("store");
+    run(["format", store.to_str().expect("text"), "-y"]).exits(0);
+    let fixture = Fixture { dir: tempfile::tempdir().expect("a directory"), store };
+    fixture.run("create", &["words"]).exits(0);
+    disk.again("remount,ro");
+    let before = fixture.files();
+    for command in LOOKING {
+        fixture.run(command, &[]).exits(0);
+    }
+    fixture.run("create", &["x"]).complains(3, &["read-only"]);
+    fixture.run("rm", &["words", "-y"]).complains(3, &["read-only"]);
+    fixture.run("rm", &["--store", "-y"]).complains(3, &["read-only"]);
+    run(["format", dir.path().join("other").to_str().expect("text"), "-y"]).complains(3, &["read-only"]);
+    assert_eq!(fixture.files(), before);
+}
+
+#[test]
+fn a_user_without_permission_is_told_what_may_not_be_read() {
+    let fixture = with_pool();
+    let mode = |path: &Path, mode: u32| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("allowed");
+    };
+    mode(fixture.dir.path(), 0o755);
+    // As another user, where this one may do everything.
+    let as_other = std::fs::read_link("/proc/self").is_ok() && nobody_can_run();
+    let ran = |command: &str, arguments: &[&str]| -> Ran {
+        let mut child = cenote();
+        child.arg(command).arg(&fixture.store).args(arguments);
+        if as_other {
+            child.uid(65534).gid(65534);
+        }
+        child.output().expect("cenote runs").into()
+    };
+    for name in ["catalog.0", "superblock", "puddles"] {
+        let path = fixture.store.join(name);
+        let was = std::fs::metadata(&path).expect("there").permissions().mode();
+        mode(&path, 0o000);
+        if !as_other && (std::fs::read(&path).is_ok() || std::fs::read_dir(&path).is_ok()) {
+            mode(&path, was);
+            println!("skipped: this user may read everything, and nobody else can run the command");
+            return;
+        }
+        for command in ["info", "check", "ls"] {
+            ran(command, &[]).complains(3, &["permission"]);
+        }
+        mode(&path, was);
+    }
+    // Readable, not writable: looking works.
+    for path in [&fixture.store, &fixture.store.join("puddles")] {
+        mode(path, 0o555);
+    }
+    for path in fixture.files().keys() {
+        mode(path, 0o444);
+    }
+    let before = fixture.files();
+    ran("info", &[]).exits(0);
+    ran("check", &[]).exits(0);
+    ran("create", &["x"]).complains(3, &["permission"]);
+    assert_eq!(fixture.files(), before);
+    for path in [&fixture.store, &fixture.store.join("puddles")] {
+        mode(path, 0o755);
+    }
+}
+
+/// Whether the user "nobody" can run the command: only if this user may become another, and the command lies where all may go.
+fn nobody_can_run() -> bool {
+    let mut command = cenote();
+    command.arg("--version").uid(65534).gid(65534);
+    command.output().is_ok_and(|output| output.status.success())
+}
+
+#[test]
+fn a_pool_that_can_be_in_no_store_is_refused_and_no_byte_changes() {
+    let fixture = with_pool();
+    let before = fixture.files();
+    for (arguments, parts) in [
+        (vec!["x", "--size", "2T"], vec!["window", "free"]),
+        (vec!["x", "--size", "0"], vec!["0 bytes", "4096"]),
+        (vec!["x", "--size", "5000"], vec!["5000", "4096"]),
+        (vec!["words"], vec!["\"words\" already"]),
+        (vec![" x"], vec!["cannot name a pool"]),
+        (vec!["x", "--size", "4M", "--size-max", "2M"], vec!["\"x\""]),
+    ] {
+        fixture.run("create", &arguments).complains(3, &parts);
+        assert_eq!(fixture.files(), before, "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_log_that_is_set_aside_is_shown_and_its_pool_looked_at() {
+    let fixture = killed();
+    // The first entry of a log in use says something else than its checksum.
+    let dump = fixture.run("dump", &["--json"]).exits(0).json_lines();
+    let log = dump.iter().find(|object| object["kind"] == "log" && object["entries"][0].is_object());
+    let Some(log) = log else {
+        println!("skipped: the writer was killed between two transactions");
+        return;
+    };
+    let name: String = log["puddle"].as_str().expect("text").chars().filter(|c| *c != '-').collect();
+    let path = fixture.store.join("puddles").join(name);
+    let mut bytes = std::fs::read(&path).expect("readable");
+    let magic = bytes.windows(8).position(|w| w == b"CENOTLOG").expect("a log");
+    // Control line: the epoch, which is written twice.
+    bytes[magic + 128] ^= 1;
+    std::fs::write(&path, &bytes).expect("written");
+    let before = fixture.files();
+    let check = fixture.run("check", &["--json"]).exits(1).json();
+    assert!(check["findings"].to_string().contains("\"log\""), "{check}");
+    for command in ["ls", "info", "stats", "dump"] {
+        let ran = fixture.run(command, &[]);
+        assert!(matches!(ran.status, Some(0 | 1)), "{command}: {} {}", ran.out, ran.err);
+    }
+    fixture.run("dump", &["--pool", "tour", "--blocks"]).exits(0);
+    assert_eq!(fixture.files(), before);
+}
+
+#[test]
+fn pools_are_shown_fresh_clean_or_dirty_and_with_their_named_roots() {
+    use cenote::{Result, Store};
+    let fixture = with_pool();
+    let state = |fixture: &Fixture, pool: &str| -> String {
+        let info = fixture.run("info", &["--json"]).exits(0).json();
+        let pools = info["pools"].as_array().expect("a list");
+        let found = pools.iter().find(|object| object["pool"] == pool).expect("listed");
+        found["state"].as_str().expect("text").to_owned()
+    };
+    assert_eq!(state(&fixture, "words"), "fresh");
+    assert!(fixture.run("info", &[]).exits(0).out.contains("fresh"));
+    {
+        let store = Store::open(&fixture.store).expect("opened");
+        let pool = store.pool("words").expect("a pool");
+        pool.write(|tx| -> Result<()> {
+            let number = tx.alloc(7u64)?;
+            tx.set_named_root("answer", Some(number))
+        })
+        .expect("committed");
+        drop(pool);
+        store.close().expect("closed");
+    }
+    assert_eq!(state(&fixture, "words"), "clean");
+    for command in ["ls", "info"] {
+        assert!(fixture.run(command, &[]).exits(0).out.contains("answer"), "{command}");
+    }
+    let listed = fixture.run("ls", &["--json"]).exits(0).json_lines();
+    assert_eq!(listed[0]["named_roots"][0]["name"], "answer");
+    let dump = fixture.run("dump", &["--pool", "words", "--json"]).exits(0).json_lines();
+    assert!(dump.iter().any(|object| object["kind"] == "named-root" && object["type"] == "u64"), "{dump:?}");
+    fixture.run("check", &[]).exits(0);
+    assert_eq!(state(&killed(), "tour"), "dirty");
 }

@@ -54,36 +54,14 @@ fn a_tour_of_given_files_tells_programs_what_happened() {
 #[test]
 fn a_tour_says_what_differs() {
     use cenote::{Persist, Reader as _, Store};
+    use cenote_collections::{BTreeMap, InlineStr, List};
     // The root as the tour writes it: the same name, the same fields.
-    #[derive(Persist)]
-    #[persist(name = "tour::Entry")]
-    struct Entry {
-        left: Option<cenote::Ptr<Entry>>,
-        right: Option<cenote::Ptr<Entry>>,
-        first: Option<cenote::Ptr<Positions>>,
-        last: Option<cenote::Ptr<Positions>>,
-        word: Word,
-    }
-    #[derive(Persist)]
-    #[persist(name = "tour::Positions")]
-    struct Positions {
-        next: Option<cenote::Ptr<Positions>>,
-        used: u64,
-        at: [u64; 6],
-    }
-    #[derive(Persist)]
-    #[persist(name = "tour::Word")]
-    struct Word {
-        len: u8,
-        bytes: [u8; 39],
-    }
     #[derive(Persist)]
     #[persist(name = "tour::Progress")]
     struct Progress {
         text: u64,
         next: u64,
-        entries: u64,
-        tree: Option<cenote::Ptr<Entry>>,
+        words: BTreeMap<InlineStr<39>, List<u64>>,
     }
     let dir = tempfile::tempdir().expect("a directory");
     let (file, store) = (dir.path().join("text"), dir.path().join("store"));
@@ -95,9 +73,8 @@ fn a_tour_says_what_differs() {
         let pool = store.pool("tour").expect("a pool");
         pool.write(|tx| -> cenote::Result<()> {
             let root = tx.root::<Progress>()?.expect("a root");
-            let entry = tx.get(root)?.tree.expect("an entry");
-            let positions = tx.get(entry)?.first.expect("positions");
-            tx.get_mut(positions)?.at[0] += 100;
+            let positions = *tx.get(root)?.words.get(tx, "rose")?.expect("a word of the text");
+            *positions.front_mut(tx)?.expect("a position") += 100;
             Ok(())
         })
         .expect("committed");
@@ -151,7 +128,9 @@ fn ctrl_c_leaves_a_store_that_another_tour_goes_on_with() {
     let output = child.wait_with_output().expect("it ends");
     let err = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(130), "{err}");
-    assert!(err.lines().count() == 1 && err.contains("is whole") && err.contains("--store"), "{err}");
+    // What it says goes on is the whole command.
+    let again = format!("`cenote tour --store {} {}` goes on", store.display(), file.display());
+    assert!(err.lines().count() == 1 && err.contains("is whole") && err.contains(&again), "{err}");
     run(["check", store.to_str().expect("text")]).exits(0);
     let object = run(arguments.into_iter().chain(["--kills", "0", "--json"])).exits(0).json();
     assert_eq!(object["identical"].as_bool(), Some(true));

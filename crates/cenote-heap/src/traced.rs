@@ -2,7 +2,7 @@
 //!
 //! Allocation: this thread's cache (one thread-local load), size to class (one table), type and class to bin (a direct-mapped table), pop a block, store
 //! its mark. Free: address to puddle (the cache's table), to descriptor (shift), to block (multiply), look at its mark, store it, push the block. Plain loads and stores, no
-//! locked instruction; the mark is one byte, and it is the block's owner who writes it ([`crate::marks`]). Nothing on these paths is flushed or fenced, at any durability level:
+//! locked instruction; the mark is one byte, and it is the block's owner who writes it (`marks`). Nothing on these paths is flushed or fenced, at any durability level:
 //! marks survive a crash of processes because they are in the mapping, and tracing computes them again after a loss of power (RAL-1, RAL-3).
 //!
 //! A block is allocated from the store of its mark on, and free from the next one on: **these stores commit**. What a crash finds in caches is free.

@@ -19,6 +19,7 @@
 
 pub mod counters;
 mod error;
+mod handle;
 mod hook;
 mod medium;
 mod persistence;
@@ -27,6 +28,7 @@ mod real;
 pub mod sim;
 
 pub use error::{FileName, MediumError, NAME_LEN_MAX, Operation};
+pub use handle::FileHandle;
 pub use hook::{SIM_SLOTS, SimHook, SimSlot};
 pub use medium::{Holder, LockGuard, LockKind, MapMode, Medium, MediumInfo, MediumKind};
 pub use persistence::{Durability, Persistence, UnknownDurability};

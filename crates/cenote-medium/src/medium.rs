@@ -174,6 +174,19 @@ pub trait Medium: Send + Sync + fmt::Debug {
     /// medium can do that.
     fn sync(&self, name: &str) -> Result<()>;
 
+    /// A descriptor of a file, for [`FileHandle`](crate::FileHandle); `None` where files have none.
+    fn descriptor(&self, name: &str) -> Result<Option<std::fs::File>> {
+        let _ = name;
+        Ok(None)
+    }
+
+    /// As [`sync`](Medium::sync), through a descriptor from [`descriptor`](Medium::descriptor), so that it fails too if
+    /// what was written since that was opened could not be written back.
+    fn sync_descriptor(&self, name: &str, file: &std::fs::File) -> Result<()> {
+        let _ = file;
+        self.sync(name)
+    }
+
     /// Waits until creations, renames and removals in a directory (`""` or `puddles`) survive loss of power.
     fn sync_dir(&self, dir: &str) -> Result<()>;
 

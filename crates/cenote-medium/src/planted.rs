@@ -57,6 +57,26 @@ pub enum Bug {
     OverflowEarly,
     /// Recovery after a loss of power forgets to say that marks must be computed again.
     TraceDueForgotten,
+    /// A refill calls a superblock full without looking whether blocks of it were freed meanwhile.
+    RefillUnchecked,
+    /// A psync syncs header and commit record before its data is written.
+    PsyncCommitBeforeData,
+    /// A psync is acknowledged without a sync of the journal.
+    PsyncNotSynced,
+    /// A psync changes the primary before its record is durable.
+    PsyncAppliedEarly,
+    /// A half of the journal is written anew before what it holds is durable in the primaries.
+    JournalReusedEarly,
+    /// Recovery believes the data of a record without its checksum.
+    JournalSumIgnored,
+    /// Recovery trims the journal before what it wrote is durable in the primaries.
+    JournalReplayNotSynced,
+    /// Recovery does not see where records of an earlier session begin.
+    JournalEpochIgnored,
+    /// A psync of several objects makes a record for each.
+    PsyncNotTogether,
+    /// A psync that failed forgets which pages were dirty.
+    PsyncForgetsPages,
 }
 
 #[cfg(feature = "planted-bugs")]

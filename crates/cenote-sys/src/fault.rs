@@ -18,6 +18,11 @@
 //! "Taken away in between" is counted: [`crate::memory::protect`] and [`crate::memory::unmap_to_reserved`] do so by
 //! themselves; who revokes access in another way (write protection through userfaultfd) calls [`note_revocation`].
 //!
+//! # Ranges inside ranges
+//!
+//! A range may lie inside another one's, not beside it in part: then the inner resolver is asked first, and the outer one
+//! if that says no. A store answers for its whole window, and tracking of one object's writes for a part of it.
+//!
 //! # Forked children
 //!
 //! A registration belongs to the process that made it ([`crate::fork_guard`]): in a child, faults of the parent's ranges
@@ -72,7 +77,7 @@ pub enum RegisterError {
         /// Bytes.
         len: usize,
     },
-    /// Part of it is registered already.
+    /// Part of it is registered already, or all of it under the same range.
     #[error(
         "cannot resolve faults in {len} bytes at {base:#x}: part of the range has a resolver already; unregister that first"
     )]
@@ -197,7 +202,10 @@ pub unsafe fn register(
         }
         // Live, ours, and under the lock: the fields hold still.
         let (other, other_len) = (slot.base.load(Ordering::Relaxed), slot.len.load(Ordering::Relaxed));
-        if base < other + other_len && other < end {
+        let other_end = other + other_len;
+        let nested = (base, end) != (other, other_end)
+            && ((base >= other && end <= other_end) || (other >= base && other_end <= end));
+        if base < other_end && other < end && !nested {
             return Err(RegisterError::Overlap { base, len });
         }
     }
@@ -353,34 +361,35 @@ fn resolve(addr: usize) -> bool {
     if token == 0 {
         return false;
     }
-    for slot in &TABLE {
-        if !slot.covers(token, addr) {
-            continue;
-        }
+    // The narrowest range first; `asked` is the length and number of the last slot that was.
+    let mut asked = (0, 0);
+    let mut may = None;
+    loop {
+        let covering = TABLE.iter().enumerate().filter(|(_, slot)| slot.covers(token, addr));
+        let keys = covering.map(|(i, slot)| (slot.len.load(Ordering::Relaxed), i + 1));
+        let Some(next) = keys.filter(|key| *key > asked).min() else { return false };
+        asked = next;
+        let slot = &TABLE[next.1 - 1];
         slot.visitors.fetch_add(1, Ordering::SeqCst);
         let resolved = if slot.state.load(Ordering::SeqCst) == LIVE && slot.covers(token, addr) {
             // SAFETY: the slot is live and visited, so the two belong together and the context exists; `register` put
             // a Resolver there, and its caller vouched for it.
-            Some(unsafe {
+            unsafe {
                 let resolver =
                     core::mem::transmute::<*mut (), Resolver>(slot.resolver.load(Ordering::Relaxed));
-                may_retry(addr) && resolver(slot.ctx.load(Ordering::Relaxed), addr)
-            })
+                *may.get_or_insert_with(|| may_retry(addr))
+                    && resolver(slot.ctx.load(Ordering::Relaxed), addr)
+            }
         } else {
-            None
+            // Unregistered under our hands; the address may be in another slot meanwhile.
+            false
         };
         slot.visitors.fetch_sub(1, Ordering::SeqCst);
-        match resolved {
-            Some(true) => {
-                note_resolved();
-                return true;
-            }
-            Some(false) => return false,
-            // Unregistered under our hands; the address may be in another slot meanwhile.
-            None => {}
+        if resolved {
+            note_resolved();
+            return true;
         }
     }
-    false
 }
 
 /// The last fault of one thread. Threads whose numbers are equal in the low bits share a place and push each other

@@ -20,9 +20,11 @@ pub mod filesystem;
 pub mod fork_guard;
 pub mod membarrier;
 pub mod memory;
+pub mod pagemap;
 pub mod probe;
 pub mod process;
 pub mod record_lock;
+pub mod secret;
 
 #[cfg(test)]
 mod testing;

@@ -36,11 +36,11 @@ pub struct Missing {
 }
 
 impl Missing {
-    fn because(reason: impl Into<String>) -> Self {
+    pub(crate) fn because(reason: impl Into<String>) -> Self {
         Self { reason: reason.into() }
     }
 
-    fn failed(what: &str, error: &io::Error) -> Self {
+    pub(crate) fn failed(what: &str, error: &io::Error) -> Self {
         Self { reason: format!("{what}: {error}") }
     }
 }
@@ -405,7 +405,7 @@ fn expect_dirty(found: &[(u64, u64)], start: usize, page: usize) -> Availability
     }
 }
 
-fn open_userfaultfd() -> Availability<(OwnedFd, UserfaultfdMode)> {
+pub(crate) fn open_userfaultfd() -> Availability<(OwnedFd, UserfaultfdMode)> {
     let user_mode_only = UserfaultfdFlags::from_bits_retain(raw::UFFD_USER_MODE_ONLY);
     // SAFETY: a descriptor that is registered for no range, or for one of ours, does nothing to other memory.
     let full = unsafe { rustix::mm::userfaultfd(UserfaultfdFlags::CLOEXEC) };
@@ -423,7 +423,7 @@ fn open_userfaultfd() -> Availability<(OwnedFd, UserfaultfdMode)> {
 }
 
 /// Agrees on features; returns those that the kernel has.
-fn handshake(fd: &OwnedFd, features: u64) -> io::Result<u64> {
+pub(crate) fn handshake(fd: &OwnedFd, features: u64) -> io::Result<u64> {
     let mut api = uffdio_api { api: u64::from(raw::UFFD_API), features, ioctls: 0 };
     // SAFETY: the structure that this ioctl reads and writes.
     unsafe { ioctl(fd, linux_raw_sys::ioctl::UFFDIO_API, (&raw mut api).cast()) }?;
@@ -432,7 +432,7 @@ fn handshake(fd: &OwnedFd, features: u64) -> io::Result<u64> {
 
 /// # Safety
 /// `argument` points to what `opcode` expects.
-unsafe fn ioctl(fd: &impl AsRawFd, opcode: u32, argument: *mut c_void) -> io::Result<usize> {
+pub(crate) unsafe fn ioctl(fd: &impl AsRawFd, opcode: u32, argument: *mut c_void) -> io::Result<usize> {
     // SAFETY: handed on to the caller. The type of the number differs between C libraries, its bits do not.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), opcode as _, argument) };
     usize::try_from(result).map_err(|_| io::Error::last_os_error())

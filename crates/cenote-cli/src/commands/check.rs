@@ -127,11 +127,12 @@ fn pool(store: &Store, name: &str, findings: &mut Findings) -> Summary {
             }
         }
         Err(error) => {
-            findings.add("unreadable", Some(name), None, error.to_string());
+            let error = Failure::from(error).message().unwrap_or_default();
+            findings.add("unreadable", Some(name), None, error.clone());
             Summary {
                 name: name.to_owned(),
                 text: "cannot be checked".into(),
-                json: json!({ "pool": name, "error": error.to_string() }),
+                json: json!({ "pool": name, "error": error }),
             }
         }
     }

@@ -17,13 +17,17 @@ pub(crate) fn run(arguments: &Create, out: &mut Out) -> Result<Verdict, Failure>
     };
     if arguments.dry_run {
         let store = opening::to_look(&arguments.store)?;
-        store.as_raw().refuse_new_pool(name, &options)?;
+        store.refuse_new_pool(name, &options)?;
         out.line(format_args!("would create pool \"{name}\" of {} in {dir}", bytes(options.puddle_size)))?;
         out.object(&json!({ "pool": name, "bytes": options.puddle_size, "dry_run": true }))?;
         return Ok(Verdict::Clean);
     }
+    // Looked at first: what cannot be changes no byte, not even of the superblock. What keeps from looking is said by the open for writing.
+    if let Ok(looked) = opening::to_look(&arguments.store) {
+        looked.refuse_new_pool(name, &options)?;
+    }
     let store = opening::to_change(&arguments.store)?;
-    let id = store.as_raw().create_pool(name, &options)?;
+    let id = store.add_pool(name, &options)?;
     store.close()?;
     out.line(format_args!(
         "{} created pool \"{name}\" of {} in {dir}",

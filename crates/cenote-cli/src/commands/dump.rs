@@ -31,7 +31,7 @@ pub(crate) fn run(arguments: &Dump, out: &mut Out) -> Result<Verdict, Failure> {
 
 /// Both copies, as they are on media.
 fn superblocks(store: &Store, out: &mut Out) -> Result<bool, Failure> {
-    let file = store.as_raw().medium().read("superblock")?;
+    let file = store.read_file("superblock")?;
     let mut sound = true;
     for copy in 0..2_usize {
         let at = file.get(copy * COPY_SIZE as usize..).unwrap_or_default();
@@ -49,6 +49,7 @@ fn superblocks(store: &Store, out: &mut Out) -> Result<bool, Failure> {
                     format_args!("process {}, client {}", block.opener_pid, block.client),
                 )?;
                 out.field("boot", block.boot_id)?;
+                out.field("catalog", format_args!("had batch {}", block.catalog_batch))?;
                 out.field(
                     "format",
                     format_args!(
@@ -66,7 +67,7 @@ fn superblocks(store: &Store, out: &mut Out) -> Result<bool, Failure> {
                     "window_base": block.window_base, "window_bytes": block.window_len,
                     "opener_pid": block.opener_pid, "opener_start_ticks": block.opener_start_ticks,
                     "client": block.client.to_string(), "boot": block.boot_id.to_string(),
-                    "durability": block.durability, "version": block.prefix.version,
+                    "durability": block.durability, "catalog_batch": block.catalog_batch, "version": block.prefix.version,
                     "compat": block.prefix.compat, "ro_compat": block.prefix.ro_compat,
                     "incompat": block.prefix.incompat, "checksum": format!("{:016x}", block.prefix.checksum),
                 }))?;
@@ -83,7 +84,7 @@ fn superblocks(store: &Store, out: &mut Out) -> Result<bool, Failure> {
 }
 
 fn catalog(store: &Store, out: &mut Out) -> Result<(), Failure> {
-    let info = store.as_raw().info();
+    let info = store.info();
     out.line(out.bold("catalog"))?;
     let batches =
         format!("{} batches, {} in each of two files", count(info.catalog_batch), bytes(info.catalog_bytes));
@@ -96,7 +97,7 @@ fn catalog(store: &Store, out: &mut Out) -> Result<(), Failure> {
             .find(|p| p.record.id == id)
             .map_or_else(|| id.to_string(), |p| p.record.name)
     };
-    for lease in store.as_raw().lease_records() {
+    for lease in store.lease_records() {
         let access = if lease.writable { "writes to" } else { "reads" };
         out.field(
             "lease",
@@ -110,8 +111,8 @@ fn catalog(store: &Store, out: &mut Out) -> Result<(), Failure> {
         out.wrong("damaged", damage)?;
         out.object(&json!({ "kind": "damage", "text": damage.to_string() }))?;
     }
-    let mut pools = store.pools();
-    pools.sort_by_key(|pool| pool.record.id);
+    let mut pools = super::ls::listed(store);
+    pools.sort_by_key(|pool| pool.info.record.id);
     if !pools.is_empty() {
         out.line("")?;
         out.line(out.bold("pools"))?;
@@ -134,7 +135,7 @@ fn puddles(store: &Store, out: &mut Out) -> Result<(), Failure> {
         ("POOL", Align::Left),
         ("FILE", Align::Left),
     ]);
-    let records = store.as_raw().puddle_records();
+    let records = store.puddle_records();
     for record in &records {
         let pool = pools.iter().find(|p| p.record.id == record.pool).map(|p| p.record.name.clone());
         out.object(&json!({
@@ -215,7 +216,7 @@ fn client_logs(store: &Store, out: &mut Out) -> Result<bool, Failure> {
 }
 
 fn types(store: &Store, out: &mut Out) -> Result<(), Failure> {
-    let mut types = store.as_raw().types();
+    let mut types = store.types();
     types.sort_by(|a, b| a.name.cmp(&b.name));
     out.line(out.bold("types"))?;
     if types.is_empty() {
@@ -280,7 +281,16 @@ fn pool(store: &Store, name: &str, blocks: bool, out: &mut Out) -> Result<Verdic
             "type_id": root.type_id.to_string(),
         }))?;
     }
-    if roots == 0 {
+    let named = pool.named_roots()?;
+    for root in &named {
+        let type_name = type_name(store, root.type_id);
+        out.field("root", format_args!("{:?}: {type_name} at {:#x}", root.name, root.addr))?;
+        out.object(&json!({
+            "kind": "named-root", "name": root.name, "addr": root.addr, "type": type_name,
+            "type_id": root.type_id.to_string(),
+        }))?;
+    }
+    if roots == 0 && named.is_empty() {
         out.field("root", "none is set")?;
     }
     if !blocks {

@@ -10,10 +10,9 @@ use serde_json::{Value, json};
 
 pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
     let store = opening::to_look(&arguments.store)?;
-    let info = store.as_raw().info();
+    let info = store.info();
     let report = store.report();
-    let mut pools = store.pools();
-    pools.sort_by(|a, b| a.record.name.cmp(&b.record.name));
+    let pools = ls::listed(&store);
     let damage: Vec<String> = report.damage.iter().map(ToString::to_string).collect();
 
     out.field("store", out.bold(&info.medium.path))?;
@@ -46,6 +45,17 @@ pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
     for text in &damage {
         out.wrong("damaged", text)?;
     }
+    // What opening the store does not look at: each puddle's size and header.
+    let mut unreadable = Vec::new();
+    for pool in &pools {
+        if let Err(failure) = &pool.roots
+            && let Some(message) = failure.message()
+            && !report.damage.iter().any(|damage| damage.pools().contains(&pool.info.record.id))
+        {
+            out.wrong("damaged", &message)?;
+            unreadable.push(message);
+        }
+    }
     for (_, name) in &report.not_covered {
         let text =
             format!("pool \"{name}\" was in use when power failed, at a level that does not cover that");
@@ -65,8 +75,8 @@ pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
         "window_free_bytes": info.window_free, "puddles": info.puddles, "puddle_bytes": info.puddle_bytes,
         "log_puddles": info.log_puddles, "types": info.types, "clients": info.clients,
         "superblock_generation": info.generation, "catalog_batch": info.catalog_batch,
-        "catalog_bytes": info.catalog_bytes, "damage": damage, "not_covered": not_covered,
+        "catalog_bytes": info.catalog_bytes, "damage": damage, "unreadable": unreadable, "not_covered": not_covered,
         "pools": pools.iter().map(ls::as_json).collect::<Vec<Value>>(),
     }))?;
-    Ok(Verdict::found(!damage.is_empty() || !report.not_covered.is_empty()))
+    Ok(Verdict::found(!damage.is_empty() || !unreadable.is_empty() || !report.not_covered.is_empty()))
 }

@@ -54,11 +54,7 @@ struct Line([u8; 64]);
 
 impl Image {
     fn load(store: &Store, record: &PuddleRecord) -> Result<Self, String> {
-        let bytes = store
-            .as_raw()
-            .medium()
-            .read(&format!("puddles/{}", hex(record.uuid)))
-            .map_err(|e| e.to_string())?;
+        let bytes = store.read_file(&format!("puddles/{}", hex(record.uuid))).map_err(|e| e.to_string())?;
         if bytes.len() as u64 != record.size {
             return Err(format!("its file has {} bytes instead of {}", bytes.len(), record.size));
         }
@@ -85,10 +81,9 @@ pub(crate) fn hex(uuid: Uuid) -> String {
 
 /// All clients' logs.
 pub(crate) fn read_all(store: &Store) -> Vec<ClientLogs> {
-    let puddles = store.as_raw().puddle_records();
+    let puddles = store.puddle_records();
     let crash = store.report().crash.unwrap_or(CrashKind::Process);
     store
-        .as_raw()
         .client_records()
         .into_iter()
         .map(|record| ClientLogs {

@@ -1,4 +1,4 @@
-//! `cenote ls`: the pools of a store.
+//! `cenote ls`: the pools of a store, how they were left, and the roots that have names.
 
 use crate::cli::Ls;
 use crate::failure::{Failure, Verdict};
@@ -6,13 +6,12 @@ use crate::opening;
 use crate::output::Out;
 use crate::table::{Align, Table};
 use crate::units::{bytes, date};
-use cenote::{HeapKind, PoolInfo, PoolMode};
+use cenote::{Access, HeapKind, NamedRoot, PoolInfo, PoolMode, PoolStart, Store};
 use serde_json::{Value, json};
 
 pub(crate) fn run(arguments: &Ls, out: &mut Out) -> Result<Verdict, Failure> {
     let store = opening::to_look(&arguments.store)?;
-    let mut pools = store.pools();
-    pools.sort_by(|a, b| a.record.name.cmp(&b.record.name));
+    let pools = listed(&store);
     if pools.is_empty() {
         let dir = arguments.store.dir.display();
         out.line(out.dim(&format!("no pools yet: make one with `cenote create {dir} NAME`")))?;
@@ -25,38 +24,84 @@ pub(crate) fn run(arguments: &Ls, out: &mut Out) -> Result<Verdict, Failure> {
     Ok(Verdict::Clean)
 }
 
+/// A pool, and its named roots, or why they cannot be read.
+pub(crate) struct Listed {
+    pub(crate) info: PoolInfo,
+    pub(crate) roots: Result<Vec<NamedRoot>, Failure>,
+}
+
+/// All pools by name.
+pub(crate) fn listed(store: &Store) -> Vec<Listed> {
+    let mut pools = store.pools();
+    pools.sort_by(|a, b| a.record.name.cmp(&b.record.name));
+    let roots = |name: &str| {
+        store.pool_with(name, Access::ReadOnly).and_then(|pool| pool.named_roots()).map_err(Failure::from)
+    };
+    pools.into_iter().map(|info| Listed { roots: roots(&info.record.name), info }).collect()
+}
+
+/// How a pool was left, in one word.
+pub(crate) fn start(start: PoolStart) -> &'static str {
+    match start {
+        PoolStart::Fresh => "fresh",
+        PoolStart::Clean => "clean",
+        PoolStart::Dirty(_) => "dirty",
+    }
+}
+
+/// Characters of the names of roots that a table shows.
+const NAMES_SHOWN: usize = 40;
+
+fn names(roots: &Result<Vec<NamedRoot>, Failure>) -> String {
+    let Ok(roots) = roots else { return "cannot be read".into() };
+    let all = roots.iter().map(|root| root.name.as_str()).collect::<Vec<_>>().join(", ");
+    if all.chars().count() <= NAMES_SHOWN {
+        return all;
+    }
+    all.chars().take(NAMES_SHOWN - 3).chain("...".chars()).collect()
+}
+
 /// Pools as people want them.
-pub(crate) fn table(pools: &[PoolInfo]) -> Table {
+pub(crate) fn table(pools: &[Listed]) -> Table {
     let mut table = Table::new(&[
         ("NAME", Align::Left),
         ("SIZE", Align::Right),
         ("PUDDLES", Align::Right),
         ("MODE", Align::Left),
         ("HEAP", Align::Left),
+        ("STATE", Align::Left),
         ("CREATED", Align::Left),
+        ("NAMED ROOTS", Align::Left),
     ]);
-    for pool in pools {
+    for Listed { info: pool, roots } in pools {
         table.row(vec![
             pool.record.name.clone(),
             bytes(pool.bytes),
             pool.puddles.to_string(),
             mode(pool.record.mode).into(),
             heap(pool.record.heap).into(),
+            start(pool.start).into(),
             date(pool.record.created_at_s),
+            names(roots),
         ]);
     }
     table
 }
 
 /// A pool as programs want it.
-pub(crate) fn as_json(pool: &PoolInfo) -> Value {
+pub(crate) fn as_json(listed: &Listed) -> Value {
+    let Listed { info: pool, roots } = listed;
     let record = &pool.record;
+    let roots = roots.as_ref().ok().map(|roots| {
+        let root = |root: &NamedRoot| json!({ "name": root.name, "addr": root.addr, "type_id": root.type_id.to_string() });
+        roots.iter().map(root).collect::<Vec<_>>()
+    });
     json!({
         "pool": record.name, "id": record.id.0, "bytes": pool.bytes, "puddles": pool.puddles,
         "mode": mode(record.mode), "heap": heap(record.heap), "puddle_bytes": record.puddle_size,
         "bytes_max": if record.size_max == u64::MAX { Value::Null } else { json!(record.size_max) },
         "uid": record.uid, "gid": record.gid, "permissions": format!("{:o}", record.permissions),
-        "created_at_s": record.created_at_s,
+        "created_at_s": record.created_at_s, "state": start(pool.start), "named_roots": roots,
     })
 }
 

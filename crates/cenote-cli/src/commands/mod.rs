@@ -10,5 +10,6 @@ pub(crate) mod info;
 pub(crate) mod logs;
 pub(crate) mod ls;
 pub(crate) mod manual;
+pub(crate) mod object;
 pub(crate) mod rm;
 pub(crate) mod stats;

@@ -72,8 +72,16 @@ fn pools(arguments: &Rm, out: &mut Out) -> Result<Verdict, Failure> {
 }
 
 /// Names that a store has in its directory, the superblock first.
-const FILES: [&str; 6] =
-    ["superblock", "superblock.new", "catalog.0", "catalog.1", "catalog.0.new", "catalog.1.new"];
+const FILES: [&str; 8] = [
+    "superblock",
+    "superblock.new",
+    "catalog.0",
+    "catalog.1",
+    "catalog.0.new",
+    "catalog.1.new",
+    "journal",
+    "journal.new",
+];
 
 fn whole_store(arguments: &Rm, out: &mut Out) -> Result<Verdict, Failure> {
     let dir = &arguments.store.dir;

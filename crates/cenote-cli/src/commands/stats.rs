@@ -58,10 +58,7 @@ pub(crate) fn type_name(store: &Store, id: TypeId) -> String {
     if id == TypeId::UNTYPED {
         return "(no type)".into();
     }
-    store
-        .as_raw()
-        .type_record(id)
-        .map_or_else(|| format!("(unknown type {id})"), |record| record.name.clone())
+    store.type_record(id).map_or_else(|| format!("(unknown type {id})"), |record| record.name.clone())
 }
 
 /// Blocks by type and size.

@@ -42,7 +42,7 @@ pub(crate) fn compare(dir: &Path, words: &[&str]) -> Result<Comparison, Failure>
     let options = OpenOptions { access: Access::ReadOnly, ..OpenOptions::default() };
     let store = Store::open_with(dir, &options)?;
     let pool = store.pool_with(index::POOL, Access::ReadOnly)?;
-    let mut seen = Comparison { store_bytes: store.as_raw().info().puddle_bytes, ..Comparison::default() };
+    let mut seen = Comparison { store_bytes: store.info().puddle_bytes, ..Comparison::default() };
 
     let next = index::progress(&pool)?.map_or(0, |progress| progress.next);
     if next != words.len() as u64 {

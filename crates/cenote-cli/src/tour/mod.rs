@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! tour ---- starts, reads acknowledgements, kills ----> builder (this program; builder.rs, index.rs)
-//!   |                                                      | stores straight into the pool
+//!   |                                                      | stores straight into the pool, with the collections
 //!   +------ starts after each kill --> cenote-recover --> store
 //!   +------ compares at the end (compare.rs)
 //! ```
@@ -28,7 +28,7 @@ use crate::units::{count, plural};
 use place::Place;
 use plan::{Kill, Plan};
 use recovery::{Recoverer, Recoveries, eprint_line};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -91,7 +91,7 @@ pub(crate) fn run(arguments: &Tour, out: &mut Out) -> Result<Verdict, Failure> {
     let plan = Plan::new(seed, tally.words, arguments.kills);
     let built = build(&text, &place, &recoverer, plan, &stop, &mut tally, out.is_json());
     if let Err(Failure::Interrupted(_)) = built {
-        return Err(interrupted(&place, &recoverer, &tally));
+        return Err(interrupted(&place, &recoverer, &tally, &arguments.files));
     }
     built.map_err(|failure| place.keep_for(failure))?;
     let compared = compare::compare(place.store(), &words).map_err(|failure| place.keep_for(failure))?;
@@ -174,17 +174,25 @@ fn recover(recoverer: &Recoverer, store: &Path, plan: &mut Plan, tally: &mut Tal
 }
 
 /// Leaves a usable store, or none.
-fn interrupted(place: &Place, recoverer: &Recoverer, tally: &Tally) -> Failure {
+fn interrupted(place: &Place, recoverer: &Recoverer, tally: &Tally, files: &[PathBuf]) -> Failure {
     let mut seen = Recoveries::default();
     let mut plan = Plan::new(0, 0, 0);
     // The terminal sends Ctrl-C to all processes of the tour: a recovery may have been stopped by it.
     let usable = !place.store().join("superblock").exists()
         || recoverer.recover(place.store(), &mut plan, &mut seen).is_ok();
-    let done = format!("stopped after {} and {} kills", plural(tally.indexed, "word"), tally.kills);
+    let done = format!(
+        "stopped after {} and {}",
+        plural(tally.indexed, "word"),
+        plural(u64::from(tally.kills), "kill")
+    );
     Failure::Interrupted(if !place.is_kept() {
         format!("{done}; the temporary store is removed (--keep keeps it)")
     } else if usable {
-        format!("{done}; the store {0} is whole: `cenote tour --store {0}` goes on", place.store().display())
+        let files: String = files.iter().map(|file| format!(" {}", file.display())).collect();
+        format!(
+            "{done}; the store {0} is whole: `cenote tour --store {0}{files}` goes on",
+            place.store().display()
+        )
     } else {
         format!("{done}; the store {} is recovered when it is opened next", place.store().display())
     })

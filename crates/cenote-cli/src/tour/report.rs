@@ -40,7 +40,7 @@ pub(crate) fn print(tally: &Tally, compared: &Comparison, out: &mut Out) -> Resu
     if !seen.times.is_empty() {
         let again = match seen.killed {
             0 => String::new(),
-            n => format!("; in {n} cases it was killed too, and run again"),
+            n => format!("; {} it was killed too, and run again", plural(n, "time")),
         };
         out.field(
             "recovery",

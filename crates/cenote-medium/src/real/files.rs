@@ -223,6 +223,15 @@ impl Files {
         self.finish_sync(op, name, file.sync_data())
     }
 
+    pub(super) fn descriptor(&self, name: &str) -> Result<File> {
+        let flags = if self.writable { OFlags::RDWR } else { OFlags::RDONLY };
+        self.open(Operation::Examine, name, flags)
+    }
+
+    pub(super) fn sync_descriptor(&self, name: &str, file: &File) -> Result<()> {
+        self.finish_sync(Operation::Sync, name, file.sync_data())
+    }
+
     /// Makes a failed sync stick, and fails one that seems to have succeeded after it.
     fn finish_sync(&self, op: Operation, name: &str, result: io::Result<()>) -> Result<()> {
         if let Err(source) = result {

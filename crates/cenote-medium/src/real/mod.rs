@@ -186,6 +186,14 @@ impl Medium for RealMedium {
         self.files.sync(name)
     }
 
+    fn descriptor(&self, name: &str) -> Result<Option<File>> {
+        self.files.descriptor(name).map(Some)
+    }
+
+    fn sync_descriptor(&self, name: &str, file: &File) -> Result<()> {
+        self.files.sync_descriptor(name, file)
+    }
+
     fn sync_dir(&self, dir: &str) -> Result<()> {
         self.files.sync_dir(dir)
     }

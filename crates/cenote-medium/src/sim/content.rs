@@ -98,6 +98,28 @@ impl Content {
         }
     }
 
+    /// Whether these bytes stand at `offset`.
+    pub(crate) fn holds(&self, offset: u64, bytes: &[u8]) -> bool {
+        pieces(offset, bytes.len())
+            .all(|(page, at, part)| self.page_or_zero(page)[at..at + part.len()] == bytes[part])
+    }
+
+    /// Whether all bytes from `start` to `end` are zero.
+    pub(crate) fn is_zero(&self, start: u64, end: u64) -> bool {
+        pieces(start, (end - start) as usize).all(|(page, at, part)| {
+            self.page(page).is_none_or(|bytes| bytes[at..at + part.len()] == ZERO_PAGE.bytes[..part.len()])
+        })
+    }
+
+    /// Makes all bytes from `start` to `end` zero.
+    pub(crate) fn fill_zero(&mut self, start: u64, end: u64) {
+        for (page, at, part) in pieces(start, (end - start) as usize) {
+            if self.page(page).is_some_and(|bytes| bytes[at..at + part.len()].iter().any(|&b| b != 0)) {
+                self.page_mut(page)[at..at + part.len()].fill(0);
+            }
+        }
+    }
+
     /// The word with this number.
     pub(crate) fn word(&self, word: u64) -> u64 {
         let mut bytes = [0; WORD];

@@ -232,6 +232,24 @@ impl CrashState {
         mix(part ^ mix(u64::from(inode)))
     }
 
+    /// Whether the file is there as a process sees it; then `buffer` gets its bytes from `offset` on, zeros beyond its end.
+    #[must_use]
+    pub fn read_latest(&self, file: &str, offset: u64, buffer: &mut [u8]) -> bool {
+        let Some(Binding::File(inode)) = self.latest_names.get(file) else { return false };
+        let Some(file) = self.files.get(inode) else { return false };
+        file.latest.read(offset, buffer);
+        true
+    }
+
+    /// Values of a unit that is a word; empty for others.
+    #[must_use]
+    pub fn words(&self, unit: usize) -> &[u64] {
+        match self.units.get(unit).map(|unit| &unit.values) {
+            Some(Values::Words { values, .. }) => values,
+            _ => &[],
+        }
+    }
+
     /// Where a unit lies, for tests that decide several units together.
     #[must_use]
     pub fn place(&self, unit: usize) -> Option<Place<'_>> {
@@ -430,6 +448,14 @@ impl Image {
         self.event
     }
 
+    /// The same image as if it had been made after so many events: the next opener's identifiers, boot id and clock are drawn from that number, so
+    /// that images which are given the same one have the same future.
+    #[must_use]
+    pub fn at_event(mut self, event: usize) -> Self {
+        self.event = event;
+        self
+    }
+
     /// The test's note of the moment of the crash; see [`CrashState::note`].
     #[must_use]
     pub fn note(&self) -> u64 {
@@ -473,6 +499,42 @@ impl Image {
         self.entries.keys().map(|name| name.to_string()).collect()
     }
 
+    /// Calls `f` with the name and length of each file, sorted by name.
+    pub fn for_each_file(&self, mut f: impl FnMut(&Arc<str>, u64)) {
+        for (name, entry) in &self.entries {
+            if let Entry::File { len, .. } = entry {
+                f(name, *len);
+            }
+        }
+    }
+
+    /// Copies bytes of a file from `offset` on, zeros beyond its end. Returns whether there is such a file.
+    #[must_use]
+    pub fn read(&self, name: &str, offset: u64, buffer: &mut [u8]) -> bool {
+        let Some(Entry::File { content, .. }) = self.entries.get(name) else { return false };
+        content.read(offset, buffer);
+        true
+    }
+
+    /// Hash of the bytes of a file; files that read alike have the same. 0 if there is none of that name.
+    #[must_use]
+    pub fn file_hash(&self, name: &str) -> u64 {
+        match self.entries.get(name) {
+            Some(Entry::File { content, len }) => mix(content.hash() ^ mix(len + 1)),
+            _ => 0,
+        }
+    }
+
+    /// Makes bytes of a file zero, as far as it reaches.
+    pub fn clear(&mut self, name: &str, offset: u64, len: u64) {
+        if let Some(Entry::File { content, len: file_len }) = self.entries.get_mut(name) {
+            let end = offset.saturating_add(len).min(*file_len);
+            if offset < end && !content.is_zero(offset, end) {
+                Arc::make_mut(content).fill_zero(offset, end);
+            }
+        }
+    }
+
     /// The bytes of a file; `None` if there is none of that name.
     #[must_use]
     pub fn file(&self, name: &str) -> Option<Vec<u8>> {
@@ -510,7 +572,9 @@ impl Image {
             Some(Entry::File { content, len })
                 if offset.checked_add(bytes.len() as u64).is_some_and(|end| end <= *len) =>
             {
-                Arc::make_mut(content).write(offset, bytes);
+                if !content.holds(offset, bytes) {
+                    Arc::make_mut(content).write(offset, bytes);
+                }
                 true
             }
             _ => false,

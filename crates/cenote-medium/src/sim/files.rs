@@ -162,7 +162,7 @@ impl Medium for SimMedium {
     fn persistence(&self, level: Durability) -> Persistence {
         match level {
             Durability::Process
-                if !self.core.hooked() || self.core.options.durability == Durability::Power =>
+                if !self.core.hookable() || self.core.options.durability == Durability::Power =>
             {
                 Persistence::PROCESS
             }
@@ -401,7 +401,7 @@ impl Medium for SimMedium {
             return Err(system(Operation::Reserve, "", EIO));
         }
         let mut window = Window::reserve(base, len)?;
-        if self.core.options.record {
+        if !self.core.keeps_memory {
             window.clear_idle();
         }
         self.live().windows.push(window);
@@ -445,7 +445,10 @@ impl Medium for SimMedium {
             let name = FileName::new(name);
             return Err(MediumError::Truncated { op, name, needed_bytes: len, found_bytes: found });
         }
-        live.observe();
+        // Stores are seen before the mapping, as an event of their own; without a history only those count that the new mapping shows.
+        if live.recording || live.mapping_of(inode).is_some() {
+            live.observe();
+        }
         let failed = |source| MediumError::from_io(op, name, source);
         let window = live.windows.iter_mut().find(|window| window.holds(addr, len));
         let used = window.is_some_and(|window| window.take_idle(addr, len));
@@ -474,12 +477,12 @@ impl Medium for SimMedium {
         if live.maps.iter().any(|map| map.overlaps(addr, len) && !inside(map)) {
             return Err(bad_range(op, "", addr, len, "the simulation unmaps whole mappings only"));
         }
-        live.observe();
+        live.observe_before_unmapping(addr, len);
         let live = &mut *live;
         let window = live.windows.iter_mut().find(|window| window.holds(addr, len));
         let writable = live.maps.iter().filter(|map| inside(map)).all(|map| map.mode == MapMode::ReadWrite);
         match window {
-            Some(window) if !self.core.options.record && writable => {
+            Some(window) if self.core.keeps_memory && writable => {
                 live.maps
                     .iter()
                     .filter(|map| inside(map))

@@ -134,6 +134,12 @@ pub(crate) struct Live {
     next_inode: Inode,
     pub(crate) maps: Vec<Mapping>,
     pub(crate) windows: Vec<Window>,
+    /// Whether events are noted.
+    pub(crate) recording: bool,
+    /// Whether nobody wants to know what is stored from now on.
+    pub(crate) blind: bool,
+    /// Whether memory is left in the window for the next simulation.
+    pub(crate) keeps_memory: bool,
     /// What the history began with.
     base: Model,
     events: Vec<Event>,
@@ -176,6 +182,9 @@ impl Live {
             next_inode,
             maps: Vec::new(),
             windows: Vec::new(),
+            recording: origin.options.record,
+            blind: false,
+            keeps_memory: !origin.options.record,
             base,
             events: Vec::new(),
             faults: Faults::default(),
@@ -192,7 +201,10 @@ impl Live {
 
     /// Looks at mapped memory, and notes what was stored since the last event.
     pub(crate) fn observe(&mut self) {
-        let Self { maps, files, events, origin, .. } = self;
+        if self.blind {
+            return;
+        }
+        let Self { maps, files, events, recording, .. } = self;
         let mut stores = Vec::new();
         for map in maps.iter().filter(|map| map.mode == MapMode::ReadWrite) {
             if let Some(file) = files.get_mut(&map.inode) {
@@ -201,17 +213,61 @@ impl Live {
                 });
             }
         }
-        if origin.options.record && !stores.is_empty() {
+        if *recording && !stores.is_empty() {
             events.push(Event::Stores(stores));
         }
     }
 
-    /// Gives a window back. Without a history, its memory is left for the next simulation.
+    /// The same for what is about to be unmapped. Without a history the rest can wait.
+    pub(crate) fn observe_before_unmapping(&mut self, addr: u64, len: u64) {
+        if self.recording || self.blind {
+            return self.observe();
+        }
+        let Self { maps, files, .. } = self;
+        for map in maps.iter().filter(|map| map.mode == MapMode::ReadWrite && map.overlaps(addr, len)) {
+            if let Some(file) = files.get_mut(&map.inode) {
+                map.collect(&mut file.content, |_, _| {});
+            }
+        }
+    }
+
+    /// Begins the history, see `SimMedium::resume`.
+    pub(crate) fn resume(&mut self, from: Option<&Model>) -> bool {
+        self.observe();
+        self.events.clear();
+        match from {
+            Some(from) => {
+                let same = |(inode, file): (&Inode, &LiveFile)| {
+                    from.files.get(inode).is_some_and(|known| {
+                        known.latest_len() == file.len && known.latest.hash() == file.content.hash()
+                    })
+                };
+                if from.latest_names != self.names || !self.files.iter().all(same) {
+                    return false;
+                }
+                self.base = from.clone();
+            }
+            None => {
+                let files = self.files.iter();
+                let files = files.map(|(&inode, f)| (inode, File::durable(Arc::clone(&f.content), f.len)));
+                self.base = Model {
+                    files: files.collect(),
+                    names: self.names.clone(),
+                    latest_names: self.names.clone(),
+                    ..Model::default()
+                };
+            }
+        }
+        self.recording = self.origin.options.record;
+        true
+    }
+
+    /// Gives a window back, its memory too where it is kept for the next simulation.
     pub(crate) fn let_go(&mut self, mut window: Window) {
         let inside = |map: &Mapping| window.holds(map.addr, map.len);
         let writable = self.maps.iter().filter(|map| inside(map)).all(|map| map.mode == MapMode::ReadWrite);
         let maps: Vec<Mapping> = self.maps.extract_if(.., |map| inside(map)).collect();
-        if !self.origin.options.record && writable {
+        if self.keeps_memory && writable {
             maps.iter().for_each(|map| window.leave_idle(map.addr, map.len));
             window.keep();
         }
@@ -219,7 +275,7 @@ impl Live {
 
     /// Notes an event, and the stores before it.
     pub(crate) fn record(&mut self, event: Event) {
-        if self.origin.options.record {
+        if self.recording {
             self.observe();
             self.events.push(event);
         }
@@ -324,6 +380,17 @@ impl History {
             self.model.apply(&self.events[self.done]);
             self.done += 1;
         }
+    }
+
+    /// Goes one event on, if there is one.
+    pub(crate) fn step(&mut self) -> bool {
+        let more = self.done < self.events.len();
+        self.advance_to(self.done + 1);
+        more
+    }
+
+    pub(crate) fn into_model(self) -> Model {
+        self.model
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -7,8 +7,8 @@ use super::content::WORD;
 use super::crash::{CrashKind, CrashState, Image};
 use super::explore::{Explorer, Limits, Visited};
 use super::fault::{Fault, FaultPoint};
-use super::live::Live;
-use super::model::{Binding, Event};
+use super::live::{History, Live};
+use super::model::{Binding, Event, Model};
 use super::options::{Origin, SimOptions};
 use super::random::{Random, mix};
 use crate::{Durability, SimHook, SimSlot};
@@ -16,6 +16,7 @@ use cenote_layout::id::Uuid;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::{Bound, RangeBounds};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A medium in memory that records what is done to it; see the [module](super).
@@ -27,6 +28,10 @@ pub struct SimMedium {
 /// What the hook table and the lock guards share with the medium.
 pub(super) struct Core {
     pub(super) options: SimOptions,
+    /// Whether events are recorded now; never without `options.record`.
+    recording: AtomicBool,
+    /// Memory is left in the window for the next simulation, see [`super::window`].
+    pub(super) keeps_memory: bool,
     live: Mutex<Live>,
 }
 
@@ -35,10 +40,15 @@ impl Core {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether flushes and fences are worth looking at.
-    pub(super) fn hooked(&self) -> bool {
+    /// Whether flushes and fences are, at some time, worth looking at.
+    pub(super) fn hookable(&self) -> bool {
         self.options.record
             && (self.options.durability == Durability::Power || self.options.process_with_hooks)
+    }
+
+    /// Whether they are now.
+    fn hooked(&self) -> bool {
+        self.hookable() && self.recording.load(Ordering::Relaxed)
     }
 }
 
@@ -100,6 +110,46 @@ impl SimMedium {
         Self::start(Live::new(&image.entries, image.next_origin()))
     }
 
+    /// The same, but the history begins with [`SimMedium::resume`]; what happens before costs next to nothing. Memory is left in the
+    /// window for the next simulation (and found there), so that a stray access to a puddle that is mapped no more does not fault.
+    ///
+    /// # Panics
+    /// If [`SIM_SLOTS`](crate::SIM_SLOTS) simulations are alive already.
+    #[must_use]
+    pub fn from_image_paused(image: &Image) -> Arc<Self> {
+        let mut live = Live::new(&image.entries, image.next_origin());
+        (live.recording, live.keeps_memory) = (false, true);
+        Self::start(live)
+    }
+
+    /// Begins the history of a medium that was made by [`SimMedium::from_image_paused`]: with what `from` says is durable and undecided, or with
+    /// everything durable. False, and no history, if `from` is not what a process sees now.
+    #[must_use]
+    pub fn resume(&self, from: Option<&Snapshot>) -> bool {
+        let begun = self.core.live().resume(from.map(|snapshot| &snapshot.model));
+        self.core.recording.store(begun && self.core.options.record, Ordering::Relaxed);
+        begun
+    }
+
+    /// What is durable and what is undecided now, to begin the history of another simulation with that has come to the same place.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let mut history = self.core.live().history();
+        history.advance_to(usize::MAX);
+        Snapshot { model: history.into_model() }
+    }
+
+    /// Says that what is stored from now on will not be asked for: taking the simulation down costs less then.
+    pub fn stop_looking(&self) {
+        self.core.live().blind = true;
+    }
+
+    /// Goes through the crash states one after the other, each at the cost of one event.
+    #[must_use]
+    pub fn walk(&self) -> Walk {
+        Walk { history: self.core.live().history(), started: false }
+    }
+
     /// The same without a history: for the many images whose recovery is looked at and not crashed again.
     ///
     /// # Panics
@@ -112,7 +162,12 @@ impl SimMedium {
     }
 
     fn start(live: Live) -> Arc<Self> {
-        let core = Arc::new(Core { options: live.origin.options, live: Mutex::new(live) });
+        let core = Arc::new(Core {
+            options: live.origin.options,
+            recording: AtomicBool::new(live.recording),
+            keeps_memory: live.keeps_memory,
+            live: Mutex::new(live),
+        });
         let hook: Arc<dyn SimHook> = Arc::<Core>::clone(&core);
         let slot =
             SimSlot::take(hook).expect("too many simulated media are alive in this process: drop some");
@@ -247,6 +302,50 @@ impl SimMedium {
         live.write_through(inode, offset, &byte);
         live.record(Event::FlipBit { inode, offset, bit });
         true
+    }
+}
+
+/// What is durable and what is undecided at one moment; see [`SimMedium::snapshot`].
+#[derive(Clone)]
+pub struct Snapshot {
+    model: Model,
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Snapshot({} files)", self.model.files.len())
+    }
+}
+
+/// The crash states of a history in order; see [`SimMedium::walk`].
+pub struct Walk {
+    history: History,
+    started: bool,
+}
+
+impl Walk {
+    /// Whether every image of the state that was given last is also one of the next state, to the same requirements.
+    #[must_use]
+    pub fn next_only_adds(&self) -> bool {
+        self.history.next_only_adds()
+    }
+}
+
+impl Iterator for Walk {
+    type Item = CrashState;
+
+    fn next(&mut self) -> Option<CrashState> {
+        if self.started && !self.history.step() {
+            return None;
+        }
+        self.started = true;
+        Some(self.history.state())
+    }
+}
+
+impl fmt::Debug for Walk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Walk({} events)", self.history.len())
     }
 }
 

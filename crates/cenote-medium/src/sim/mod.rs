@@ -31,7 +31,7 @@ mod window;
 pub use crash::{CrashKind, CrashState, Image, Place};
 pub use explore::{Explorer, Limits, Visited};
 pub use fault::{Fault, FaultEffect, FaultPoint};
-pub use medium::SimMedium;
+pub use medium::{SimMedium, Snapshot, Walk};
 pub use options::SimOptions;
 pub use window::release_idle_windows;
 

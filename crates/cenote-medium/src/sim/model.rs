@@ -404,7 +404,7 @@ pub(crate) struct Model {
     pub(crate) latest_names: Names,
     pub(crate) name_changes: Vec<NameChange>,
     /// Words that a thread flushed and has not fenced.
-    flushed: BTreeMap<u32, Vec<(Inode, u64)>>,
+    pub(crate) flushed: BTreeMap<u32, Vec<(Inode, u64)>>,
     /// The last [`Event::Note`].
     pub(crate) note: u64,
     /// The last [`Event::Point`].

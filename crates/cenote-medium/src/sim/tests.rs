@@ -719,3 +719,79 @@ fn how_long_an_image_takes() {
     map_images(false);
     map_images(true);
 }
+
+#[test]
+fn a_history_may_begin_late_with_what_was_undecided_by_then() {
+    let first = Rig::power();
+    let (base, before) = (first.base, first.sim.image_now(CrashKind::Process));
+    first.store(0, 1);
+    first.flush(0);
+    let snapshot = first.sim.snapshot();
+    drop(first);
+    let again = |value: u64| {
+        let sim = SimMedium::from_image_paused(&before);
+        sim.reserve_window(base, WINDOW).unwrap();
+        sim.map(FILE, base, LEN, MapMode::ReadWrite).unwrap();
+        let rig = Rig { persistence: sim.persistence(Durability::Power), sim, base };
+        rig.store(0, value);
+        rig.flush(0);
+        assert_eq!(rig.sim.trace_len(), 0);
+        rig
+    };
+    let rig = again(2);
+    assert!(!rig.sim.resume(Some(&snapshot)), "another value was stored than then");
+    drop(rig);
+    let rig = again(1);
+    assert!(rig.sim.resume(Some(&snapshot)));
+    assert_eq!(rig.sim.state_now().units(), 1, "flushed, not fenced");
+    rig.persistence.fence();
+    let state = rig.sim.state_now();
+    assert_eq!(state.units(), 0);
+    let mut word = [0; 8];
+    assert!(state.image_oldest().read(FILE, 0, &mut word));
+    assert_eq!(u64::from_le_bytes(word), 1);
+    drop(rig);
+    // Without anything that is known, all is durable.
+    let rig = again(3);
+    assert!(rig.sim.resume(None));
+    assert_eq!(rig.sim.state_now().units(), 0);
+    rig.store(1, 1);
+    assert_eq!(rig.sim.state_now().units(), 1);
+}
+
+#[test]
+fn a_walk_gives_the_states_one_after_the_other() {
+    let rig = Rig::power();
+    rig.store(0, 1);
+    rig.flush(0);
+    rig.store(9, 1);
+    rig.persistence.fence();
+    rig.sim.note(1);
+    let mut states = 0;
+    for state in rig.sim.walk() {
+        let direct = rig.sim.state_after(states);
+        assert_eq!((state.event(), state.units(), state.note()), (states, direct.units(), direct.note()));
+        assert_eq!(state.image_latest().hash(), direct.image_latest().hash());
+        assert_eq!(state.image_oldest().hash(), direct.image_oldest().hash());
+        states += 1;
+    }
+    assert_eq!(states, rig.sim.crash_points());
+}
+
+#[test]
+fn images_are_read_and_cleared_in_place() {
+    let rig = Rig::power();
+    rig.store(1, 5);
+    let mut image = rig.sim.image_now(CrashKind::Process);
+    let (hash, file) = (image.hash(), image.file_hash(FILE));
+    image.clear(FILE, 16, LEN);
+    assert_eq!((image.hash(), image.file_hash(FILE)), (hash, file), "that was zero");
+    image.clear(FILE, 8, 8);
+    assert_ne!(image.file_hash(FILE), file);
+    let mut word = [7; 8];
+    assert!(image.read(FILE, 8, &mut word) && word == [0; 8]);
+    assert!(!image.read("puddles/none", 0, &mut word));
+    let mut files = Vec::new();
+    image.for_each_file(|name, len| files.push((name.to_string(), len)));
+    assert_eq!(files, [(FILE.to_owned(), LEN)]);
+}

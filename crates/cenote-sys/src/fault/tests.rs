@@ -212,6 +212,37 @@ fn bad_and_overlapping_ranges_and_a_full_table_are_refused() {
 }
 
 #[test]
+fn the_inner_of_two_nested_ranges_is_asked_first_and_the_outer_one_if_it_refuses() {
+    const PAGES: usize = 8;
+    let region = closed_pages(PAGES);
+    let addr = region.as_ptr().addr();
+    let (outer, inner) = (Opener::new(true), Opener::new(true));
+    let outside = register_opener(addr, PAGES * PAGE, &outer);
+    // SAFETY: the resolver does nothing.
+    let refusing = unsafe { register(addr + 2 * PAGE, 2 * PAGE, refuse, ptr::null()) }.expect("nested");
+    store(addr + 2 * PAGE, 1);
+    assert_eq!(outer.calls(), 1, "nobody asked the outer range after the inner one refused");
+    drop(refusing);
+    let inside = register_opener(addr + 2 * PAGE, 2 * PAGE, &inner);
+    store(addr + 3 * PAGE, 1);
+    assert_eq!((outer.calls(), inner.calls()), (1, 1), "the outer range was asked first");
+    store(addr, 1);
+    assert_eq!((outer.calls(), inner.calls()), (2, 1));
+    drop(inside);
+    // An outer range may also come second.
+    drop(outside);
+    let inside = register_opener(addr + 4 * PAGE, PAGE, &inner);
+    let outside = register_opener(addr, PAGES * PAGE, &outer);
+    store(addr + 4 * PAGE, 1);
+    store(addr + 5 * PAGE, 1);
+    assert_eq!((outer.calls(), inner.calls()), (3, 2));
+    // SAFETY: the resolver does nothing.
+    let same = unsafe { register(addr, PAGES * PAGE, refuse, ptr::null()) };
+    assert!(matches!(same, Err(RegisterError::Overlap { .. })), "the same range twice");
+    drop((inside, outside));
+}
+
+#[test]
 fn faults_of_many_threads_and_registrations_coming_and_going_do_not_disturb_each_other() {
     const PAGES: usize = 512;
     let rounds = if cfg!(debug_assertions) { 20 } else { 100 };

@@ -1,0 +1,296 @@
+//! `cenote object`: persistent memory objects.
+//!
+//! `ls`, `info` and `export` open read-only: what an interrupted psync left is shown, and completed in memory only.
+
+use crate::cli::{
+    Ls, Object, ObjectCommand, ObjectCreate, ObjectExport, ObjectImport, ObjectInfo as InfoOf, ObjectRm,
+    StoreDir,
+};
+use crate::failure::{Failure, Verdict};
+use crate::opening;
+use crate::output::{Out, asked, somebody_is_there};
+use crate::table::{Align, Table};
+use crate::units::{bytes, date};
+use cenote::Store;
+use cenote_object::{Info, ObjectError, Objects, ObjectsOptions, Permission};
+use serde_json::{Value, json};
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::path::Path;
+
+pub(crate) fn run(arguments: &Object, out: &mut Out) -> Result<Verdict, Failure> {
+    match &arguments.command {
+        ObjectCommand::Create(arguments) => create(arguments, out),
+        ObjectCommand::Ls(arguments) => ls(arguments, out),
+        ObjectCommand::Info(arguments) => info(arguments, out),
+        ObjectCommand::Rm(arguments) => rm(arguments, out),
+        ObjectCommand::Import(arguments) => import(arguments, out),
+        ObjectCommand::Export(arguments) => export(arguments, out),
+    }
+}
+
+/// The store underneath.
+fn raw(store: &Store) -> &cenote_store::Store {
+    // SAFETY: objects are puddles that no pool has: no heap, root, type or mark of a pool is touched, and no mapping but theirs.
+    unsafe { store.as_raw() }
+}
+
+fn objects_of(store: &Store) -> Result<Objects, Failure> {
+    Ok(Objects::open(raw(store), &ObjectsOptions::default())?)
+}
+
+fn to_look(dir: &StoreDir) -> Result<(Store, Objects), Failure> {
+    let store = opening::to_look(dir)?;
+    let objects = objects_of(&store)?;
+    Ok((store, objects))
+}
+
+fn to_change(dir: &StoreDir) -> Result<(Store, Objects), Failure> {
+    let store = opening::to_change(dir)?;
+    let objects = objects_of(&store)?;
+    Ok((store, objects))
+}
+
+fn create(arguments: &ObjectCreate, out: &mut Out) -> Result<Verdict, Failure> {
+    let (store, objects) = to_change(&arguments.store)?;
+    let made = objects.pcreate(&arguments.object, arguments.size, None, arguments.mode)?;
+    let info = objects.info(&arguments.object)?;
+    drop(objects);
+    store.close()?;
+    let (name, size) = (&arguments.object, bytes(made.record.data_len));
+    out.line(format_args!(
+        "{} created object \"{name}\" of {size} at {:#x}",
+        out.good("done:"),
+        made.data_addr()
+    ))?;
+    out.object(&as_json(&info))?;
+    Ok(Verdict::Clean)
+}
+
+fn as_json(info: &Info) -> Value {
+    let record = &info.object.record;
+    json!({
+        "object": record.name, "bytes": record.data_len, "address": format!("{:#x}", info.object.data_addr()),
+        "puddle": record.puddle.to_string(), "state": info.state.letters(), "left": info.found.to_string(),
+        "uid": record.uid, "gid": record.gid, "permissions": format!("{:o}", record.permissions),
+        "created_at_s": record.created_at_s,
+    })
+}
+
+fn ls(arguments: &Ls, out: &mut Out) -> Result<Verdict, Failure> {
+    let (_store, objects) = to_look(&arguments.store)?;
+    let list = objects.list()?;
+    if list.is_empty() {
+        let dir = arguments.store.dir.display();
+        let advice = format!("no objects yet: make one with `cenote object create {dir} NAME --size SIZE`");
+        out.line(out.dim(&advice))?;
+    } else {
+        let mut table = Table::new(&[
+            ("NAME", Align::Left),
+            ("SIZE", Align::Right),
+            ("STATE", Align::Left),
+            ("MODE", Align::Right),
+            ("ADDRESS", Align::Right),
+            ("CREATED", Align::Left),
+        ]);
+        for info in &list {
+            let record = &info.object.record;
+            table.row(vec![
+                record.name.clone(),
+                bytes(record.data_len),
+                info.state.to_string(),
+                format!("{:o}", record.permissions),
+                format!("{:#x}", info.object.data_addr()),
+                date(record.created_at_s),
+            ]);
+        }
+        table.print(out, 0)?;
+    }
+    list.iter().try_for_each(|info| out.object(&as_json(info)))?;
+    Ok(Verdict::Clean)
+}
+
+/// What the paper's states mean to somebody who finds an object in one.
+fn meaning(info: &Info) -> String {
+    use cenote_object::ObjectState as S;
+    let text = match info.state {
+        S::Detached => "detached",
+        S::Write => "left attached; what was not psynced is gone",
+        S::Psync => {
+            "a psync was interrupted before it was committed; the object is as the one before left it"
+        }
+        S::Copy => "a psync is committed and not copied yet; whoever opens the store to write completes it",
+        _ => "in use",
+    };
+    format!("{} ({text})", info.state)
+}
+
+fn info(arguments: &InfoOf, out: &mut Out) -> Result<Verdict, Failure> {
+    let (_store, objects) = to_look(&arguments.store)?;
+    let info = objects.info(&arguments.object)?;
+    let record = &info.object.record;
+    out.line(out.bold(&format!("object \"{}\"", record.name)))?;
+    out.field("size", format_args!("{} ({} bytes)", bytes(record.data_len), record.data_len))?;
+    out.field("address", format_args!("{:#x}", info.object.data_addr()))?;
+    out.field("state", meaning(&info))?;
+    out.field("last writer", info.found)?;
+    out.field("mode", format_args!("{:o}, user {}, group {}", record.permissions, record.uid, record.gid))?;
+    out.field("created", date(record.created_at_s))?;
+    out.field("puddle", record.puddle)?;
+    out.object(&as_json(&info))?;
+    Ok(Verdict::Clean)
+}
+
+fn rm(arguments: &ObjectRm, out: &mut Out) -> Result<Verdict, Failure> {
+    // Looked at first, so that a wrong name removes nothing and a dry run writes nothing.
+    let found = {
+        let store = opening::to_look(&arguments.store)?;
+        let mut names = arguments.objects.clone();
+        names.sort();
+        names.dedup();
+        let size = |name: String| Ok((raw(&store).object(&name)?.record.data_len, name));
+        names.into_iter().map(size).collect::<Result<Vec<_>, Failure>>()?
+    };
+    let what: Vec<String> =
+        found.iter().map(|(size, name)| format!("object \"{name}\" ({})", bytes(*size))).collect();
+    let what = what.join(" and ");
+    if arguments.care.dry_run {
+        out.line(format_args!("would remove {what}"))?;
+    } else {
+        confirm(arguments, &what)?;
+        let store = opening::to_change(&arguments.store)?;
+        let objects = remove_damaged(&store, &found)?;
+        for (_, name) in &found {
+            match objects.pdestroy(name, None) {
+                // Removed because it was damaged.
+                Err(error) if error.errno() == 2 => {}
+                removed => removed?,
+            }
+        }
+        drop(objects);
+        store.close()?;
+        out.line(format_args!("{} removed {what}", out.good("done:")))?;
+    }
+    for (size, name) in &found {
+        out.object(&json!({ "object": name, "bytes": size, "dry_run": arguments.care.dry_run }))?;
+    }
+    Ok(Verdict::Clean)
+}
+
+/// The objects of a store. Those to be removed may be damaged, so that nothing can be opened while they are there: they go first.
+fn remove_damaged(store: &Store, wanted: &[(u64, String)]) -> Result<Objects, Failure> {
+    loop {
+        match Objects::open(raw(store), &ObjectsOptions::default()) {
+            Err(ObjectError::PrimaryDamaged { name, .. })
+                if wanted.iter().any(|(_, other)| *other == name) =>
+            {
+                raw(store).remove_object(&name)?;
+            }
+            opened => return Ok(opened?),
+        }
+    }
+}
+
+fn confirm(arguments: &ObjectRm, what: &str) -> Result<(), Failure> {
+    if arguments.care.yes {
+        return Ok(());
+    }
+    if !somebody_is_there() {
+        return Err(Failure::Usage(format!("{what} was not removed: there is nobody to ask: say --yes")));
+    }
+    if asked(&format!("remove {what}, for good?"))? {
+        Ok(())
+    } else {
+        Err(Failure::Usage(format!("{what} was not removed: nobody said yes")))
+    }
+}
+
+fn cannot(what: &str, path: Option<&Path>, error: &std::io::Error) -> Failure {
+    let name = path.map_or_else(|| "the standard stream".into(), |path| path.display().to_string());
+    Failure::Failed(format!("cannot {what} {name}: {error}"))
+}
+
+fn import(arguments: &ObjectImport, out: &mut Out) -> Result<Verdict, Failure> {
+    let path = arguments.input.as_deref();
+    let mut input: Box<dyn Read> = match path {
+        Some(file) => Box::new(File::open(file).map_err(|error| cannot("read", path, &error))?),
+        None => Box::new(std::io::stdin()),
+    };
+    let (store, objects) = to_change(&arguments.store)?;
+    let mut object = objects.attach(&arguments.object, Permission::ReadWrite, None)?;
+    let (mut done, mut psyncs, mut pages) = (0u64, 0u64, 0u64);
+    // Not straight into the object: the system cannot write there if its pages are protected.
+    let mut buffer = vec![0; 1 << 20];
+    let mut unsynced = 0;
+    loop {
+        let got = read_some(&mut *input, &mut buffer).map_err(|error| cannot("read", path, &error))?;
+        let at = arguments.at.saturating_add(done).min(object.len()) as usize;
+        let fits = got.min((object.len() as usize).saturating_sub(at));
+        object.as_mut_slice()?[at..at + fits].copy_from_slice(&buffer[..fits]);
+        done += fits as u64;
+        unsynced += fits as u64;
+        let ends = got < buffer.len() || fits < got;
+        if ends || unsynced >= arguments.every {
+            let psync = object.psync()?;
+            psyncs += u64::from(psync.seq > 0);
+            pages += psync.pages;
+            unsynced = 0;
+        }
+        if fits < got {
+            return Err(Failure::Failed(format!(
+                "the input is longer than object \"{}\": its first {done} bytes are there: make a larger object",
+                arguments.object
+            )));
+        }
+        if ends {
+            break;
+        }
+    }
+    drop(object);
+    drop(objects);
+    store.close()?;
+    let name = &arguments.object;
+    out.line(format_args!(
+        "{} {} into object \"{name}\", {pages} pages changed, {psyncs} psyncs",
+        out.good("done:"),
+        bytes(done)
+    ))?;
+    out.object(&json!({ "object": name, "bytes": done, "pages": pages, "psyncs": psyncs }))?;
+    Ok(Verdict::Clean)
+}
+
+/// Reads until the buffer is full or the input ends.
+fn read_some(input: &mut dyn Read, buffer: &mut [u8]) -> std::io::Result<usize> {
+    let mut done = 0;
+    while let Some(rest) = buffer.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        match input.read(rest) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
+}
+
+fn export(arguments: &ObjectExport, out: &mut Out) -> Result<Verdict, Failure> {
+    let (_store, objects) = to_look(&arguments.store)?;
+    let object = objects.attach(&arguments.object, Permission::Read, None)?;
+    let from = arguments.at.min(object.len());
+    let to = arguments.len.map_or(object.len(), |len| from.saturating_add(len).min(object.len()));
+    let data = &object.as_slice()[from as usize..to as usize];
+    let Some(path) = arguments.output.as_deref() else {
+        if out.is_json() {
+            return Err(Failure::Usage("raw bytes are no JSON: name a file with --output".into()));
+        }
+        out.bytes(data)?;
+        return Ok(Verdict::Clean);
+    };
+    let failed = |error: std::io::Error| cannot("write", Some(path), &error);
+    let mut file = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?;
+    file.write_all(data).and_then(|()| file.sync_all()).map_err(failed)?;
+    let (name, size) = (&arguments.object, bytes(data.len() as u64));
+    out.line(format_args!("{} {size} of object \"{name}\" to {}", out.good("done:"), path.display()))?;
+    out.object(&json!({ "object": name, "bytes": data.len(), "file": path.display().to_string() }))?;
+    Ok(Verdict::Clean)
+}

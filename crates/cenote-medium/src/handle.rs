@@ -1,0 +1,114 @@
+//! A file that stays open, for callers that read and write it often.
+//!
+//! On a real medium the handle has a descriptor of its own, and each call is one system call; a failed write-back is
+//! reported to it because it was open when that failed. A medium without descriptors gets the same calls by name, so that
+//! the simulated medium sees, and can fail, every one of them.
+
+use crate::{FileName, Medium, MediumError, Operation};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+type Result<T> = core::result::Result<T, MediumError>;
+
+/// An open file of a medium. It must not be the lock file, nor be renamed while the handle lives.
+#[derive(Debug)]
+pub struct FileHandle {
+    medium: Arc<dyn Medium>,
+    name: String,
+    file: Option<File>,
+}
+
+impl FileHandle {
+    /// Opens a file that exists: for reading, and for writing if the medium is writable.
+    ///
+    /// # Errors
+    /// As [`Medium::read_at`]: there is no such file, or it may not be opened.
+    pub fn open(medium: &Arc<dyn Medium>, name: &str) -> Result<Self> {
+        let file = medium.descriptor(name)?;
+        if file.is_none() && !medium.exists(name)? {
+            return Err(MediumError::NotFound { op: Operation::Examine, name: FileName::new(name) });
+        }
+        Ok(Self { medium: Arc::clone(medium), name: name.to_owned(), file })
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Bytes of the file.
+    ///
+    /// # Errors
+    /// As [`Medium::len`].
+    pub fn len_bytes(&self) -> Result<u64> {
+        match &self.file {
+            None => self.medium.len(&self.name),
+            Some(file) => match file.metadata() {
+                Ok(metadata) => Ok(metadata.len()),
+                Err(source) => Err(MediumError::from_io(Operation::Examine, &self.name, source)),
+            },
+        }
+    }
+
+    /// Reads from `offset` until `buf` is full or the file ends; returns the bytes read.
+    ///
+    /// # Errors
+    /// As [`Medium::read_at`].
+    pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let Some(file) = &self.file else { return self.medium.read_at(&self.name, offset, buf) };
+        let mut done = 0;
+        while let Some(rest) = buf.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            match file.read_at(rest, offset.saturating_add(done as u64)) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(source) => return Err(MediumError::from_io(Operation::Read, &self.name, source)),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Reads exactly as many bytes as `buf` has.
+    ///
+    /// # Errors
+    /// As [`FileHandle::read_at`]; [`MediumError::Truncated`] if the file ends before that.
+    pub fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let got = self.read_at(offset, buf)?;
+        if got == buf.len() {
+            return Ok(());
+        }
+        Err(MediumError::Truncated {
+            op: Operation::Read,
+            name: FileName::new(&self.name),
+            needed_bytes: offset.saturating_add(buf.len() as u64),
+            found_bytes: offset.saturating_add(got as u64),
+        })
+    }
+
+    /// Writes all of `data` at `offset`.
+    ///
+    /// # Errors
+    /// As [`Medium::write_at`]; part of it may be written.
+    pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        match &self.file {
+            None => self.medium.write_at(&self.name, offset, data),
+            Some(file) => file
+                .write_all_at(data, offset)
+                .map_err(|source| MediumError::from_io(Operation::Write, &self.name, source)),
+        }
+    }
+
+    /// Waits until what was written to the file, by whomever, survives loss of power.
+    ///
+    /// # Errors
+    /// As [`Medium::sync`]: nothing is known then about what was written since the last one.
+    pub fn sync(&self) -> Result<()> {
+        match &self.file {
+            None => self.medium.sync(&self.name),
+            Some(file) => self.medium.sync_descriptor(&self.name, file),
+        }
+    }
+}

@@ -1,0 +1,445 @@
+//! An attached object: its memory, and `psync`, which makes what was stored there durable. The states of a psync are on the crate's
+//! front page; this module goes through them.
+
+use crate::diff::Changes;
+use crate::dirty::{Mechanism, Pages, Tracker, normalise};
+use crate::error::ObjectError;
+use crate::header::{self, Found};
+use crate::journal::Draft;
+use crate::objects::Shared;
+use crate::options::Permission;
+use cenote_layout::PAGE_SIZE;
+use cenote_layout::id::Uuid;
+use cenote_layout::object::ObjectState;
+use cenote_medium::planted::{Bug, planted};
+use cenote_medium::{FileHandle, MapMode, MediumError, MediumKind};
+use cenote_store::{ObjectInfo, StoreError};
+use cenote_sys::memory::{self, Access};
+use core::fmt;
+use std::sync::Arc;
+
+/// Bytes of a buffer that are kept for the next psync.
+const KEEP_MAX: usize = 64 << 20;
+
+/// An object that is accessible at its address, until this is detached or dropped.
+///
+/// **What was stored and not psynced is gone then**, as it is after a crash: dropping does not psync.
+pub struct Attached {
+    shared: Arc<Shared>,
+    info: ObjectInfo,
+    permission: Permission,
+    found: Found,
+    primary: Arc<FileHandle>,
+    /// Of a writer. Dropped before the shadow is unmapped.
+    tracker: Option<Tracker>,
+    /// Pages that may differ from the primary.
+    pending: Vec<Pages>,
+    changes: Changes,
+    mapped: bool,
+}
+
+/// What one psync did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Psync {
+    /// Its number in the store's journal; 0 if nothing had changed.
+    pub seq: u64,
+    /// Pages in which something had changed.
+    pub pages: u64,
+    /// Bytes of lines that were journalled.
+    pub data_bytes: u64,
+    /// Bytes that the record took in the journal.
+    pub journal_bytes: u64,
+}
+
+impl fmt::Debug for Attached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = &self.info.record.name;
+        write!(f, "Attached({name:?} at {:#x}, {:?})", self.info.data_addr(), self.permission)
+    }
+}
+
+impl Attached {
+    /// Attaches an object for reading.
+    pub(crate) fn reader(shared: &Arc<Shared>, info: ObjectInfo) -> Result<Self, ObjectError> {
+        shared.store.verify_object(&info)?;
+        let (primary, found) = Self::look(shared, &info)?;
+        shared.enter_reader(&info, || map_for_reading(shared, &info))?;
+        Ok(Self {
+            shared: Arc::clone(shared),
+            info,
+            permission: Permission::Read,
+            found,
+            primary,
+            tracker: None,
+            pending: Vec::new(),
+            changes: Changes::default(),
+            mapped: true,
+        })
+    }
+
+    /// Attaches an object for writing.
+    pub(crate) fn writer(
+        shared: &Arc<Shared>,
+        info: ObjectInfo,
+        mechanism: Option<Mechanism>,
+    ) -> Result<Self, ObjectError> {
+        shared.store.verify_object(&info)?;
+        shared.enter_writer(&info)?;
+        let id = info.id();
+        Self::map_for_writing(shared, info, mechanism).inspect_err(|_| shared.leave_writer(id))
+    }
+
+    fn look(shared: &Shared, info: &ObjectInfo) -> Result<(Arc<FileHandle>, Found), ObjectError> {
+        let medium = shared.store.medium();
+        let primary = Arc::new(FileHandle::open(medium, &info.file())?);
+        let found = header::found(&primary, info.header_offset(), info.id(), &**medium)?;
+        Ok((primary, found))
+    }
+
+    fn map_for_writing(
+        shared: &Arc<Shared>,
+        info: ObjectInfo,
+        mechanism: Option<Mechanism>,
+    ) -> Result<Self, ObjectError> {
+        let (primary, found) = Self::look(shared, &info)?;
+        shared.set_found(info.id(), found);
+        shared.store.medium().map(&info.file(), info.addr, info.size, MapMode::PrivateCopy)?;
+        let mut attached = Self {
+            shared: Arc::clone(shared),
+            info,
+            permission: Permission::ReadWrite,
+            found,
+            primary,
+            tracker: None,
+            pending: Vec::new(),
+            changes: Changes::default(),
+            mapped: true,
+        };
+        if let Err(error) = attached.begin_writing(mechanism) {
+            // It never was attached: the caller takes the note of it back.
+            attached.tracker = None;
+            attached.mapped = false;
+            let _ = attached.unmap();
+            return Err(error);
+        }
+        Ok(attached)
+    }
+
+    fn begin_writing(&mut self, mechanism: Option<Mechanism>) -> Result<(), ObjectError> {
+        self.shared.journal()?;
+        let (base, len) = (self.info.data_addr() as usize, self.span() as usize);
+        let simulated = self.shared.kind == MediumKind::Simulated;
+        let wanted = mechanism.or(simulated.then_some(Mechanism::Compare));
+        let tracker = match wanted {
+            // Its shadows are no mappings of files.
+            Some(mechanism @ Mechanism::PrivateCopy) if simulated => {
+                return Err(self.refused(mechanism, "the medium is simulated".into()));
+            }
+            // SAFETY: the shadow is this object's private mapping, and stays until the tracker is dropped.
+            Some(mechanism) => unsafe { Tracker::new(mechanism, base, len) }
+                .map_err(|reason| self.refused(mechanism, reason))?,
+            // SAFETY: as above.
+            None => unsafe { Tracker::best(base, len) },
+        };
+        self.tracker = Some(tracker);
+        self.write_header(ObjectState::Write)?;
+        Ok(())
+    }
+
+    fn refused(&self, mechanism: Mechanism, reason: String) -> ObjectError {
+        ObjectError::Mechanism { name: self.name().into(), mechanism, reason }
+    }
+
+    fn scan_failed(&self, source: std::io::Error) -> ObjectError {
+        ObjectError::Scan { name: self.name().into(), source }
+    }
+
+    fn write_header(&self, state: ObjectState) -> Result<(), MediumError> {
+        let medium = self.shared.store.medium();
+        header::write(&self.primary, self.info.header_offset(), self.info.id(), state, &**medium)
+    }
+
+    /// Bytes of the data, up to the end of its last page.
+    fn span(&self) -> u64 {
+        self.info.record.data_len.next_multiple_of(PAGE_SIZE)
+    }
+
+    fn pointer(&self) -> *mut u8 {
+        core::ptr::with_exposed_provenance_mut(self.info.data_addr() as usize)
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.info.record.name
+    }
+
+    /// What the catalog says about it.
+    #[must_use]
+    pub fn info(&self) -> &ObjectInfo {
+        &self.info
+    }
+
+    /// How its last writer had left it.
+    #[must_use]
+    pub fn found(&self) -> Found {
+        self.found
+    }
+
+    /// What it is attached for.
+    #[must_use]
+    pub fn permission(&self) -> Permission {
+        self.permission
+    }
+
+    /// How written pages are found; `None` of a reader.
+    #[must_use]
+    pub fn mechanism(&self) -> Option<Mechanism> {
+        self.tracker.as_ref().map(Tracker::mechanism)
+    }
+
+    /// The address of its data: a multiple of 4096, the same in every process and session while the object exists.
+    #[must_use]
+    pub fn addr(&self) -> u64 {
+        self.info.data_addr()
+    }
+
+    /// Bytes of its data.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)] // never empty
+    pub fn len(&self) -> u64 {
+        self.info.record.data_len
+    }
+
+    /// The first byte. Readable for [`Attached::len`] bytes while `self` lives, and writable if it is attached for writing. Whoever
+    /// stores through it keeps the promise of the crate's front page: not during a psync of this object, nor while a slice of
+    /// [`Attached::as_slice`] is in use.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.pointer()
+    }
+
+    /// Its data. In a forked child, which has no access: nothing.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
+        if self.shared.store.is_forked() {
+            return &[];
+        }
+        // SAFETY: mapped while `self` lives; private, or of a file that nobody writes: the store's lock keeps other processes out,
+        // the table of attachments other writers of this one.
+        unsafe { core::slice::from_raw_parts(self.pointer(), self.len() as usize) }
+    }
+
+    /// Its data, to be changed.
+    ///
+    /// # Errors
+    /// It is attached for reading; this process is a fork.
+    pub fn as_mut_slice(&mut self) -> Result<&mut [u8], ObjectError> {
+        if self.permission == Permission::Read {
+            return Err(ObjectError::ReadOnly { name: self.name().into() });
+        }
+        if self.shared.store.is_forked() {
+            return Err(StoreError::Forked.into());
+        }
+        // SAFETY: as in `as_slice`, and writable; `&mut self` excludes other references.
+        Ok(unsafe { core::slice::from_raw_parts_mut(self.pointer(), self.len() as usize) })
+    }
+
+    /// Makes everything that was stored since the last psync durable, all of it or nothing (PMO-3). On return it survives loss of
+    /// power; on tmpfs, the end of the process. Of a reader it is ignored, as in the paper.
+    ///
+    /// # Errors
+    /// `ENOSPC`, `EIO` while it is journalled: the object is as it was after the last psync, the shadow keeps its stores, and the next
+    /// psync has them all. A failed sync, or a primary that cannot be written: the store is poisoned, and the next open decides.
+    pub fn psync(&mut self) -> Result<Psync, ObjectError> {
+        run(&mut [self])
+    }
+
+    /// Gives the object back. What was not psynced is gone.
+    ///
+    /// # Errors
+    /// The medium: the object is detached all the same, except that its header may not say so.
+    pub fn detach(mut self) -> Result<(), ObjectError> {
+        self.give_back()
+    }
+
+    fn unmap(&self) -> Result<(), MediumError> {
+        self.shared.store.medium().unmap(self.info.addr, self.info.size)
+    }
+
+    fn give_back(&mut self) -> Result<(), ObjectError> {
+        if !core::mem::take(&mut self.mapped) {
+            return Ok(());
+        }
+        let store = &self.shared.store;
+        if store.is_forked() {
+            // Neither mapping nor registration went over to this process, and files are the parent's.
+            core::mem::forget(self.tracker.take());
+            return Ok(());
+        }
+        if self.permission == Permission::Read {
+            return Ok(self.shared.leave_reader(self.info.id(), || self.unmap())?);
+        }
+        self.tracker = None;
+        // If this fails the addresses stay taken, and so does the object.
+        self.unmap()?;
+        let written = if !self.shared.is_silent() && store.check_usable().is_ok() {
+            self.write_header(ObjectState::Detached)
+        } else {
+            Ok(())
+        };
+        self.shared.leave_writer(self.info.id());
+        Ok(written?)
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        let _ = self.give_back();
+    }
+}
+
+/// Maps an object for reading, with committed records laid over its primary if recovery could not write them there.
+fn map_for_reading(shared: &Shared, info: &ObjectInfo) -> Result<(), ObjectError> {
+    let medium = shared.store.medium();
+    let Some(patches) = shared.patches(info.id()) else {
+        return Ok(medium.map(&info.file(), info.addr, info.size, MapMode::ReadOnly)?);
+    };
+    medium.map(&info.file(), info.addr, info.size, MapMode::PrivateCopy)?;
+    for (offset, bytes) in patches {
+        let at = (info.data_addr() + offset) as usize;
+        // SAFETY: mapped just now, private and writable; recovery has checked that the patch lies in the data; nobody has a
+        // reference yet.
+        unsafe {
+            let at = core::ptr::with_exposed_provenance_mut(at);
+            core::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len());
+        }
+    }
+    // SAFETY: this object's own mapping; nobody has a reference into it yet.
+    let closed = unsafe { memory::protect(info.addr as usize, info.size as usize, Some(Access::ReadOnly)) };
+    closed.map_err(|source| {
+        let _ = medium.unmap(info.addr, info.size);
+        ObjectError::Scan { name: info.record.name.clone(), source }
+    })
+}
+
+/// Psyncs several objects of one store together: after a crash all of them are as they were after this psync, or none is.
+///
+/// # Errors
+/// As [`Attached::psync`]; objects of different stores.
+pub fn psync_all(objects: &mut [&mut Attached]) -> Result<Psync, ObjectError> {
+    if planted(Bug::PsyncNotTogether) {
+        let mut last = Psync::default();
+        for object in objects.iter_mut() {
+            last = object.psync()?;
+        }
+        return Ok(last);
+    }
+    run(objects)
+}
+
+/// The states of the crate's front page, one after the other.
+fn run(objects: &mut [&mut Attached]) -> Result<Psync, ObjectError> {
+    let Some(first) = objects.first() else { return Ok(Psync::default()) };
+    let shared = Arc::clone(&first.shared);
+    if objects.iter().any(|object| !Arc::ptr_eq(&object.shared, &shared)) {
+        return Err(ObjectError::NotTogether);
+    }
+    let mut writers: Vec<&mut Attached> =
+        objects.iter_mut().map(|object| &mut **object).filter(|object| object.tracker.is_some()).collect();
+    let Some(first) = writers.first_mut() else { return Ok(Psync::default()) };
+    shared.store.check_usable()?;
+    let mut changes = core::mem::take(&mut first.changes);
+    changes.clear();
+    let done = commit(&shared, &mut writers, &mut changes);
+    if changes.data.capacity() <= KEEP_MAX
+        && let Some(first) = writers.first_mut()
+    {
+        first.changes = changes;
+    }
+    done
+}
+
+fn commit(
+    shared: &Shared,
+    writers: &mut [&mut Attached],
+    changes: &mut Changes,
+) -> Result<Psync, ObjectError> {
+    // State W: what was stored is found and copied.
+    for (number, object) in (0..).zip(writers.iter_mut()) {
+        let object = &mut **object;
+        let collected = match &mut object.tracker {
+            Some(tracker) => tracker.collect(&mut object.pending),
+            None => Ok(()),
+        };
+        normalise(&mut object.pending);
+        collected.map_err(|source| object.scan_failed(source))?;
+        let (shadow, offset) = (object.pointer(), object.info.data_offset());
+        // SAFETY: the shadow is mapped, and `&mut` keeps others from storing into it.
+        unsafe { changes.add(number, shadow, &object.pending, &object.primary, offset) }?;
+    }
+    if changes.runs.is_empty() {
+        clean(writers);
+        return Ok(Psync::default());
+    }
+    let ids: Vec<Uuid> = writers.iter().map(|object| object.info.id()).collect();
+    let all = |state| ids.iter().for_each(|id| shared.set_state(*id, state));
+    let journal = shared.journal()?;
+    let Some(draft) = Draft::new(&ids, changes) else {
+        let limit = shared.options.half_len_max;
+        return Err(ObjectError::PsyncTooLarge { needed: changes.data.len() as u64, limit });
+    };
+
+    all(ObjectState::Psync);
+    let ticket = journal.append(&draft).inspect_err(|_| {
+        all(ObjectState::Write);
+        if planted(Bug::PsyncForgetsPages) {
+            writers.iter_mut().for_each(|object| object.pending.clear());
+        }
+    })?;
+    let done = Psync {
+        seq: ticket.seq,
+        pages: changes.pages,
+        data_bytes: changes.data.len() as u64,
+        journal_bytes: draft.total_len(),
+    };
+    if planted(Bug::PsyncAppliedEarly) {
+        apply(shared, writers, changes)?;
+    }
+    journal.make_durable(&ticket)?;
+
+    all(ObjectState::Copy);
+    apply(shared, writers, changes)?;
+    journal.applied(ticket, writers.iter().map(|object| (object.info.id(), Arc::clone(&object.primary))));
+
+    clean(writers);
+    all(ObjectState::Write);
+    Ok(done)
+}
+
+/// Writes a committed psync to the primaries.
+fn apply(shared: &Shared, writers: &[&mut Attached], changes: &Changes) -> Result<(), ObjectError> {
+    for (run, data) in changes.iter() {
+        let Some(object) = writers.get(run.object as usize) else { continue };
+        let at = object.info.data_offset() + run.offset();
+        if let Err(source) = object.primary.write_at(at, data) {
+            let name = object.info.record.name.clone();
+            shared.store.poison(&format!("the primary of object \"{name}\" cannot be written: {source}"));
+            return Err(ObjectError::NotCopied { name, source: Box::new(source) });
+        }
+    }
+    Ok(())
+}
+
+/// Shadows and primaries are equal.
+fn clean(writers: &mut [&mut Attached]) {
+    for object in writers.iter_mut() {
+        let object = &mut **object;
+        if let Some(tracker) = &mut object.tracker {
+            // SAFETY: every pending page is in the primary now, and `&mut` excludes references. What cannot be given back is compared
+            // again by the next psync.
+            let _ = unsafe { tracker.clean(&object.pending) };
+        }
+        object.pending.clear();
+    }
+}

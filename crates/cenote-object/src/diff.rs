@@ -1,0 +1,199 @@
+//! Which lines of written pages differ from the primary.
+//!
+//! A page that was written is compared with the primary by lines of 64 bytes. Lines that differ become *runs*; a run goes on
+//! over a few equal lines if those cost less than a further run. A page with many runs is taken as a whole. What is equal is not
+//! written at all: a page may be in the list because it was read, or written with what it held.
+//!
+//! Invariant: a page is copied once, and that copy is what is compared, journalled and written to the primary.
+
+use crate::dirty::Pages;
+use cenote_layout::object::Run;
+use cenote_layout::{LINE_SIZE, PAGE_SIZE};
+use cenote_medium::{FileHandle, MediumError};
+
+const PAGE: usize = PAGE_SIZE as usize;
+const LINE: usize = LINE_SIZE as usize;
+/// Lines of a page.
+const LINES: usize = PAGE / LINE;
+/// Equal lines that a run goes on over: 4 cost less to write than a run of its own costs to describe and to apply.
+const GAP_LINES: usize = 4;
+/// Changed lines of a page from which on it is taken as a whole.
+const LINES_MAX: usize = 48;
+/// Pages that are read from the primary at once.
+const BATCH: u64 = 16;
+
+/// What one psync changes, of any number of objects.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    pub(crate) runs: Vec<Run>,
+    /// Contents of the runs, one after the other.
+    pub(crate) data: Vec<u8>,
+    /// Pages in which something differs.
+    pub(crate) pages: u64,
+}
+
+impl Changes {
+    pub(crate) fn clear(&mut self) {
+        self.runs.clear();
+        self.data.clear();
+        self.pages = 0;
+    }
+
+    /// Adds what differs in `pages` of object number `object`, whose shadow begins at `shadow` and whose primary has its
+    /// data at `data_offset` of `primary`.
+    ///
+    /// # Errors
+    /// The primary cannot be read. What was added is incomplete.
+    ///
+    /// # Safety
+    /// The pages of the shadow are mapped, and nobody stores into them meanwhile.
+    pub(crate) unsafe fn add(
+        &mut self,
+        object: u32,
+        shadow: *const u8,
+        pages: &[Pages],
+        primary: &FileHandle,
+        data_offset: u64,
+    ) -> Result<(), MediumError> {
+        let mut theirs = [0u8; PAGE * BATCH as usize];
+        let mut ours = [0u8; PAGE];
+        for range in pages {
+            let mut at = range.start;
+            while at < range.end {
+                let count = (range.end - at).min(BATCH);
+                let theirs = &mut theirs[..count as usize * PAGE];
+                primary.read_exact_at(data_offset + at * PAGE_SIZE, theirs)?;
+                for (page, theirs) in (at..).zip(theirs.chunks_exact(PAGE)) {
+                    // SAFETY: the page is mapped, by the caller's promise, and `ours` is as long.
+                    unsafe {
+                        core::ptr::copy_nonoverlapping(
+                            shadow.add(page as usize * PAGE),
+                            ours.as_mut_ptr(),
+                            PAGE,
+                        );
+                    }
+                    self.add_page(object, page, &ours, theirs);
+                }
+                at += count;
+            }
+        }
+        Ok(())
+    }
+
+    fn add_page(&mut self, object: u32, page: u64, ours: &[u8], theirs: &[u8]) {
+        let mut runs = [(0usize, 0usize); LINES];
+        let (mut count, mut changed) = (0, 0);
+        let lines = ours.chunks_exact(LINE).zip(theirs.chunks_exact(LINE));
+        for (line, _) in lines.enumerate().filter(|(_, (ours, theirs))| ours != theirs) {
+            changed += 1;
+            match runs[..count].last_mut() {
+                Some((_, end)) if line <= *end + GAP_LINES => *end = line + 1,
+                _ => {
+                    runs[count] = (line, line + 1);
+                    count += 1;
+                }
+            }
+        }
+        if count == 0 {
+            return;
+        }
+        self.pages += 1;
+        if changed >= LINES_MAX {
+            runs[0] = (0, LINES);
+            count = 1;
+        }
+        let first = page * LINES as u64;
+        for (from, to) in &runs[..count] {
+            self.add_run(object, first + *from as u64, &ours[from * LINE..to * LINE]);
+        }
+    }
+
+    fn add_run(&mut self, object: u32, first_line: u64, data: &[u8]) {
+        self.data.extend_from_slice(data);
+        let lines = (data.len() / LINE) as u32;
+        if let Some(last) = self.runs.last_mut()
+            && last.object == object
+            && last.first_line + u64::from(last.lines) == first_line
+            && let Some(sum) = last.lines.checked_add(lines)
+        {
+            last.lines = sum;
+            return;
+        }
+        self.runs.push(Run { object, lines, first_line });
+    }
+
+    /// The runs with their contents.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Run, &[u8])> {
+        let mut rest = self.data.as_slice();
+        self.runs.iter().map(move |run| {
+            let (data, behind) = rest.split_at((run.len_bytes() as usize).min(rest.len()));
+            rest = behind;
+            (run, data)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page_with(changed: &[usize]) -> (Vec<u8>, Vec<u8>) {
+        let theirs = vec![7u8; PAGE];
+        let mut ours = theirs.clone();
+        changed.iter().for_each(|line| ours[line * LINE + 9] = 8);
+        (ours, theirs)
+    }
+
+    fn runs(changed: &[usize]) -> Vec<(u64, u32)> {
+        let (ours, theirs) = page_with(changed);
+        let mut changes = Changes::default();
+        changes.add_page(0, 0, &ours, &theirs);
+        changes.runs.iter().map(|run| (run.first_line, run.lines)).collect()
+    }
+
+    #[test]
+    fn only_lines_that_differ_are_taken() {
+        assert_eq!(runs(&[]), []);
+        assert_eq!(runs(&[5]), [(5, 1)]);
+        assert_eq!(runs(&[0, 63]), [(0, 1), (63, 1)]);
+        assert_eq!(runs(&[5, 6, 7]), [(5, 3)]);
+        assert_eq!(runs(&[5, 10]), [(5, 6)], "a short gap is cheaper than a run");
+        assert_eq!(runs(&[5, 11]), [(5, 1), (11, 1)]);
+        let many: Vec<usize> = (0..48).collect();
+        assert_eq!(runs(&many), [(0, 64)]);
+    }
+
+    #[test]
+    fn neighbouring_pages_become_one_run_and_objects_stay_apart() {
+        let all: Vec<usize> = (0..LINES).collect();
+        let (ours, theirs) = page_with(&all);
+        let mut changes = Changes::default();
+        changes.add_page(0, 3, &ours, &theirs);
+        changes.add_page(0, 4, &ours, &theirs);
+        changes.add_page(1, 5, &ours, &theirs);
+        let runs: Vec<_> = changes.runs.iter().map(|r| (r.object, r.first_line, r.lines)).collect();
+        assert_eq!(runs, [(0, 192, 128), (1, 320, 64)]);
+        assert_eq!((changes.pages, changes.data.len()), (3, 3 * PAGE));
+    }
+
+    #[test]
+    fn applying_the_runs_to_the_primary_gives_the_shadow() {
+        let mut random = 1u64;
+        for _ in 0..500 {
+            let (mut ours, mut theirs) = page_with(&[]);
+            for _ in 0..random % 40 {
+                random =
+                    random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                ours[(random >> 33) as usize % PAGE] = (random >> 50) as u8;
+            }
+            random = random.wrapping_add(0x9e37_79b9);
+            let mut changes = Changes::default();
+            changes.add_page(0, 0, &ours, &theirs);
+            for (run, data) in changes.iter() {
+                assert_eq!(data.len() as u64, run.len_bytes());
+                theirs[run.offset() as usize..][..data.len()].copy_from_slice(data);
+            }
+            assert!(ours == theirs);
+        }
+    }
+}

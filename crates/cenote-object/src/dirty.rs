@@ -1,0 +1,389 @@
+//! Which pages of a shadow were written, without the application's help (PMO-5).
+//!
+//! | mechanism | a first store into a page | finding the pages | needs |
+//! | --- | --- | --- | --- |
+//! | `WriteProtect` | a fault that the kernel resolves by itself | a scan of page tables, which protects again in the same step | userfaultfd, Linux 6.7 |
+//! | `PrivateCopy` | the copy on write that a private mapping makes anyway | a scan of page tables; after the psync the copies are given back | Linux 6.7 |
+//! | `Mprotect` | a signal, whose handler notes the page and lets it be written | reading a bitmap | nothing |
+//! | `Compare` | nothing | comparing all pages with the primary | nothing |
+//!
+//! With `Mprotect`, a page that was not stored into yet cannot be written by the kernel either: a `read` from a file into the object
+//! fails with `EFAULT` there. Read into a buffer and copy.
+//!
+//! Invariant: between two calls of [`Tracker::collect`], every page that was stored into is in the second one's answer; an answer
+//! may hold pages that were not. The caller keeps what was answered until it is durable: a page is answered again only if it is
+//! written again, except by `PrivateCopy` and `Compare`.
+//!
+//! `Mprotect` changes protection page by page, which makes mappings of the kernel's, of which a process may have some 65,000. When it
+//! refuses one more, 2 MiB at once are let through and all their pages noted; when it refuses that, the whole object.
+
+use cenote_layout::PAGE_SIZE;
+use cenote_sys::fault::{self, Registration};
+use cenote_sys::memory::{self, Access};
+use cenote_sys::pagemap::{Pagemap, WriteProtection, discard_copies};
+use core::fmt;
+use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::io;
+
+const PAGE: usize = PAGE_SIZE as usize;
+
+/// How written pages are found. Each is correct everywhere; they differ in what a first store and a psync cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mechanism {
+    /// userfaultfd in asynchronous write-protect mode, and `PAGEMAP_SCAN`.
+    WriteProtect,
+    /// Private pages that `PAGEMAP_SCAN` reports.
+    PrivateCopy,
+    /// `mprotect` and a handler of faults.
+    Mprotect,
+    /// Comparing everything.
+    Compare,
+}
+
+impl Mechanism {
+    /// All, best first.
+    pub const ALL: [Self; 4] = [Self::WriteProtect, Self::PrivateCopy, Self::Mprotect, Self::Compare];
+}
+
+impl fmt::Display for Mechanism {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::WriteProtect => "write-protect",
+            Self::PrivateCopy => "private-copy",
+            Self::Mprotect => "mprotect",
+            Self::Compare => "compare",
+        })
+    }
+}
+
+/// Pages of a shadow's data, by number.
+pub(crate) type Pages = Range<u64>;
+
+enum Means {
+    WriteProtect { pagemap: Pagemap, _protection: WriteProtection },
+    PrivateCopy { pagemap: Pagemap },
+    Mprotect { _registration: Registration, notes: Box<Notes> },
+    Compare,
+}
+
+/// Finds written pages of one shadow, until it is dropped; which must be before the shadow is unmapped.
+pub(crate) struct Tracker {
+    base: usize,
+    len: usize,
+    means: Means,
+}
+
+impl fmt::Debug for Tracker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tracker({})", self.mechanism())
+    }
+}
+
+impl Tracker {
+    /// Tracks `[base, base + len)`, whole pages, by `mechanism`.
+    ///
+    /// # Errors
+    /// Why the mechanism does not work here.
+    ///
+    /// # Safety
+    /// The range is a private writable mapping of the caller's, which stays until the tracker is dropped.
+    pub(crate) unsafe fn new(mechanism: Mechanism, base: usize, len: usize) -> Result<Self, String> {
+        if mechanism != Mechanism::Compare && memory::page_bytes() != PAGE {
+            return Err(format!("pages of this machine have {} bytes", memory::page_bytes()));
+        }
+        let text = |error: io::Error| error.to_string();
+        let means = match mechanism {
+            Mechanism::WriteProtect => {
+                let protection = WriteProtection::open().map_err(|missing| missing.to_string())?;
+                // SAFETY: the caller's mapping.
+                unsafe { protection.register(base, len) }.map_err(text)?;
+                let mut pagemap = Pagemap::open().map_err(text)?;
+                // Works now, or never will.
+                pagemap.written(base, PAGE, |_| {}).map_err(text)?;
+                Means::WriteProtect { pagemap, _protection: protection }
+            }
+            Mechanism::PrivateCopy => {
+                let mut pagemap = Pagemap::open().map_err(text)?;
+                pagemap.copies(base, PAGE, |_| {}).map_err(text)?;
+                Means::PrivateCopy { pagemap }
+            }
+            Mechanism::Mprotect => {
+                let notes = Box::new(Notes::new(base, len));
+                // SAFETY: `note_store` keeps the rules of resolvers; the notes are in a box, at one address until the
+                // registration is dropped, which its place before them in `Means` sees to.
+                let registered =
+                    unsafe { fault::register(base, len, note_store, (&raw const *notes).cast()) };
+                let registration = registered.map_err(|error| error.to_string())?;
+                // SAFETY: the caller's mapping; the resolver stands ready to give writing back.
+                unsafe { memory::protect(base, len, Some(Access::ReadOnly)) }.map_err(text)?;
+                Means::Mprotect { _registration: registration, notes }
+            }
+            Mechanism::Compare => Means::Compare,
+        };
+        Ok(Self { base, len, means })
+    }
+
+    /// The best mechanism that works.
+    ///
+    /// # Safety
+    /// As [`Tracker::new`].
+    pub(crate) unsafe fn best(base: usize, len: usize) -> Self {
+        for mechanism in Mechanism::ALL {
+            // SAFETY: handed on to the caller.
+            if let Ok(tracker) = unsafe { Self::new(mechanism, base, len) } {
+                return tracker;
+            }
+        }
+        Self { base, len, means: Means::Compare }
+    }
+
+    pub(crate) fn mechanism(&self) -> Mechanism {
+        match &self.means {
+            Means::WriteProtect { .. } => Mechanism::WriteProtect,
+            Means::PrivateCopy { .. } => Mechanism::PrivateCopy,
+            Means::Mprotect { .. } => Mechanism::Mprotect,
+            Means::Compare => Mechanism::Compare,
+        }
+    }
+
+    /// Adds the pages that were stored into since the last call to `pages`, in order. Nobody stores meanwhile.
+    ///
+    /// # Errors
+    /// What the system says; what was added counts all the same.
+    pub(crate) fn collect(&mut self, pages: &mut Vec<Pages>) -> io::Result<()> {
+        let (base, len) = (self.base, self.len);
+        let number = |addr: usize| ((addr - base) / PAGE) as u64;
+        let add = |range: Range<usize>| pages.push(number(range.start)..number(range.end));
+        match &mut self.means {
+            Means::WriteProtect { pagemap, .. } => pagemap.written(base, len, add),
+            Means::PrivateCopy { pagemap } => pagemap.copies(base, len, add),
+            Means::Mprotect { notes, .. } => {
+                if notes.is_empty() {
+                    return Ok(());
+                }
+                // SAFETY: the mapping of `new`; the resolver gives writing back.
+                unsafe { memory::protect(base, len, Some(Access::ReadOnly)) }?;
+                notes.take(pages);
+                Ok(())
+            }
+            Means::Compare => {
+                pages.push(0..(len / PAGE) as u64);
+                Ok(())
+            }
+        }
+    }
+
+    /// What `pages` hold is in the primary.
+    ///
+    /// # Safety
+    /// So it is, and nobody has a reference into the shadow or stores into it.
+    pub(crate) unsafe fn clean(&mut self, pages: &[Pages]) -> io::Result<()> {
+        if let Means::PrivateCopy { .. } = &self.means {
+            for range in pages {
+                let (at, count) = (range.start as usize * PAGE, (range.end - range.start) as usize);
+                // SAFETY: the mapping of `new`, and the caller's promise.
+                unsafe { discard_copies(self.base + at, count * PAGE) }?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Pages per word of [`Notes::pages`], and words per bit of [`Notes::chunks`]: a chunk is 512 pages.
+const WORD_PAGES: usize = 64;
+const CHUNK_WORDS: usize = 8;
+const CHUNK: usize = WORD_PAGES * CHUNK_WORDS * PAGE;
+
+/// What the fault handler noted.
+struct Notes {
+    base: usize,
+    len: usize,
+    /// A bit for each page that may be written.
+    pages: Box<[AtomicU64]>,
+    /// A bit for each chunk with a noted page.
+    chunks: Box<[AtomicU64]>,
+}
+
+fn zeroed(words: usize) -> Box<[AtomicU64]> {
+    // Zeroed by the kernel, page by page, on first use.
+    let words = vec![0u64; words].into_boxed_slice();
+    // SAFETY: `AtomicU64` has the size and alignment of `u64`, and any value is valid; the box is ours.
+    unsafe { Box::from_raw(Box::into_raw(words) as *mut [AtomicU64]) }
+}
+
+impl Notes {
+    fn new(base: usize, len: usize) -> Self {
+        let chunks = len.div_ceil(CHUNK);
+        Self { base, len, pages: zeroed(chunks * CHUNK_WORDS), chunks: zeroed(chunks.div_ceil(64)) }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.chunks.iter().all(|word| word.load(Ordering::Acquire) == 0)
+    }
+
+    /// Notes the pages of `[from, to)`, offsets of whole pages. Async-signal-safe.
+    fn note(&self, from: usize, to: usize) {
+        for page in from / PAGE..to / PAGE {
+            if let Some(word) = self.pages.get(page / WORD_PAGES) {
+                word.fetch_or(1 << (page % WORD_PAGES), Ordering::AcqRel);
+            }
+            let chunk = page / (WORD_PAGES * CHUNK_WORDS);
+            if let Some(word) = self.chunks.get(chunk / 64) {
+                word.fetch_or(1 << (chunk % 64), Ordering::AcqRel);
+            }
+        }
+    }
+
+    /// Takes what is noted, in order.
+    fn take(&self, pages: &mut Vec<Pages>) {
+        for (at, chunks) in self.chunks.iter().enumerate() {
+            let mut chunks = chunks.swap(0, Ordering::AcqRel);
+            while chunks != 0 {
+                let chunk = at * 64 + chunks.trailing_zeros() as usize;
+                chunks &= chunks - 1;
+                for index in chunk * CHUNK_WORDS..(chunk + 1) * CHUNK_WORDS {
+                    let Some(word) = self.pages.get(index) else { break };
+                    let mut bits = word.swap(0, Ordering::AcqRel);
+                    while bits != 0 {
+                        let page = (index * WORD_PAGES) as u64 + u64::from(bits.trailing_zeros());
+                        bits &= bits - 1;
+                        pages.push(page..page + 1);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Resolver of faults: notes the page, then lets it be written.
+///
+/// # Safety
+/// `context` is the [`Notes`] of a tracked range, and `address` lies in it.
+unsafe fn note_store(context: *const (), address: usize) -> bool {
+    // SAFETY: registered with a box that outlives the registration.
+    let notes = unsafe { &*context.cast::<Notes>() };
+    let offset = address.wrapping_sub(notes.base);
+    if offset >= notes.len {
+        return false;
+    }
+    let page = offset / PAGE * PAGE;
+    let chunk = offset / CHUNK * CHUNK;
+    for (from, to) in [(page, page + PAGE), (chunk, (chunk + CHUNK).min(notes.len)), (0, notes.len)] {
+        // Noted first: once it can be written, it is in the next answer.
+        notes.note(from, to);
+        // SAFETY: part of the tracked mapping; writing is given, not taken.
+        if unsafe { memory::protect(notes.base + from, to - from, Some(Access::ReadWrite)) }.is_ok() {
+            return true;
+        }
+    }
+    false
+}
+
+/// Brings page ranges into order, joined where they touch.
+pub(crate) fn normalise(pages: &mut Vec<Pages>) {
+    pages.sort_unstable_by_key(|range| range.start);
+    let mut joined: Vec<Pages> = Vec::with_capacity(pages.len());
+    for range in pages.drain(..) {
+        match joined.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => joined.push(range),
+        }
+    }
+    *pages = joined;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn page_ranges_are_joined_and_none_is_lost() {
+        let mut pages = vec![5..6, 1..2, 2..4, 3..5, 9..10, 6..7, 9..10];
+        normalise(&mut pages);
+        assert_eq!(pages, [1..7, 9..10]);
+        let mut none = Vec::new();
+        normalise(&mut none);
+        assert!(none.is_empty());
+    }
+
+    #[test]
+    fn notes_come_back_in_order_and_once() {
+        let notes = Notes::new(0, 3 * CHUNK + 5 * PAGE);
+        for page in [1540, 0, 63, 64, 511, 512] {
+            notes.note(page * PAGE, (page + 1) * PAGE);
+        }
+        let mut pages = Vec::new();
+        notes.take(&mut pages);
+        assert_eq!(pages, [0..1, 63..64, 64..65, 511..512, 512..513, 1540..1541]);
+        assert!(notes.is_empty());
+        notes.take(&mut pages);
+        assert_eq!(pages.len(), 6);
+    }
+
+    /// A private mapping of a file of 4 MiB, tracked.
+    fn tracked(mechanism: Mechanism, test: impl FnOnce(&mut Tracker, &dyn Fn(u64, u8))) {
+        use std::os::fd::AsFd;
+        let len = 2 * CHUNK;
+        let file = tempfile::tempfile().expect("a file");
+        file.set_len(len as u64).expect("a length");
+        let base = memory::reserve_anywhere(len, PAGE).expect("address space");
+        // SAFETY: inside our own reservation.
+        unsafe { memory::map_file(file.as_fd(), base, len, Access::ReadWrite, memory::Sharing::Private) }
+            .expect("map");
+        let write = |page: u64, value: u8| {
+            // SAFETY: inside the mapping.
+            unsafe {
+                core::ptr::with_exposed_provenance_mut::<u8>(base + page as usize * PAGE)
+                    .write_volatile(value);
+            }
+        };
+        // SAFETY: our own mapping, which outlives the tracker.
+        match unsafe { Tracker::new(mechanism, base, len) } {
+            Ok(mut tracker) => test(&mut tracker, &write),
+            Err(reason) => println!("skipped: {mechanism}: {reason}"),
+        }
+        // SAFETY: our own reservation.
+        unsafe { memory::release(base, len) }.expect("release");
+    }
+
+    #[test]
+    fn every_mechanism_finds_every_written_page() {
+        for mechanism in Mechanism::ALL {
+            tracked(mechanism, |tracker, write| {
+                let mut pages = Vec::new();
+                for round in 0..4u64 {
+                    let written: Vec<u64> = (0..20).map(|i| (i * i * 3 + round * 7) % 1024).collect();
+                    written.iter().for_each(|page| write(*page, round as u8 + 1));
+                    pages.clear();
+                    tracker.collect(&mut pages).expect("found");
+                    normalise(&mut pages);
+                    for page in &written {
+                        assert!(pages.iter().any(|range| range.contains(page)), "{mechanism}: {page}");
+                    }
+                    let count: u64 = pages.iter().map(|range| range.end - range.start).sum();
+                    if matches!(mechanism, Mechanism::WriteProtect | Mechanism::Mprotect) {
+                        assert_eq!(count, 20, "{mechanism}: pages that nobody wrote");
+                    }
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn more_scattered_pages_than_the_kernel_has_mappings_for_are_found_all_the_same() {
+        let notes = Notes::new(0x1000, 2 * CHUNK);
+        // Addresses that are not mapped: every attempt to let them be written is refused.
+        // SAFETY: the notes live; nothing is mapped there, so that nothing changes.
+        let resolved = unsafe { note_store((&raw const notes).cast(), 0x1000 + 5 * PAGE) };
+        assert!(!resolved);
+        let mut pages = Vec::new();
+        notes.take(&mut pages);
+        normalise(&mut pages);
+        assert_eq!(
+            pages,
+            std::slice::from_ref(&(0..1024)),
+            "what cannot be told page by page is told as a whole"
+        );
+    }
+}

@@ -1,0 +1,173 @@
+//! What can go wrong with objects, with the error number of the paper where it names one.
+
+use crate::dirty::Mechanism;
+use cenote_medium::MediumError;
+use cenote_store::StoreError;
+
+const ENOENT: i32 = 2;
+const EIO: i32 = 5;
+const EAGAIN: i32 = 11;
+const EACCES: i32 = 13;
+const EEXIST: i32 = 17;
+const EINVAL: i32 = 22;
+const EFBIG: i32 = 27;
+const ENOSPC: i32 = 28;
+const EROFS: i32 = 30;
+const EOPNOTSUPP: i32 = 95;
+
+/// Why an operation on an object failed. Unless it says otherwise it has not happened, and the object is as it was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ObjectError {
+    /// The store: a bad or taken name, no such object, no space in the window, read-only, poisoned.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The medium: a full disk, an I/O error.
+    #[error(transparent)]
+    Medium(#[from] MediumError),
+    /// Somebody has it attached in a way that excludes this one.
+    #[error(
+        "object \"{name}\" is attached for {what} by process {pid}: wait until it is detached, then try again"
+    )]
+    Busy {
+        /// The object.
+        name: String,
+        /// `reading` or `writing`.
+        what: &'static str,
+        /// The process that holds it.
+        pid: u32,
+    },
+    /// The object's permission bits do not allow it.
+    #[error(
+        "object \"{name}\" may not be attached for {what} by user {uid}: its mode is {mode:o}, its owner {owner}; let the owner change the mode"
+    )]
+    Denied {
+        /// The object.
+        name: String,
+        /// `reading` or `writing`.
+        what: &'static str,
+        /// The user who asked.
+        uid: u32,
+        /// The object's permission bits.
+        mode: u32,
+        /// The object's owner.
+        owner: u32,
+    },
+    /// The attachment is for reading.
+    #[error("object \"{name}\" is attached for reading: attach it with Permission::ReadWrite to change it")]
+    ReadOnly {
+        /// The object.
+        name: String,
+    },
+    /// A key was given.
+    #[error("a key was given for object \"{name}\", and this release has no protection at rest: use no key")]
+    KeyUnsupported {
+        /// The object.
+        name: String,
+    },
+    /// The mechanism that was asked for does not work here.
+    #[error(
+        "written pages of object \"{name}\" cannot be found by {mechanism}: {reason}; use another mechanism, or leave the choice open"
+    )]
+    Mechanism {
+        /// The object.
+        name: String,
+        /// The mechanism.
+        mechanism: Mechanism,
+        /// Why not.
+        reason: String,
+    },
+    /// Which pages were written could not be found out. The shadow keeps its stores.
+    #[error("written pages of object \"{name}\" were not found: {source}; psync again")]
+    Scan {
+        /// The object.
+        name: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// One psync is larger than the journal may become.
+    #[error(
+        "a psync of {needed} bytes is larger than half the journal may be ({limit} bytes): psync more often, or raise half_len_max"
+    )]
+    PsyncTooLarge {
+        /// Bytes of its record.
+        needed: u64,
+        /// Most bytes of a record.
+        limit: u64,
+    },
+    /// Objects of two stores, or one object twice, in one psync.
+    #[error("objects are psynced together only if they are different objects of one store")]
+    NotTogether,
+    /// Records of the journal are lost.
+    #[error(
+        "the journal is damaged: {detail}; restore the store from a copy, or accept primaries that may hold parts of a psync"
+    )]
+    JournalDamaged {
+        /// What is wrong, and with which records.
+        detail: String,
+    },
+    /// A committed record cannot be applied because the primary is damaged or missing.
+    #[error(
+        "a committed psync of object \"{name}\" cannot be completed: {detail}; bring the file back, or remove the object"
+    )]
+    PrimaryDamaged {
+        /// The object.
+        name: String,
+        /// What is wrong.
+        detail: String,
+    },
+    /// The psync is committed, and the primary could not be written. The store is poisoned; the next open completes the psync.
+    #[error(
+        "the psync is committed, but the primary of object \"{name}\" was not written: {source}; close the store and open it again"
+    )]
+    NotCopied {
+        /// The object.
+        name: String,
+        /// Why.
+        source: Box<MediumError>,
+    },
+    /// The options make no sense.
+    #[error("objects cannot be used so: {0}")]
+    Options(&'static str),
+}
+
+// An error is moved through every `?` on the way of what succeeds.
+const _: () = assert!(size_of::<ObjectError>() < 128);
+
+impl ObjectError {
+    /// The number that the paper's system calls would set `errno` to.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Busy { .. } => EAGAIN,
+            Self::Denied { .. } | Self::ReadOnly { .. } => EACCES,
+            Self::KeyUnsupported { .. } | Self::Mechanism { .. } => EOPNOTSUPP,
+            Self::NotTogether | Self::Options(_) => EINVAL,
+            Self::PsyncTooLarge { .. } => EFBIG,
+            Self::Scan { source, .. } => source.raw_os_error().unwrap_or(EIO),
+            Self::JournalDamaged { .. } | Self::PrimaryDamaged { .. } => EIO,
+            Self::Medium(error) => of_medium(error),
+            Self::NotCopied { source, .. } => of_medium(source),
+            Self::Store(error) => match error {
+                StoreError::WindowFull { .. } => ENOSPC,
+                StoreError::ObjectUnknown { .. } => ENOENT,
+                StoreError::ObjectExists { .. } => EEXIST,
+                StoreError::ObjectName { .. } | StoreError::ObjectLen { .. } => EINVAL,
+                StoreError::ReadOnly { .. } => EROFS,
+                StoreError::Medium(error) => of_medium(error),
+                _ => EIO,
+            },
+        }
+    }
+}
+
+fn of_medium(error: &MediumError) -> i32 {
+    if error.is_no_space() {
+        return ENOSPC;
+    }
+    error.io_error().and_then(std::io::Error::raw_os_error).unwrap_or(if error.is_not_found() {
+        ENOENT
+    } else {
+        EIO
+    })
+}

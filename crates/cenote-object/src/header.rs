@@ -1,0 +1,83 @@
+//! The object's header: who attached it for writing, and how that ended.
+//!
+//! It is written without a sync, because nothing depends on it: the store's lock decides who may attach, and the journal decides
+//! which data is true. After a loss of power it may be old, or torn, which its checksum tells.
+
+use cenote_layout::header::{read, seal};
+use cenote_layout::id::Uuid;
+use cenote_layout::object::{ObjectHeader, ObjectState};
+use cenote_medium::{FileHandle, Medium, MediumError};
+use cenote_sys::process;
+use zerocopy::IntoBytes;
+
+/// How whoever attached an object for writing before had left it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Found {
+    /// It was detached, or never attached.
+    Detached,
+    /// Process `pid` ended, or let go of the store, without detaching it, in this boot of the machine.
+    ProcessDied {
+        /// The process.
+        pid: u32,
+    },
+    /// The machine went down, or was booted again, while process `pid` had it attached.
+    PowerLost {
+        /// The process, of the earlier boot.
+        pid: u32,
+    },
+    /// The header is torn or damaged. The data is not in doubt.
+    Unknown,
+}
+
+impl core::fmt::Display for Found {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Detached => f.write_str("detached"),
+            Self::ProcessDied { pid } => write!(f, "process {pid} ended without detaching it"),
+            Self::PowerLost { pid } => write!(f, "the machine went down while process {pid} had it attached"),
+            Self::Unknown => f.write_str("its header is torn; its data is not in doubt"),
+        }
+    }
+}
+
+/// Reads how an object was left.
+pub(crate) fn found(
+    file: &FileHandle,
+    offset: u64,
+    object: Uuid,
+    medium: &dyn Medium,
+) -> Result<Found, MediumError> {
+    let mut bytes = [0; size_of::<ObjectHeader>()];
+    file.read_exact_at(offset, &mut bytes)?;
+    let Ok(header) = read::<ObjectHeader>(&bytes, false) else { return Ok(Found::Unknown) };
+    if header.object != object {
+        return Ok(Found::Unknown);
+    }
+    if header.state == ObjectState::Detached as u32 {
+        return Ok(Found::Detached);
+    }
+    let pid = u32::try_from(header.pid).unwrap_or(0);
+    Ok(if header.boot_id == medium.boot_id() { Found::ProcessDied { pid } } else { Found::PowerLost { pid } })
+}
+
+/// Writes that this process has the object attached for writing (`Write`), or that nobody has (`Detached`).
+pub(crate) fn write(
+    file: &FileHandle,
+    offset: u64,
+    object: Uuid,
+    state: ObjectState,
+    medium: &dyn Medium,
+) -> Result<(), MediumError> {
+    let mut header = ObjectHeader::detached(object);
+    if state != ObjectState::Detached {
+        let pid = process::pid();
+        header.state = state as u32;
+        header.boot_id = medium.boot_id();
+        header.pid = u64::from(pid);
+        header.start_ticks = process::start_ticks(pid).unwrap_or(0);
+        header.attached_at_s = medium.now_s();
+    }
+    seal(&mut header);
+    file.write_at(offset, header.as_bytes())
+}

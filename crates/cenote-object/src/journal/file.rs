@@ -1,0 +1,108 @@
+//! The journal's file: its two headers, and how a new file takes the place of none or of a smaller one.
+//!
+//! A new file is made under another name, with its space taken, and synced; **renaming it commits**. What a crash leaves of it
+//! before that is removed by the next one that makes it.
+
+use cenote_layout::PAGE_SIZE;
+use cenote_layout::header::{HeaderPrefix, read, seal};
+use cenote_layout::id::Uuid;
+use cenote_layout::object::{JOURNAL_HALVES_OFFSET, JournalHeader};
+use cenote_medium::{FileHandle, Medium, MediumError, MediumKind};
+use std::sync::Arc;
+use zerocopy::IntoBytes;
+
+/// The file.
+pub(crate) const JOURNAL: &str = "journal";
+/// The file while it is made.
+const NEW: &str = "journal.new";
+
+/// A header of a journal, to be sealed by [`write_header`].
+pub(crate) fn new_header(store: Uuid, half_len: u64) -> JournalHeader {
+    JournalHeader {
+        prefix: HeaderPrefix::new(*b"CENJOURN", size_of::<JournalHeader>() as u32),
+        store,
+        generation: 1,
+        epoch: 1,
+        half_len,
+        trimmed: 0,
+        chain: 0,
+        reserved: [0; 408],
+    }
+}
+
+/// Where half 0 or 1 begins, and where it ends.
+pub(crate) fn half(number: usize, half_len: u64) -> (u64, u64) {
+    let start = JOURNAL_HALVES_OFFSET.saturating_add(half_len.saturating_mul(number as u64));
+    (start, start.saturating_add(half_len))
+}
+
+/// Writes a header into the place of its generation and syncs it.
+pub(crate) fn write_header(file: &FileHandle, header: &mut JournalHeader) -> Result<(), MediumError> {
+    seal(header);
+    file.write_at(header.generation % 2 * PAGE_SIZE, header.as_bytes())?;
+    file.sync()
+}
+
+/// Reads the headers: the newest whole one, or what is wrong.
+pub(crate) fn read_header(
+    file: &FileHandle,
+    store: Uuid,
+    writing: bool,
+) -> Result<Result<JournalHeader, String>, MediumError> {
+    let mut newest: Option<JournalHeader> = None;
+    let mut problem = String::new();
+    for slot in 0..2 {
+        let mut bytes = [0; size_of::<JournalHeader>()];
+        let got = file.read_at(slot * PAGE_SIZE, &mut bytes)?;
+        match read::<JournalHeader>(&bytes[..got], writing) {
+            Ok(header) if newest.is_none_or(|n| n.generation < header.generation) => newest = Some(header),
+            Ok(_) => {}
+            Err(error) => problem = error.to_string(),
+        }
+    }
+    let Some(header) = newest else { return Ok(Err(format!("neither header is whole: {problem}"))) };
+    if header.store != store {
+        return Ok(Err(format!("it is the journal of store {}", header.store)));
+    }
+    let (_, end) = half(1, header.half_len);
+    let len = file.len_bytes()?;
+    if len < end {
+        return Ok(Err(format!("it was truncated: it has {len} of {end} bytes")));
+    }
+    Ok(Ok(header))
+}
+
+/// Makes a journal with this header and puts it in place of whatever is there.
+pub(crate) fn replace(
+    medium: &Arc<dyn Medium>,
+    header: &mut JournalHeader,
+) -> Result<FileHandle, MediumError> {
+    if medium.exists(NEW)? {
+        medium.remove(NEW)?;
+    }
+    let (_, end) = half(1, header.half_len);
+    medium.create(NEW, end)?;
+    let made = fill(medium, header, end).and_then(|()| medium.rename(NEW, JOURNAL));
+    if let Err(error) = made {
+        let _ = medium.remove(NEW);
+        return Err(error);
+    }
+    medium.sync_dir("")?;
+    FileHandle::open(medium, JOURNAL)
+}
+
+fn fill(medium: &Arc<dyn Medium>, header: &mut JournalHeader, end: u64) -> Result<(), MediumError> {
+    let file = FileHandle::open(medium, NEW)?;
+    if !matches!(medium.describe().kind, MediumKind::Simulated | MediumKind::Tmpfs) {
+        // Space that was written once is written again without a change of the file system's own data: a sync then
+        // is one flush of the device.
+        let zeros = vec![0; 1 << 20];
+        let mut at = 0;
+        while at < end {
+            let step = (end - at).min(zeros.len() as u64);
+            file.write_at(at, &zeros[..step as usize])?;
+            at += step;
+        }
+    }
+    write_header(&file, header)
+}

@@ -1,0 +1,422 @@
+//! The journal of an open store: records of psyncs, appended and made durable.
+//!
+//! States and argument: the crate's front page. What this module adds are threads.
+//!
+//! * *Appending* is under the lock, so that the records in the file are a prefix of those that were given out.
+//! * *Group commit.* Whoever needs a record durable and finds no sync running becomes the leader: it notes how far records are written,
+//!   syncs without the lock, and then everything up to there is durable. Others wait, and look again.
+//! * *A half is reused* when (a) the other is full, (b) all records are durable, (c) those of the half to be reused are
+//!   applied, (d) the primaries that they changed are synced, and (e) the header says that these records are trimmed: **its sync
+//!   commits the trim**. Without (e) a first record that is torn would leave a gap before those of the other half. Who comes first does
+//!   (d) and (e): the background thread as soon as a half is full, or the psync that needs it.
+//!
+//! Nothing waits for a thread that waits for it: a psync that has appended goes on to its end without needing space.
+
+mod file;
+mod record;
+mod scan;
+
+pub(crate) use file::JOURNAL;
+pub(crate) use record::Draft;
+pub(crate) use scan::{Scan, scan};
+
+use crate::error::ObjectError;
+use cenote_layout::PAGE_SIZE;
+use cenote_layout::id::Uuid;
+use cenote_layout::object::JournalHeader;
+use cenote_medium::planted::{Bug, planted};
+use cenote_medium::{FileHandle, MediumError};
+use cenote_store::Store;
+use file::{half, new_header, replace, write_header};
+use record::Place;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// A record that was appended, until it is applied.
+#[derive(Debug)]
+#[must_use = "the half that it lies in is reused only after `Journal::applied`"]
+pub(crate) struct Ticket {
+    pub(crate) seq: u64,
+    half: usize,
+}
+
+/// How an open journal works.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    pub(crate) half_len_max: u64,
+    /// Whether syncs do anything on this medium.
+    pub(crate) syncs: bool,
+    /// Whether a thread trims.
+    pub(crate) background: bool,
+}
+
+/// The journal of a store that is open for writing.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    store: Store,
+    settings: Settings,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    file: Arc<FileHandle>,
+    header: JournalHeader,
+    /// The half that is appended to, and where.
+    active: usize,
+    tail: u64,
+    halves: [Half; 2],
+    /// Last record written, its checksum, and the last one that is durable.
+    written: u64,
+    chain: u64,
+    durable: u64,
+    /// Somebody syncs the journal.
+    syncing: bool,
+    /// The background thread shall end.
+    stop: bool,
+    syncs: u64,
+}
+
+#[derive(Debug, Default)]
+struct Half {
+    /// Records that are not applied yet.
+    unapplied: u64,
+    /// Primaries that its records changed and that were not synced since.
+    touched: BTreeMap<Uuid, Arc<FileHandle>>,
+    /// Some of them are being synced.
+    trimming: bool,
+    /// Its last record, and that one's checksum.
+    last: u64,
+    chain: u64,
+}
+
+impl Half {
+    fn is_free(&self) -> bool {
+        self.unapplied == 0 && self.touched.is_empty() && !self.trimming
+    }
+}
+
+impl State {
+    /// The half to be trimmed first, if one has to be.
+    fn oldest_unsynced(&self) -> Option<usize> {
+        [1 - self.active, self.active].into_iter().find(|number| !self.halves[*number].is_free())
+    }
+
+    /// Whether nothing of a half has to be recovered, and the header says so.
+    fn is_reusable(&self, half: usize) -> bool {
+        self.halves[half].is_free() && self.halves[half].last <= self.header.trimmed
+    }
+}
+
+type Guard<'a> = MutexGuard<'a, State>;
+
+impl Journal {
+    /// Makes the journal of a store that has none.
+    pub(crate) fn create(store: &Store, half_len: u64, settings: Settings) -> Result<Self, ObjectError> {
+        let mut header = new_header(store.uuid(), half_len);
+        let file = replace(store.medium(), &mut header).map_err(|error| poison_if_sync(store, error))?;
+        Ok(Self::start(store, Arc::new(file), header, settings))
+    }
+
+    /// Goes on with a journal that [`scan`] has read, after its records are in the primaries: a new epoch begins. **The sync
+    /// of the header commits.**
+    pub(crate) fn resume(
+        store: &Store,
+        file: Arc<FileHandle>,
+        scan: &Scan,
+        settings: Settings,
+    ) -> Result<Self, ObjectError> {
+        let (trimmed, chain) = scan.last;
+        let epoch = scan.epoch + u64::from(!planted(Bug::JournalEpochIgnored));
+        let mut header =
+            JournalHeader { generation: scan.header.generation + 1, epoch, trimmed, chain, ..scan.header };
+        write_header(&file, &mut header).map_err(|error| poison_if_sync(store, error))?;
+        Ok(Self::start(store, file, header, settings))
+    }
+
+    fn start(store: &Store, file: Arc<FileHandle>, header: JournalHeader, settings: Settings) -> Self {
+        let (written, chain) = (header.trimmed, header.chain);
+        Self {
+            store: store.clone(),
+            settings,
+            state: Mutex::new(State {
+                file,
+                header,
+                active: 0,
+                tail: 0,
+                halves: Default::default(),
+                written,
+                chain,
+                durable: written,
+                syncing: false,
+                stop: false,
+                syncs: 0,
+            }),
+            changed: Condvar::new(),
+        }
+    }
+
+    fn lock(&self) -> Guard<'_> {
+        // A thread that panicked under the lock left counters that are at most too cautious.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, state: Guard<'a>) -> Guard<'a> {
+        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fails if nothing may be acknowledged any more.
+    fn usable(&self) -> Result<(), ObjectError> {
+        Ok(self.store.check_usable()?)
+    }
+
+    fn failed(&self, error: MediumError) -> ObjectError {
+        self.changed.notify_all();
+        poison_if_sync(&self.store, error)
+    }
+
+    /// Bytes of the file, records so far, and syncs of the journal so far.
+    pub(crate) fn figures(&self) -> (u64, u64, u64) {
+        let state = self.lock();
+        (half(1, state.header.half_len).1, state.written, state.syncs)
+    }
+
+    /// Appends a record; it is not durable yet. If this fails there is no such record, now or after a crash.
+    pub(crate) fn append(&self, draft: &Draft<'_>) -> Result<Ticket, ObjectError> {
+        let mut state = self.make_room(draft.total_len())?;
+        let place = Place {
+            seq: state.written + 1,
+            epoch: state.header.epoch,
+            chain: state.chain,
+            durable: state.durable,
+            trimmed: state.header.trimmed,
+            store: self.store.uuid(),
+        };
+        let at = half(state.active, state.header.half_len).0 + state.tail;
+        let sum = match draft.write(&state.file, at, &place) {
+            Ok(sum) => sum,
+            Err(error) => {
+                // All of it may have arrived. Without its head it is no record.
+                let taken_back =
+                    state.file.write_at(at, &[0; PAGE_SIZE as usize]).and_then(|()| state.file.sync());
+                if let Err(worse) = taken_back {
+                    self.store.poison(&format!("a failed psync could not be taken back: {worse}"));
+                }
+                return Err(self.failed(error));
+            }
+        };
+        state.tail += draft.total_len();
+        (state.written, state.chain) = (place.seq, sum);
+        let active = state.active;
+        state.halves[active].unapplied += 1;
+        (state.halves[active].last, state.halves[active].chain) = (place.seq, sum);
+        Ok(Ticket { seq: place.seq, half: active })
+    }
+
+    /// The state, with room for `len` bytes in the active half.
+    fn make_room(&self, len: u64) -> Result<Guard<'_>, ObjectError> {
+        let mut state = self.lock();
+        loop {
+            self.usable()?;
+            if state.tail + len <= state.header.half_len {
+                return Ok(state);
+            }
+            if state.durable < state.written {
+                state = self.sync_or_wait(state)?;
+                continue;
+            }
+            let grows = len > state.header.half_len;
+            let other = 1 - state.active;
+            if state.halves[other].unapplied > 0 || (grows && state.halves[state.active].unapplied > 0) {
+                state = self.wait(state);
+            } else if !planted(Bug::JournalReusedEarly) && !state.is_reusable(other) {
+                state = self.trim_or_wait(state, other)?;
+            } else if grows {
+                let active = state.active;
+                if !state.is_reusable(active) {
+                    state = self.trim_or_wait(state, active)?;
+                } else {
+                    self.grow(&mut state, len)?;
+                }
+            } else {
+                state.active = other;
+                state.tail = 0;
+                // The half that is full now can be trimmed.
+                self.changed.notify_all();
+            }
+        }
+    }
+
+    /// Replaces the file by a larger one. No primary needs anything that is in it.
+    fn grow(&self, state: &mut State, len: u64) -> Result<(), ObjectError> {
+        let limit = self.settings.half_len_max;
+        if len > limit {
+            return Err(ObjectError::PsyncTooLarge { needed: len, limit });
+        }
+        let half_len =
+            len.max(state.header.half_len.saturating_mul(2)).next_multiple_of(PAGE_SIZE).min(limit);
+        let mut header = JournalHeader {
+            generation: state.header.generation + 1,
+            half_len,
+            trimmed: state.written,
+            chain: state.chain,
+            ..state.header
+        };
+        let file = replace(self.store.medium(), &mut header).map_err(|error| self.failed(error))?;
+        state.file = Arc::new(file);
+        state.header = header;
+        (state.active, state.tail) = (0, 0);
+        Ok(())
+    }
+
+    /// Waits until a record is durable: **this commits**.
+    pub(crate) fn make_durable(&self, ticket: &Ticket) -> Result<(), ObjectError> {
+        if planted(Bug::PsyncNotSynced) || planted(Bug::PsyncCommitBeforeData) {
+            return Ok(());
+        }
+        let mut state = self.lock();
+        while state.durable < ticket.seq {
+            self.usable()?;
+            state = self.sync_or_wait(state)?;
+        }
+        Ok(())
+    }
+
+    /// Syncs the journal, or waits for whoever does.
+    fn sync_or_wait<'a>(&'a self, mut state: Guard<'a>) -> Result<Guard<'a>, ObjectError> {
+        if state.syncing {
+            return Ok(self.wait(state));
+        }
+        state.syncing = true;
+        let (upto, file) = (state.written, Arc::clone(&state.file));
+        drop(state);
+        let synced = if self.settings.syncs { file.sync() } else { Ok(()) };
+        let mut state = self.lock();
+        state.syncing = false;
+        state.syncs += 1;
+        if let Err(error) = synced {
+            return Err(self.failed(error));
+        }
+        state.durable = state.durable.max(upto);
+        self.changed.notify_all();
+        Ok(state)
+    }
+
+    /// Syncs the primaries that a half's records changed, or waits for whoever does. All of them are applied.
+    fn trim_or_wait<'a>(&'a self, mut state: Guard<'a>, number: usize) -> Result<Guard<'a>, ObjectError> {
+        if state.halves[number].trimming {
+            return Ok(self.wait(state));
+        }
+        // What is applied while they are synced is noted anew.
+        let touched = core::mem::take(&mut state.halves[number].touched);
+        state.halves[number].trimming = true;
+        drop(state);
+        let synced =
+            if self.settings.syncs { touched.values().try_for_each(|file| file.sync()) } else { Ok(()) };
+        let mut state = self.lock();
+        state.halves[number].trimming = false;
+        if let Err(error) = synced {
+            return Err(self.failed(error));
+        }
+        let (this, other) = (&state.halves[number], &state.halves[1 - number]);
+        let nothing_earlier = other.is_free() || other.last > this.last;
+        if this.is_free() && nothing_earlier && state.header.trimmed < this.last {
+            let (trimmed, chain) = (this.last, this.chain);
+            self.trim(&mut state, trimmed, chain)?;
+        }
+        self.changed.notify_all();
+        Ok(state)
+    }
+
+    /// Notes that nothing up to record `trimmed` has to be recovered: **the sync of the header commits**.
+    fn trim(&self, state: &mut State, trimmed: u64, chain: u64) -> Result<(), ObjectError> {
+        let generation = state.header.generation + 1;
+        let mut header = JournalHeader { generation, trimmed, chain, ..state.header };
+        write_header(&state.file, &mut header).map_err(|error| self.failed(error))?;
+        state.header = header;
+        Ok(())
+    }
+
+    /// The record is in these primaries.
+    pub(crate) fn applied(&self, ticket: Ticket, primaries: impl Iterator<Item = (Uuid, Arc<FileHandle>)>) {
+        let mut state = self.lock();
+        let half = &mut state.halves[ticket.half];
+        half.unapplied = half.unapplied.saturating_sub(1);
+        half.touched.extend(primaries);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// An object is gone: nothing of it needs to be synced.
+    pub(crate) fn forget(&self, object: Uuid) {
+        let mut state = self.lock();
+        state.halves.iter_mut().for_each(|half| drop(half.touched.remove(&object)));
+    }
+
+    /// What the background thread does: trims the half that is full, until it is told to stop.
+    pub(crate) fn trim_in_background(&self) {
+        let mut state = self.lock();
+        while !state.stop {
+            let full = 1 - state.active;
+            let half = &state.halves[full];
+            let due = half.unapplied == 0 && !half.trimming && !state.is_reusable(full);
+            if due && self.usable().is_ok() {
+                match self.trim_or_wait(state, full) {
+                    Ok(guard) => state = guard,
+                    // The store is poisoned; whoever psyncs next is told.
+                    Err(_) => return,
+                }
+            } else {
+                state = self.wait(state);
+            }
+        }
+    }
+
+    /// Tells the background thread to end.
+    pub(crate) fn stop(&self) {
+        self.lock().stop = true;
+        self.changed.notify_all();
+    }
+
+    /// Syncs all primaries and notes in the header that nothing has to be recovered: **the sync of the header commits**. Does
+    /// nothing while somebody psyncs.
+    pub(crate) fn checkpoint(&self) -> Result<(), ObjectError> {
+        let mut state = self.lock();
+        loop {
+            self.usable()?;
+            if state.durable < state.written {
+                state = self.sync_or_wait(state)?;
+            } else if state.halves.iter().any(|half| half.unapplied > 0) {
+                return Ok(()); // somebody psyncs, or failed to apply what is committed: nothing is lost
+            } else if let Some(number) = state.oldest_unsynced() {
+                state = self.trim_or_wait(state, number)?;
+            } else {
+                break;
+            }
+        }
+        let (trimmed, chain) = (state.written, state.chain);
+        if state.header.trimmed < trimmed { self.trim(&mut state, trimmed, chain) } else { Ok(()) }
+    }
+
+    /// Whether a thread of its own shall call [`Journal::trim_in_background`].
+    pub(crate) fn wants_thread(&self) -> bool {
+        self.settings.background
+    }
+}
+
+/// Turns a medium's error into the objects'; a failed sync poisons.
+pub(crate) fn poison_if_sync(store: &Store, error: MediumError) -> ObjectError {
+    use cenote_medium::Operation;
+    let is_sync = match &error {
+        MediumError::Io { op, .. } | MediumError::NoSpace { op, .. } | MediumError::Denied { op, .. } => {
+            matches!(op, Operation::Sync | Operation::SyncDirectory)
+        }
+        MediumError::SyncFailedBefore { .. } => true,
+        _ => false,
+    };
+    if is_sync {
+        store.poison(&error.to_string());
+    }
+    error.into()
+}

@@ -1,0 +1,102 @@
+//! Persistent memory objects: raw memory with `attach`, `psync`, `detach` (PMO-1 to PMO-6; the paper's section IV).
+//!
+//! An object is one contiguous puddle without a heap, at an address of the store's window that nothing else has. Whoever
+//! attaches it for writing gets a *shadow*: a private view of the object's file, the *primary*. Stores go into the shadow
+//! and nowhere else. [`Attached::psync`] makes all stores since the last one durable together; after a crash the primary is
+//! what the last psync left. **What was not psynced when the object was detached, dropped, or lost in a crash, is gone.**
+//!
+//! ```text
+//! Objects::pcreate, attach, pdestroy          objects.rs
+//! Attached: psync, psync_all, detach          attached.rs
+//!   which pages were written                  dirty.rs     four mechanisms, chosen at run time
+//!   which lines of them differ                diff.rs
+//!   one record, one sync                      journal/     append, group commit, halves, growth, recovery
+//! ```
+//!
+//! # The states, and what commits
+//!
+//! The paper's states (Figure 5), with what makes a file system do what its kernel did in memory: the paper's durable shadow is
+//! here a record in a *journal*, which all objects of a store share.
+//!
+//! | state | what is on the medium | the truth | recovery |
+//! | --- | --- | --- | --- |
+//! | D | the object's header says so, or nothing newer | primary | nothing |
+//! | R | nothing: readers write to no file | primary | nothing |
+//! | W | the object's header says who, and under which boot | primary | the shadow died with its process; the header is written anew |
+//! | P | the end of the journal holds a part of a record | primary | that record is not applied, its space is used again |
+//! | C | the journal holds a whole record; of the primary any part may be changed | record over primary | the record is applied again, all of it |
+//!
+//! One psync, step by step:
+//!
+//! 1. W. The pages that were written are found, copied, and compared with the primary by lines of 64 bytes.
+//! 2. W to P. A record is appended to the journal: its header with a list of runs of lines, their contents, and a commit
+//!    record at its end.
+//! 3. P to C. The journal is synced: **this sync commits**. One sync serves every psync whose record was written before it began.
+//! 4. C. The runs are written to the primary, without a sync. Then psync returns.
+//! 5. C to W. Some time later, off the caller's path, the primary is synced; only then may the record's space be used
+//!    again.
+//!
+//! Why that is enough:
+//!
+//! * *Before 3 has completed* the primary is untouched, so it is what the previous psync left (itself perhaps in state C). A part
+//!   of the record may be on the medium in any order and torn anywhere. It passes for a record only if header, tables, data and
+//!   commit record are all there, by their checksums; then the psync that was in flight happened, which is allowed.
+//! * *After 3* the record is whole on the medium until its space is reused. Recovery writes all of it over the primary. It holds
+//!   absolute contents, so it does not matter which part of 4 had happened, nor how often recovery is interrupted.
+//! * *Between the two* nobody knows, and nothing was acknowledged.
+//! * *Order.* A psync of an object follows the previous one of that object after its step 4, and records are replayed in
+//!   the order of their numbers, from one whose contents are certainly in the primaries. Two records of one object are never applied
+//!   the other way round.
+//! * *Reuse.* The journal has two halves. A half is written anew only after every record in it was applied, every primary
+//!   that they changed was synced (5), the journal's header says so, and every record in the other half is durable. So at any time the records since
+//!   the last reuse are there without a gap, and recovery can tell a record that was never acknowledged (nothing after it relies on
+//!   it) from one that was and is damaged: every record says up to which number records were durable when it was written. What
+//!   is damaged is reported and not guessed.
+//! * *Sessions.* A record that recovery dropped may lie whole behind a torn one. Records carry the number of their session and the
+//!   checksum of the record before them, so it never follows a record of a later session.
+//! * *A write that fails* before 3 (a full disk, an I/O error): the head of the record is overwritten with zeros and the psync
+//!   fails; the object is as it was, the shadow keeps its stores, and the next psync has them all. If not even that can be
+//!   written, the store is poisoned. *A sync that fails* (3 or 5), or a primary that cannot be written (4), poisons the store: nothing
+//!   is acknowledged any more, and the next open recovers.
+//!
+//! **Recovery** (`Objects::open`): (1) the journal is read, believing nothing; (2) every committed record that may be missing in a
+//! primary is written there, and the primaries are synced; (3) the journal's header says, under a new epoch, that all of it is there:
+//! **the sync of that header commits the recovery**. Until then it starts again at 1 and does the same. A store that is open read-only
+//! gets the records laid over private pages, and no file is written.
+//!
+//! **Growth.** A psync that is larger than a half waits until the journal holds nothing that a primary needs; a larger file is made,
+//! synced and **renamed over the journal, which commits**. If there is no space for it the psync fails and nothing has changed.
+//!
+//! On tmpfs there is nothing to sync: the same states, the same files, and no sync is executed. On DAX the journal and the
+//! primaries are written by the file system's calls, whose sync is a flush and a fence of what they wrote.
+//!
+//! # Who may attach
+//!
+//! One writer or many readers. An embedded store is open for writing in one process, or for reading in many; its lock decides, and a
+//! process that dies loses it. Inside a process the rule holds for each object. What is refused is [`ObjectError::Busy`] (`EAGAIN`),
+//! with the holder's process; a missing permission is `EACCES`, a full disk or window `ENOSPC`. The object's header keeps boot
+//! id and process of its writer, so that the next one is told how that one ended: [`Attached::found`].
+//!
+//! # Writers during psync
+//!
+//! `psync` takes `&mut`, so that safe code stores nothing meanwhile. Whoever stores through raw pointers promises the same:
+//! no store into the object while one of its psyncs runs.
+
+mod attached;
+mod diff;
+mod dirty;
+mod error;
+mod header;
+mod journal;
+mod objects;
+mod options;
+
+pub use attached::{Attached, Psync, psync_all};
+pub use dirty::Mechanism;
+pub use error::ObjectError;
+pub use header::Found;
+pub use objects::{Info, Objects, Recovery};
+pub use options::{Key, ObjectsOptions, Permission, Trim};
+
+pub use cenote_layout::object::ObjectState;
+pub use cenote_store::{ObjectInfo, Store};

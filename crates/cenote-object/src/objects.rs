@@ -1,0 +1,556 @@
+//! The objects of a store: creating, finding and removing them, who has them attached, and recovery.
+//!
+//! Invariant: in a process, one [`Shared`] answers for all objects of an open store, so that there is one journal and one table of
+//! attachments, however often [`Objects::open`] is called.
+
+use crate::attached::Attached;
+use crate::dirty::Mechanism;
+use crate::error::ObjectError;
+use crate::header::{self, Found};
+use crate::journal::{JOURNAL, Journal, Scan, Settings, poison_if_sync, scan};
+use crate::options::{Key, ObjectsOptions, Permission, Trim};
+use cenote_layout::PAGE_SIZE;
+use cenote_layout::id::Uuid;
+use cenote_layout::object::ObjectState;
+use cenote_medium::planted::{Bug, planted};
+use cenote_medium::{FileHandle, MediumError, MediumKind};
+use cenote_store::{ObjectInfo, Store, StoreError};
+use cenote_sys::process;
+use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::thread::JoinHandle;
+
+/// The objects of an open store. Cloning is cheap. The store stays open while one of these or an [`Attached`] lives.
+#[derive(Clone)]
+pub struct Objects(Arc<Shared>);
+
+impl fmt::Debug for Objects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Objects of {:?}", self.0.store)
+    }
+}
+
+/// What recovery did when the objects were opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// Committed records that were written to the primaries again (or, in a read-only store, laid over them).
+    pub records: u64,
+    /// Objects that were not in state D, R or W when their session ended: name, and `Psync` or `Copy`.
+    pub objects: Vec<(String, ObjectState)>,
+}
+
+/// What is known about one object.
+#[derive(Clone, Debug)]
+pub struct Info {
+    /// Name, length, address, permissions.
+    pub object: ObjectInfo,
+    /// Its state: of this session if it is attached here, else as the last session left it.
+    pub state: ObjectState,
+    /// How its last writer left it; of an object that is attached here, how it was found.
+    pub found: Found,
+}
+
+/// Who has one object attached in this process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Use {
+    readers: u32,
+    state: ObjectState,
+    found: Found,
+}
+
+/// What is laid over a primary in a read-only store: offset in the data, and bytes.
+pub(crate) type Patches = Vec<(u64, Vec<u8>)>;
+
+/// What all handles share.
+pub(crate) struct Shared {
+    pub(crate) store: Store,
+    pub(crate) options: ObjectsOptions,
+    pub(crate) kind: MediumKind,
+    journal: OnceLock<Arc<Journal>>,
+    creating: Mutex<()>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    uses: Mutex<BTreeMap<Uuid, Use>>,
+    overlay: BTreeMap<Uuid, Patches>,
+    recovery: Recovery,
+    /// Nothing is written any more: the store is abandoned.
+    silent: AtomicBool,
+}
+
+static REGISTRY: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Objects {
+    /// The objects of a store. The first call recovers them: see the crate's front page. Later calls return the same, and their
+    /// options do not count.
+    ///
+    /// # Errors
+    /// The journal is damaged, or a committed psync cannot be completed: nothing was changed, or recovery was interrupted, which the
+    /// next call repeats. The medium.
+    pub fn open(store: &Store, options: &ObjectsOptions) -> Result<Self, ObjectError> {
+        options.check().map_err(ObjectError::Options)?;
+        store.check_usable()?;
+        let mut registry = locked(&REGISTRY);
+        registry.retain(|shared| shared.strong_count() > 0);
+        let mut open = registry.iter().filter_map(Weak::upgrade);
+        if let Some(shared) = open.find(|shared| shared.store.is_same(store)) {
+            return Ok(Self(shared));
+        }
+        let shared = Arc::new(Shared::recover(store, options)?);
+        registry.push(Arc::downgrade(&shared));
+        Ok(Self(shared))
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.0.store
+    }
+
+    /// What recovery found and did.
+    #[must_use]
+    pub fn recovery(&self) -> &Recovery {
+        &self.0.recovery
+    }
+
+    /// Creates an object of `size` bytes of zeros at an address of its own (PMO-6), with permission bits `mode` as of a file
+    /// (`0o600`: the owner reads and writes). The bits bind the superuser too. Durable on return.
+    ///
+    /// # Errors
+    /// `ENOSPC`: the window or the disk is full. `EEXIST`: the name is taken. `EINVAL`: a name or size that no object can have. A key
+    /// is refused. Nothing has changed then.
+    pub fn pcreate(
+        &self,
+        name: &str,
+        size: u64,
+        key: Option<Key<'_>>,
+        mode: u32,
+    ) -> Result<ObjectInfo, ObjectError> {
+        refuse_key(name, key)?;
+        if !self.0.store.is_writable() {
+            return Err(StoreError::ReadOnly { what: "create an object" }.into());
+        }
+        if self.0.store.object(name).is_ok() {
+            return Err(StoreError::ObjectExists { name: name.into() }.into());
+        }
+        // Before the object, so that an object is never without a journal.
+        self.0.journal_or_new()?;
+        Ok(self.0.store.create_object(name, size, mode)?)
+    }
+
+    /// Removes an object and its data, durably. Pointers into it dangle; its address may be given to another.
+    ///
+    /// # Errors
+    /// `EAGAIN`: somebody has it attached. `EACCES`: its mode does not let this user write. `ENOENT`.
+    pub fn pdestroy(&self, name: &str, key: Option<Key<'_>>) -> Result<(), ObjectError> {
+        refuse_key(name, key)?;
+        let shared = &*self.0;
+        let info = shared.store.object(name)?;
+        may(&info, Permission::ReadWrite)?;
+        // Held throughout, so that nobody attaches it meanwhile.
+        let uses = locked(&shared.uses);
+        if let Some(used) = uses.get(&info.id()) {
+            return Err(busy(name, used));
+        }
+        shared.store.remove_object(name)?;
+        if let Some(journal) = shared.journal.get() {
+            journal.forget(info.id());
+        }
+        Ok(())
+    }
+
+    /// Makes an object accessible at its address, until the guard is detached or dropped.
+    ///
+    /// # Errors
+    /// `EAGAIN` with the holder's process: for writing, somebody has it attached; for reading, somebody writes. `EACCES`: its mode
+    /// does not allow it. `ENOENT`. A damaged or missing file. A mechanism that was asked for and does not work.
+    pub fn attach(
+        &self,
+        name: &str,
+        permission: Permission,
+        key: Option<Key<'_>>,
+    ) -> Result<Attached, ObjectError> {
+        self.attach_with(name, permission, key, self.0.options.mechanism)
+    }
+
+    /// The same with another mechanism than the options say; `None`: the best that works here.
+    ///
+    /// # Errors
+    /// As [`Objects::attach`].
+    pub fn attach_with(
+        &self,
+        name: &str,
+        permission: Permission,
+        key: Option<Key<'_>>,
+        mechanism: Option<Mechanism>,
+    ) -> Result<Attached, ObjectError> {
+        refuse_key(name, key)?;
+        let shared = &self.0;
+        shared.store.check_usable()?;
+        let info = shared.store.object(name)?;
+        if permission == Permission::ReadWrite && !shared.store.is_writable() {
+            return Err(StoreError::ReadOnly { what: "attach an object for writing" }.into());
+        }
+        may(&info, permission)?;
+        match permission {
+            Permission::Read => Attached::reader(shared, info),
+            Permission::ReadWrite => Attached::writer(shared, info, mechanism),
+        }
+    }
+
+    /// Changes an object's permission bits, durably.
+    ///
+    /// # Errors
+    /// `EACCES`: only the owner and the superuser may. `ENOENT`. The medium.
+    pub fn set_mode(&self, name: &str, mode: u32) -> Result<(), ObjectError> {
+        let info = self.0.store.object(name)?;
+        let uid = process::uid();
+        if uid != info.record.uid && uid != 0 {
+            return Err(denied(&info, "a change of its mode"));
+        }
+        Ok(self.0.store.set_object_permissions(name, mode)?)
+    }
+
+    /// All objects, by name.
+    ///
+    /// # Errors
+    /// A header cannot be read.
+    pub fn list(&self) -> Result<Vec<Info>, ObjectError> {
+        self.0.store.objects().into_iter().map(|object| self.0.info(object)).collect()
+    }
+
+    /// What is known about one object.
+    ///
+    /// # Errors
+    /// `ENOENT`; its header cannot be read.
+    pub fn info(&self, name: &str) -> Result<Info, ObjectError> {
+        self.0.info(self.0.store.object(name)?)
+    }
+
+    /// Makes all primaries durable, so that the next open has nothing to recover. Dropping the last handle does this too.
+    ///
+    /// # Errors
+    /// The medium; nothing is lost by that.
+    pub fn checkpoint(&self) -> Result<(), ObjectError> {
+        match self.0.journal.get() {
+            Some(journal) if self.0.store.is_writable() => journal.checkpoint(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Bytes of the journal, psyncs since the store was formatted or its journal was lost, and syncs of the journal in this session.
+    #[must_use]
+    pub fn journal_figures(&self) -> Option<(u64, u64, u64)> {
+        self.0.journal.get().map(|journal| journal.figures())
+    }
+
+    /// Lets go as a crash of this process would: from now on nothing is written. For crash tests, together with
+    /// [`Store::abandon`].
+    pub fn abandon(&self) {
+        self.0.silent.store(true, Ordering::Release);
+    }
+}
+
+fn refuse_key(name: &str, key: Option<Key<'_>>) -> Result<(), ObjectError> {
+    match key {
+        None => Ok(()),
+        Some(_) => Err(ObjectError::KeyUnsupported { name: name.into() }),
+    }
+}
+
+fn verb(permission: Permission) -> &'static str {
+    match permission {
+        Permission::Read => "reading",
+        Permission::ReadWrite => "writing",
+    }
+}
+
+fn busy(name: &str, used: &Use) -> ObjectError {
+    let what = if used.readers > 0 { "reading" } else { "writing" };
+    ObjectError::Busy { name: name.into(), what, pid: process::pid() }
+}
+
+fn denied(info: &ObjectInfo, what: &'static str) -> ObjectError {
+    ObjectError::Denied {
+        name: info.record.name.clone(),
+        what,
+        uid: process::uid(),
+        mode: info.record.permissions,
+        owner: info.record.uid,
+    }
+}
+
+/// Whether the permission bits allow it.
+fn may(info: &ObjectInfo, permission: Permission) -> Result<(), ObjectError> {
+    let record = &info.record;
+    let shift = if process::uid() == record.uid {
+        6
+    } else if process::gid() == record.gid {
+        3
+    } else {
+        0
+    };
+    let wanted = match permission {
+        Permission::Read => 0o4,
+        Permission::ReadWrite => 0o6,
+    };
+    if record.permissions >> shift & wanted == wanted {
+        return Ok(());
+    }
+    Err(denied(info, verb(permission)))
+}
+
+impl Shared {
+    /// Reads the journal, and brings the primaries up to it.
+    fn recover(store: &Store, options: &ObjectsOptions) -> Result<Self, ObjectError> {
+        let kind = store.medium().describe().kind;
+        let mut shared = Self {
+            store: store.clone(),
+            options: options.clone(),
+            kind,
+            journal: OnceLock::new(),
+            creating: Mutex::default(),
+            thread: Mutex::default(),
+            uses: Mutex::default(),
+            overlay: BTreeMap::new(),
+            recovery: Recovery::default(),
+            silent: AtomicBool::new(false),
+        };
+        let found = if store.medium().exists(JOURNAL)? {
+            let file = FileHandle::open(store.medium(), JOURNAL)?;
+            match scan(&file, store.uuid(), store.is_writable())? {
+                Ok(Scan { damage: Some(detail), .. }) | Err(detail) => Err(detail),
+                Ok(scan) => Ok(Some((file, scan))),
+            }
+        } else if store.objects().is_empty() {
+            Ok(None)
+        } else {
+            Err("the file \"journal\" is missing".into())
+        };
+        match found {
+            Ok(None) => {}
+            Ok(Some((file, scan))) => shared.replay(Arc::new(file), &scan)?,
+            Err(detail) if !options.accept_damaged_journal => {
+                return Err(ObjectError::JournalDamaged { detail });
+            }
+            Err(_) if store.is_writable() => {
+                shared.journal_or_new()?;
+            }
+            Err(_) => {}
+        }
+        Ok(shared)
+    }
+
+    /// Completes every committed psync. The last step is [`Journal::resume`], which commits.
+    fn replay(&mut self, file: Arc<FileHandle>, scan: &Scan) -> Result<(), ObjectError> {
+        let objects: BTreeMap<Uuid, ObjectInfo> =
+            self.store.objects().into_iter().map(|info| (info.id(), info)).collect();
+        let name_of = |id: &Uuid| objects.get(id).map(|info| info.record.name.clone());
+        let mut primaries: BTreeMap<Uuid, FileHandle> = BTreeMap::new();
+        let mut states: BTreeMap<String, ObjectState> = BTreeMap::new();
+        for record in &scan.records {
+            let data = record.read_data(&file)?;
+            record.for_each_run(&data, |id, offset, bytes| -> Result<(), ObjectError> {
+                // An object that was removed since.
+                let Some(info) = objects.get(&id) else { return Ok(()) };
+                let end = info.record.data_len.next_multiple_of(PAGE_SIZE);
+                if offset.checked_add(bytes.len() as u64).is_none_or(|last| last > end) {
+                    let (seq, name) = (record.header.seq, &info.record.name);
+                    let detail = format!("record {seq} writes beyond the end of object \"{name}\"");
+                    return Err(ObjectError::JournalDamaged { detail });
+                }
+                if !self.store.is_writable() {
+                    self.overlay.entry(id).or_default().push((offset, bytes.to_vec()));
+                    return Ok(());
+                }
+                let primary = match primaries.entry(id) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(new) => {
+                        self.store.verify_object(info).map_err(|error| match error {
+                            StoreError::ObjectDamaged { name, detail } => {
+                                ObjectError::PrimaryDamaged { name, detail }
+                            }
+                            error => error.into(),
+                        })?;
+                        new.insert(FileHandle::open(self.store.medium(), &info.file())?)
+                    }
+                };
+                primary.write_at(info.data_offset() + offset, bytes)?;
+                Ok(())
+            })?;
+            states.extend(record.objects.iter().filter_map(name_of).map(|name| (name, ObjectState::Copy)));
+        }
+        for name in scan.torn.iter().filter_map(name_of) {
+            states.entry(name).or_insert(ObjectState::Psync);
+        }
+        self.recovery =
+            Recovery { records: scan.records.len() as u64, objects: states.into_iter().collect() };
+        if !self.store.is_writable() {
+            return Ok(());
+        }
+        if !planted(Bug::JournalReplayNotSynced) {
+            for primary in primaries.values() {
+                primary.sync().map_err(|error| poison_if_sync(&self.store, error))?;
+            }
+        }
+        let journal = Journal::resume(&self.store, file, scan, self.settings())?;
+        self.adopt(journal);
+        Ok(())
+    }
+
+    fn settings(&self) -> Settings {
+        Settings {
+            half_len_max: self.options.half_len_max,
+            // Memory has nothing to be flushed to.
+            syncs: self.kind != MediumKind::Tmpfs,
+            background: self.options.trim == Trim::Background,
+        }
+    }
+
+    fn adopt(&self, journal: Journal) -> &Arc<Journal> {
+        let journal = self.journal.get_or_init(|| Arc::new(journal));
+        let mut thread = locked(&self.thread);
+        if journal.wants_thread() && thread.is_none() {
+            let trimmed = Arc::clone(journal);
+            let named = std::thread::Builder::new().name("cenote-trim".into());
+            // Without the thread, psyncs trim by themselves.
+            *thread = named.spawn(move || trimmed.trim_in_background()).ok();
+        }
+        journal
+    }
+
+    /// The journal, which is made if there is none.
+    fn journal_or_new(&self) -> Result<&Arc<Journal>, ObjectError> {
+        let _creating = locked(&self.creating);
+        if let Some(journal) = self.journal.get() {
+            return Ok(journal);
+        }
+        let journal = Journal::create(&self.store, self.options.half_len, self.settings())?;
+        Ok(self.adopt(journal))
+    }
+
+    /// The journal of a store with objects that is open for writing.
+    pub(crate) fn journal(&self) -> Result<&Arc<Journal>, ObjectError> {
+        match self.journal.get() {
+            Some(journal) => Ok(journal),
+            None => self.journal_or_new(),
+        }
+    }
+
+    pub(crate) fn is_silent(&self) -> bool {
+        self.silent.load(Ordering::Acquire)
+    }
+
+    /// What is to be laid over the primary of an object.
+    pub(crate) fn patches(&self, object: Uuid) -> Option<&Patches> {
+        self.overlay.get(&object)
+    }
+
+    /// Notes a reader, unless there is a writer. All readers share one mapping, which the first of them makes by `map`.
+    pub(crate) fn enter_reader(
+        &self,
+        info: &ObjectInfo,
+        map: impl FnOnce() -> Result<(), ObjectError>,
+    ) -> Result<(), ObjectError> {
+        let mut uses = locked(&self.uses);
+        match uses.get_mut(&info.id()) {
+            Some(used) if used.readers > 0 => used.readers += 1,
+            Some(used) => return Err(busy(&info.record.name, used)),
+            None => {
+                map()?;
+                let used = Use { readers: 1, state: ObjectState::Read, found: Found::Detached };
+                uses.insert(info.id(), used);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a reader back; the last one unmaps. If that fails the object stays taken, as its addresses do.
+    pub(crate) fn leave_reader(
+        &self,
+        object: Uuid,
+        unmap: impl FnOnce() -> Result<(), MediumError>,
+    ) -> Result<(), MediumError> {
+        let mut uses = locked(&self.uses);
+        let Some(used) = uses.get_mut(&object) else { return Ok(()) };
+        if used.readers > 1 {
+            used.readers -= 1;
+            return Ok(());
+        }
+        unmap()?;
+        uses.remove(&object);
+        Ok(())
+    }
+
+    /// Notes a writer, unless there is anybody.
+    pub(crate) fn enter_writer(&self, info: &ObjectInfo) -> Result<(), ObjectError> {
+        let mut uses = locked(&self.uses);
+        if let Some(used) = uses.get(&info.id()) {
+            return Err(busy(&info.record.name, used));
+        }
+        let used = Use { readers: 0, state: ObjectState::Write, found: Found::Detached };
+        uses.insert(info.id(), used);
+        Ok(())
+    }
+
+    /// Takes the writer back.
+    pub(crate) fn leave_writer(&self, object: Uuid) {
+        locked(&self.uses).remove(&object);
+    }
+
+    /// Notes the state of an object that is attached for writing.
+    pub(crate) fn set_state(&self, object: Uuid, state: ObjectState) {
+        if let Some(used) = locked(&self.uses).get_mut(&object) {
+            used.state = state;
+        }
+    }
+
+    pub(crate) fn set_found(&self, object: Uuid, found: Found) {
+        if let Some(used) = locked(&self.uses).get_mut(&object) {
+            used.found = found;
+        }
+    }
+
+    fn info(&self, object: ObjectInfo) -> Result<Info, ObjectError> {
+        let used = locked(&self.uses).get(&object.id()).copied();
+        if let Some(Use { state, found, .. }) = used.filter(|used| used.state != ObjectState::Read) {
+            return Ok(Info { object, state, found });
+        }
+        let file = FileHandle::open(self.store.medium(), &object.file())?;
+        let found = header::found(&file, object.header_offset(), object.id(), &**self.store.medium())?;
+        // In a read-only store nothing was changed by recovery: what it found still holds.
+        let recovered = self.recovery.objects.iter().find(|(name, _)| *name == object.record.name);
+        let state = match (used, found, recovered) {
+            (Some(used), _, _) => used.state,
+            (None, _, Some((_, state))) if !self.store.is_writable() => *state,
+            (None, Found::Detached, _) => ObjectState::Detached,
+            (None, _, _) => ObjectState::Write,
+        };
+        Ok(Info { object, state, found })
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let thread = locked(&self.thread).take();
+        if self.store.is_forked() {
+            // The thread is the parent's.
+            core::mem::forget(thread);
+            return;
+        }
+        let Some(journal) = self.journal.get() else { return };
+        journal.stop();
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+        if !self.is_silent() {
+            // Nobody is left to tell; the next open recovers.
+            let _ = journal.checkpoint();
+        }
+    }
+}

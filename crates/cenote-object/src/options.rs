@@ -1,0 +1,75 @@
+//! What the caller decides.
+
+use crate::dirty::Mechanism;
+use cenote_layout::PAGE_SIZE;
+
+/// What somebody wants to do with an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Permission {
+    /// Read: many at a time. `psync` is ignored, as in the paper.
+    Read,
+    /// Read and write: one at a time.
+    ReadWrite,
+}
+
+/// A caller's key. Protection at rest is not in this release: an object is created without a key, and no key opens it. The
+/// parameter is there so that programs need not change.
+#[derive(Clone, Copy)]
+pub struct Key<'a>(pub &'a [u8; 32]);
+
+impl core::fmt::Debug for Key<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Key(..)")
+    }
+}
+
+/// When primaries are synced, so that the journal's space can be used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Trim {
+    /// By a thread of its own, as soon as a half of the journal is full.
+    #[default]
+    Background,
+    /// By the psync that needs the space. For tests: what is done depends on the calls alone.
+    Inline,
+}
+
+/// How a store's objects are used. The default is right for programs.
+#[derive(Clone, Debug)]
+pub struct ObjectsOptions {
+    /// How written pages are found; `None`: the best that works here. A mechanism that does not work is refused at attach.
+    pub mechanism: Option<Mechanism>,
+    /// Bytes of each half of a new journal, a multiple of 4096. It grows when a psync needs more.
+    pub half_len: u64,
+    /// Most bytes of each half of the journal: a psync that needs more fails.
+    pub half_len_max: u64,
+    /// When primaries are synced.
+    pub trim: Trim,
+    /// Use the primaries as they are although records are lost in a damaged journal. They may hold parts of a psync.
+    pub accept_damaged_journal: bool,
+}
+
+impl Default for ObjectsOptions {
+    fn default() -> Self {
+        Self {
+            mechanism: None,
+            half_len: 4 << 20,
+            half_len_max: 64 << 30,
+            trim: Trim::default(),
+            accept_damaged_journal: false,
+        }
+    }
+}
+
+impl ObjectsOptions {
+    /// What is wrong with them, if anything is.
+    pub(crate) fn check(&self) -> Result<(), &'static str> {
+        if self.half_len < PAGE_SIZE
+            || !self.half_len.is_multiple_of(PAGE_SIZE)
+            || self.half_len > self.half_len_max
+            || self.half_len_max > 1 << 40
+        {
+            return Err("half_len is not a multiple of 4096 up to half_len_max, which is at most 1 TiB");
+        }
+        Ok(())
+    }
+}
