@@ -1,7 +1,8 @@
 //! What histories change: the persistent types, and the oracle's model of them.
 //!
-//! Invariant: every value that a history writes says which operation wrote it, so that a mixture of two transactions never equals a
-//! state that was committed.
+//! Invariant: a value that a history writes differs from what is committed there, from what stood there before, and (for blocks) from all others that are
+//! attached, so that a mixture of two transactions never equals a state that was committed. Values are *colours*, few of them and used again, so that
+//! histories that lead to the same state write the same bytes.
 
 use cenote::{Persist, Pool, Ptr, Reader};
 
@@ -52,6 +53,39 @@ pub struct Node {
 pub struct Big {
     /// First, middle and last word are written.
     pub words: [u64; BIG_WORDS],
+}
+
+/// Colours of a word: after at most two steps, for each of two transactions, none has come back.
+pub const COLOURS: u64 = 5;
+
+/// The value that stands for a colour; 0 is what is there at first.
+#[must_use]
+pub fn value_of(colour: u64) -> u64 {
+    colour * 0x1000
+}
+
+/// The colour that a word gets which has the colour `working` now and `committed` before the transaction: one step on from the committed one, or two.
+#[must_use]
+pub fn next_colour(committed: u64, working: u64) -> u64 {
+    let step = if working == (committed + 1) % COLOURS { 2 } else { 1 };
+    (committed + step) % COLOURS
+}
+
+/// The colour of a fresh block: another one than that of what stood there before, and than all in `used`.
+#[must_use]
+pub fn block_colour(before: u64, used: &[u64]) -> u64 {
+    let after = |colour: u64| colour % 7 + 1;
+    let mut colour = after(before);
+    while used.contains(&colour) {
+        colour = after(colour);
+    }
+    colour
+}
+
+/// The two words that "set" writes in one colour: different, unless they are as at first.
+#[must_use]
+pub fn words_of(colour: u64) -> [u64; 2] {
+    [value_of(colour), value_of(colour) + u64::from(colour != 0)]
 }
 
 /// Words of [`Root::words`] that one operation writes.

@@ -1,146 +1,42 @@
-//! Runs histories and looks at the crashes of them, with several threads.
+//! Runs histories and looks at the crashes of them.
 //!
 //! Every history is a node of the tree of histories: of each only the crash points of its *last* operation are looked at, because those of the
-//! others belong to its prefixes, which are histories too. An image is checked once for each set of states that are allowed to be in it.
+//! others belong to its prefixes, which are histories too. What leads there is run without a history; what it left undecided was noted when the
+//! prefix itself was looked at, and the run must come to the same bytes.
+//!
+//! # What is merged
+//!
+//! Every history is run, whatever state it comes to: what a process keeps in its own memory (caches of the allocator, what a transaction has logged) is nothing that
+//! this crate could compare. Merged are *crash states*: what a crash leaves is bytes, recovery is a function of them, and two images with the same canonical form
+//! ([`crate::canon`]) to which the same is allowed need one recovery. Each is recovered once. Of the others, those that differ in bytes from the one that was
+//! recovered, one in [`Plan::merged_every`] is recovered all the same, and must be found to hold the same data in the same places.
+//! What a new puddle holds and all else are merged apart ([`crate::canon`], 8).
+//!
+//! # Crashes of recoveries
+//!
+//! Of every *shape* of what replay finds (kind of the crash, stages of logs, which kinds of entries there are and which is last, whether a seal fits: see
+//! [`crate::canon::Canonical::shape`]), and of everything that the open looks at before (superblock, catalog, log spaces, names), one
+//! recovery is recorded, and crashed at each of its events as histories are. What such a crash leaves is checked unless it is known: its canonical form, or else
+//! both halves of it, namely what the open looks at together with that shape, and what replay and tracing look at. The halves are independent: the open
+//! reads neither logs nor heaps, and replay and tracing learn from it only which logs and pools there are, and what kind of crash it was.
 
+use crate::canon::{Context, canonical};
 use crate::data::Model;
 use crate::history::{History, Op};
-use crate::rig::{Rig, Strategy, base_image, window_base};
-use crate::units::{Reach, images};
+pub use crate::plan::{Plan, Recoveries, Tally, Violation, When};
+use crate::rig::{Rig, base_image, window_base};
+use crate::units::{Grain, Images, Reach};
 use crate::verify::{open, verify};
+use crate::visits::Visits;
 use cenote_medium::Durability;
 use cenote_medium::planted::{Bug, plant};
-use cenote_medium::sim::{CrashKind, CrashState, Fault, Image, SimMedium};
-use std::collections::HashSet;
-use std::fmt;
+use cenote_medium::sim::{CrashKind, CrashState, Image, SimMedium, Snapshot};
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
-
-/// What is looked at, and how closely.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// Durability level of the medium.
-    pub level: Durability,
-    /// How histories write.
-    pub strategy: Strategy,
-    /// The histories.
-    pub histories: Vec<History>,
-    /// How far states of histories are enumerated, by the number of their operations: the first whose number is not smaller counts.
-    pub reach: Vec<(usize, Reach)>,
-    /// Crashes of the recovery are looked at too: of all images of histories of so many operations ...
-    pub recovery_depth: usize,
-    /// ... and of one image in so many of the others; 0: of none.
-    pub recovery_every: u64,
-    /// One image in so many is also written to, closed and opened again.
-    pub thorough_every: u64,
-    /// On one image in so many another session runs a short history, which is crashed everywhere too; 0: on none.
-    pub again_every: u64,
-    /// A bug that is planted, and where.
-    pub bug: (Bug, When),
-    /// A fault of the medium, from the first operation of a history on.
-    pub fault: Option<Fault>,
-    /// Look at the crash points of all operations, not only of the last: for single histories.
-    pub all_operations: bool,
-    /// Threads.
-    pub threads: usize,
-}
-
-/// In which part of a history a bug is planted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
-    /// While the history runs; recovery is sound.
-    Running,
-    /// While an image is recovered.
-    Recovering,
-    /// All the time.
-    Both,
-}
-
-/// What a run has visited.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Tally {
-    /// Histories.
-    pub histories: u64,
-    /// Moments at which a crash was made.
-    pub points: u64,
-    /// Of them, those of which all combinations of units were visited.
-    pub exhausted: u64,
-    /// Images that were recovered and checked.
-    pub images: u64,
-    /// Images that had been checked before.
-    pub duplicates: u64,
-    /// Units, or groups, of the largest state.
-    pub units_max: usize,
-    /// Recoveries whose own crash points were looked at.
-    pub recoveries: u64,
-    /// Images of crashes of recoveries, checked.
-    pub recovery_images: u64,
-    /// Images on which another session went on and was crashed.
-    pub sessions: u64,
-    /// Images of crashes of those, checked.
-    pub session_images: u64,
-    /// Calls that a planted fault hit.
-    pub fault_hits: u64,
-    /// Time it took.
-    pub took: Duration,
-}
-
-impl Tally {
-    /// Adds what another thread or run has visited.
-    pub fn add(&mut self, other: &Self) {
-        self.histories += other.histories;
-        self.points += other.points;
-        self.exhausted += other.exhausted;
-        self.images += other.images;
-        self.duplicates += other.duplicates;
-        self.units_max = self.units_max.max(other.units_max);
-        self.recoveries += other.recoveries;
-        self.recovery_images += other.recovery_images;
-        self.sessions += other.sessions;
-        self.session_images += other.session_images;
-        self.fault_hits += other.fault_hits;
-        self.took += other.took;
-    }
-}
-
-impl fmt::Display for Tally {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} histories, {} crash points ({} exhausted, others sampled; up to {} units), {} images checked, {} seen before, \
-             {} recoveries crashed with {} images, {} times another session crashed with {} images, {:.1?}",
-            self.histories,
-            self.points,
-            self.exhausted,
-            self.units_max,
-            self.images,
-            self.duplicates,
-            self.recoveries,
-            self.recovery_images,
-            self.sessions,
-            self.session_images,
-            self.took
-        )
-    }
-}
-
-/// A crash after which something does not hold.
-#[derive(Clone, Debug)]
-pub struct Violation {
-    /// The history.
-    pub history: History,
-    /// What happened, and in which image.
-    pub what: String,
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "history {}: {}", self.history, self.what)
-    }
-}
+use std::time::Instant;
 
 /// Runs a plan; stops at the first violation.
 pub fn run(plan: &Plan) -> (Tally, Option<Violation>) {
@@ -148,11 +44,11 @@ pub fn run(plan: &Plan) -> (Tally, Option<Violation>) {
     let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
     let total = Mutex::new((Tally::default(), None));
     std::thread::scope(|scope| {
-        for worker in 0..plan.threads {
+        for _ in 0..plan.threads {
             let (next, stop, total) = (&next, &stop, &total);
             scope.spawn(move || {
-                let mut work = Worker { plan, tally: Tally::default(), seen: HashSet::new(), stop };
-                let violation = work.run(window(worker), next);
+                let mut work = Worker { plan, tally: Tally::default(), known: Known::default(), stop };
+                let violation = work.run(window(), next);
                 if violation.is_some() {
                     stop.store(true, Ordering::Relaxed);
                 }
@@ -168,16 +64,39 @@ pub fn run(plan: &Plan) -> (Tally, Option<Violation>) {
 }
 
 /// A window that no other worker of the process has, also of plans that run side by side.
-fn window(worker: usize) -> u64 {
+fn window() -> u64 {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
-    let _ = worker;
     window_base(NEXT.fetch_add(1, Ordering::Relaxed) % 4096)
+}
+
+/// What a worker has checked.
+#[derive(Default)]
+struct Known {
+    /// Canonical form and requirement; what was found, and the bytes of the image.
+    whole: HashMap<(u64, u64), (u64, u64)>,
+    /// What replay and tracing look at, and requirement.
+    data: HashSet<(u64, u64)>,
+    /// All but what new puddles hold, and requirement.
+    rest: HashSet<(u64, u64, u64)>,
+    /// What new puddles hold, what the open looks at, and the shape of what replay is to do.
+    new: HashSet<(u64, u64, u64)>,
+    /// What the open looks at, and the shape of what replay is to do.
+    open: HashSet<(u64, u64)>,
+    /// Shapes of recoveries that were crashed, and what the open looked at in them.
+    shapes: HashSet<u64>,
+    stores: HashSet<u64>,
+}
+
+/// A history, and what was undecided after it.
+struct Prefix {
+    ops: Vec<Op>,
+    after: Snapshot,
 }
 
 struct Worker<'a> {
     plan: &'a Plan,
     tally: Tally,
-    seen: HashSet<(u64, u64)>,
+    known: Known,
     stop: &'a AtomicBool,
 }
 
@@ -203,11 +122,13 @@ impl Worker<'_> {
             Ok(base) => base,
             Err(what) => return Some(Violation { history: History(Vec::new()), what }),
         };
+        let mut prefixes = Vec::new();
         self.recovering();
         while !self.stop.load(Ordering::Relaxed) {
-            let Some(history) = self.plan.histories.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some(history) = self.plan.histories.get(number) else { break };
             // A bug may well make an assertion fail: that counts.
-            let result = catch_unwind(AssertUnwindSafe(|| self.history(&base, history)));
+            let result = catch_unwind(AssertUnwindSafe(|| self.history(&base, number, &mut prefixes)));
             let what = match result {
                 Ok(Ok(())) => continue,
                 Ok(Err(what)) => what,
@@ -225,31 +146,52 @@ impl Worker<'_> {
         plant(if when == When::Running { Bug::None } else { bug });
     }
 
-    fn history(&mut self, base: &Image, history: &History) -> Result<(), String> {
+    fn history(&mut self, base: &Image, number: usize, prefixes: &mut Vec<Prefix>) -> Result<(), String> {
+        let history = &self.plan.histories[number];
         self.tally.histories += 1;
         plant(Bug::None);
-        let played = self.play(base, history, self.plan.all_operations);
+        let played = if self.plan.all_operations {
+            self.play(base, history)
+        } else {
+            let goes_on = self.plan.histories.get(number + 1).is_some_and(|h| h.0.starts_with(&history.0));
+            self.play_last(base, history, goes_on, prefixes)
+        };
         self.recovering();
         let (sim, oracle) = played?;
         let again = History::parse(["sCs", "pXsC", "sCpC", "sXs"][history.0.len() % 4]);
         let length = history.0.len();
         let reach = self.plan.reach.iter().find(|(up_to, _)| *up_to >= length).or(self.plan.reach.last());
         let reach = reach.ok_or("a plan without reach")?.1;
-        let every = if length <= self.plan.recovery_depth { 1 } else { self.plan.recovery_every };
         self.tally.fault_hits += sim.fault_hits();
-        for event in 1..=sim.trace_len() {
-            let state = sim.state_after(event);
-            if state.note() > length as u64 {
-                break; // the rig is being taken down
-            }
+        let mut states = Visits::new(sim.walk(), reach, self.plan.level == Durability::Power, length as u64);
+        while let Some((state, images)) = states.next() {
             let allowed = oracle.allowed(state.note() as usize);
-            self.state(&state, &allowed, reach, every, &again)?;
+            self.state(&state, &images, &allowed, &again)?;
         }
         Ok(())
     }
 
-    /// Runs a history; the events that are to be looked at are what the medium remembers.
-    fn play(&self, base: &Image, history: &History, whole: bool) -> Result<(Arc<SimMedium>, Oracle), String> {
+    /// Runs one operation, with the bug that is planted while histories run.
+    fn step(&self, rig: &mut Rig, oracle: &mut Oracle, number: usize, op: Op) -> Result<(), String> {
+        let (bug, when) = self.plan.bug;
+        let bug = if when == When::Recovering { Bug::None } else { bug };
+        let expected = if op == Op::Commit { rig.working().clone() } else { rig.committed().clone() };
+        rig.step(op, bug).map_err(|e| format!("operation {number}: {e}"))?;
+        oracle.committed.push(expected);
+        Ok(())
+    }
+
+    /// Compares what the running program sees with what it should.
+    fn running(rig: &Rig) -> Result<(), String> {
+        let found = rig.observe().map_err(|e| format!("while running: {e}"))?;
+        if found == *rig.working() {
+            return Ok(());
+        }
+        Err(format!("while running: the data are {found:x?}, not {:x?}", rig.working()))
+    }
+
+    /// Runs a history; the medium remembers all of its events.
+    fn play(&self, base: &Image, history: &History) -> Result<(Arc<SimMedium>, Oracle), String> {
         let mut rig = Rig::start(base, self.plan.strategy)?;
         let mut oracle = Oracle { committed: vec![rig.committed().clone()] };
         rig.sim.note(0);
@@ -257,129 +199,247 @@ impl Worker<'_> {
         if let Some(fault) = &self.plan.fault {
             rig.sim.inject(fault.clone());
         }
-        let (bug, when) = self.plan.bug;
-        let bug = if when == When::Recovering { Bug::None } else { bug };
-        let last = history.0.len() - 1;
         for (number, &op) in history.0.iter().enumerate() {
-            if number == last && !whole {
-                rig.sim.forget_trace();
-            }
-            let expected = if op == Op::Commit { rig.working().clone() } else { rig.committed().clone() };
-            rig.step(op, bug).map_err(|e| format!("operation {number}: {e}"))?;
-            oracle.committed.push(expected);
+            self.step(&mut rig, &mut oracle, number, op)?;
             rig.sim.note(number as u64 + 1);
         }
         rig.sim.clear_faults();
-        let found = rig.observe().map_err(|e| format!("while running: {e}"))?;
-        if found != *rig.working() {
-            return Err(format!("while running: the data are {found:x?}, not {:x?}", rig.working()));
-        }
+        Self::running(&rig)?;
         rig.sim.note(u64::MAX);
         Ok((rig.crash(), oracle))
     }
 
+    /// Runs a history; the medium remembers the events of its last operation, which begin with what its prefix left undecided. `goes_on`: what it leaves
+    /// undecided itself is added to `prefixes`.
+    fn play_last(
+        &self,
+        base: &Image,
+        history: &History,
+        goes_on: bool,
+        prefixes: &mut Vec<Prefix>,
+    ) -> Result<(Arc<SimMedium>, Oracle), String> {
+        let last = history.0.len() - 1;
+        let before = &history.0[..last];
+        while prefixes.last().is_some_and(|p| !before.starts_with(&p.ops)) {
+            prefixes.pop();
+        }
+        // A history of a sample has no neighbour that went before.
+        let done = prefixes.last().map_or(0, |p| p.ops.len() + 1);
+        for length in done..=last {
+            let (rig, _) = self.play_to(base, &before[..length], prefixes.last())?;
+            prefixes.push(Prefix { ops: before[..length].to_vec(), after: rig.sim.snapshot() });
+            rig.crash();
+        }
+        let (mut rig, mut oracle) = self.play_to(base, before, prefixes.last())?;
+        self.step(&mut rig, &mut oracle, last, history.0[last])?;
+        rig.sim.note(last as u64 + 1);
+        if goes_on {
+            prefixes.push(Prefix { ops: history.0.clone(), after: rig.sim.snapshot() });
+        }
+        Self::running(&rig)?;
+        rig.sim.note(u64::MAX);
+        Ok((rig.crash(), oracle))
+    }
+
+    /// Runs `ops`, of which the medium remembers those that come after `known`; where there is nothing known, all from the open on.
+    fn play_to(&self, base: &Image, ops: &[Op], known: Option<&Prefix>) -> Result<(Rig, Oracle), String> {
+        let mut rig = match known {
+            Some(_) => Rig::start_paused(base, self.plan.strategy)?,
+            None => Rig::start(base, self.plan.strategy)?,
+        };
+        let mut oracle = Oracle { committed: vec![rig.committed().clone()] };
+        for number in 0..=ops.len() {
+            if known.is_some_and(|known| known.ops.len() == number)
+                && !rig.sim.resume(known.map(|known| &known.after))
+            {
+                return Err("the same operations came to other bytes: this rig is not deterministic".into());
+            }
+            if known.is_none_or(|known| known.ops.len() <= number) {
+                rig.sim.note(number as u64);
+            }
+            if let Some(&op) = ops.get(number) {
+                self.step(&mut rig, &mut oracle, number, op)?;
+            }
+        }
+        rig.sim.forget_trace();
+        Ok((rig, oracle))
+    }
+
+    /// Looks at the crash of the process at one moment, and at the losses of power that `images` names.
     fn state(
         &mut self,
         state: &CrashState,
+        images: &Images,
         allowed: &[&Model],
-        reach: Reach,
-        every: u64,
         again: &History,
     ) -> Result<(), String> {
-        let mut requirement = DefaultHasher::new();
-        allowed.hash(&mut requirement);
-        let requirement = requirement.finish();
-        let mut result = Ok(());
-        let power = self.plan.level == Durability::Power;
-        let mut tally = self.tally;
-        let seen = images(state, reach, power, &mut |image| {
-            let hash = image.hash();
-            if !self.seen.insert((hash, requirement)) {
-                tally.duplicates += 1;
-                return true;
-            }
-            tally.images += 1;
-            let thorough = self.plan.thorough_every != 0 && hash.is_multiple_of(self.plan.thorough_every);
-            let crash_recovery = every != 0 && hash.is_multiple_of(every);
-            let checked = guarded(|| verify(&image, allowed, thorough)).and_then(|()| {
-                if crash_recovery { self.recovery(&image, allowed, &mut tally) } else { Ok(()) }
+        let requirement = requirement(allowed);
+        let context = &images.context;
+        let mut result = self.image(state.image_process(), state, context, allowed, requirement, again);
+        self.tally.points += 1;
+        self.tally.units_max = self.tally.units_max.max(images.units);
+        let small = self.plan.level == Durability::Process || images.units <= 12;
+        self.tally.small += u64::from(small);
+        self.tally.exhausted += u64::from(images.exhausted);
+        self.tally.small_sampled += u64::from(small && !images.exhausted);
+        if result.is_ok() {
+            images.visit(state, &mut |image| {
+                result = self.image(image, state, context, allowed, requirement, again);
+                result.is_ok()
             });
-            let goes_on = self.plan.again_every != 0 && hash.is_multiple_of(self.plan.again_every);
-            let checked = checked.and_then(|()| {
-                if !goes_on {
-                    return Ok(());
-                }
-                let checked = guarded(|| self.session(&image, again, &mut tally));
-                checked.map_err(|what| format!("next session, history {again}: {what}"))
-            });
-            result = checked.map_err(|what| format!("{what}\n{}", name_image(state, &image)));
-            result.is_ok()
-        });
-        tally.points += 1;
-        tally.exhausted += u64::from(seen.exhausted);
-        tally.units_max = tally.units_max.max(seen.units);
-        self.tally = tally;
+        }
         result
+    }
+
+    /// Looks at one image.
+    fn image(
+        &mut self,
+        image: Image,
+        state: &CrashState,
+        context: &Context,
+        allowed: &[&Model],
+        requirement: u64,
+        again: &History,
+    ) -> Result<(), String> {
+        self.tally.visited += 1;
+        let image = image.at_event(0);
+        let form = canonical(&image, context);
+        let bytes = image.hash();
+        let named = |what: String| format!("{what}\n{}", name_image(state, &image));
+        if let Some(&(found, first)) = self.known.whole.get(&(form.whole, requirement)) {
+            self.tally.duplicates += 1;
+            let every = self.plan.merged_every;
+            if every == 0 || bytes == first || !bytes.is_multiple_of(every) {
+                return Ok(());
+            }
+            self.tally.compared += 1;
+            let again = guarded(|| verify(&image, allowed, false)).map_err(named)?;
+            if again != found {
+                return Err(named(
+                    "recovered to other data or other blocks than an image that was taken for its equal"
+                        .into(),
+                ));
+            }
+            return Ok(());
+        }
+        if !context.new.is_empty() {
+            let rest = !self.known.rest.insert((form.data, form.store, requirement));
+            let new = !self.known.new.insert((form.new, form.store, form.shape));
+            if rest && new {
+                self.tally.halves += 1;
+                return Ok(());
+            }
+        }
+        self.tally.images += 1;
+        let thorough = self.plan.thorough_every != 0 && bytes.is_multiple_of(self.plan.thorough_every);
+        let found = guarded(|| verify(&image, allowed, thorough)).map_err(named)?;
+        self.known.whole.insert((form.whole, requirement), (found, bytes));
+        self.known.data.insert((form.data, requirement));
+        self.known.open.insert((form.store, form.shape));
+        let crash = match self.plan.recoveries {
+            Recoveries::None => false,
+            Recoveries::Shapes => {
+                let shape = self.known.shapes.insert(form.shape);
+                self.known.stores.insert(form.store) || shape
+            }
+            Recoveries::All => true,
+        };
+        if crash {
+            self.recovery(&image, allowed, requirement).map_err(named)?;
+        }
+        if self.plan.again_every != 0 && bytes.is_multiple_of(self.plan.again_every) {
+            let mut tally = self.tally;
+            let checked = guarded(|| self.session(&image, again, &mut tally));
+            self.tally = tally;
+            checked.map_err(|what| named(format!("next session, history {again}: {what}")))?;
+        }
+        Ok(())
     }
 
     /// Goes on with what an image was recovered to, and crashes that.
     fn session(&self, image: &Image, history: &History, tally: &mut Tally) -> Result<(), String> {
         tally.sessions += 1;
-        let (sim, oracle) = self.play(image, history, true)?;
-        let reach = Reach { grain: crate::units::Grain::Grouped, exhaustive: 5, samples: 4 };
+        let (sim, oracle) = self.play(image, history)?;
+        let reach = Reach { grain: Grain::Classes, exhaustive: 5, samples: 4 };
         let mut seen = HashSet::new();
-        for event in 1..=sim.trace_len() {
-            let state = sim.state_after(event);
-            if state.note() > history.0.len() as u64 {
-                break;
-            }
+        let power = self.plan.level == Durability::Power;
+        let mut states = Visits::new(sim.walk(), reach, power, history.0.len() as u64);
+        while let Some((state, images)) = states.next() {
             let allowed = oracle.allowed(state.note() as usize);
             let mut result = Ok(());
-            images(&state, reach, self.plan.level == Durability::Power, &mut |again| {
+            let mut check = |again: Image| {
                 if seen.insert((again.hash(), state.note())) {
                     tally.session_images += 1;
-                    result = guarded(|| verify(&again, &allowed, false))
+                    result = guarded(|| verify(&again, &allowed, false).map(|_| ()))
                         .map_err(|what| format!("{what}\n{}", name_image(&state, &again)));
                 }
                 result.is_ok()
-            });
+            };
+            if check(state.image_process()) {
+                images.visit(&state, &mut check);
+            }
             result?;
         }
         Ok(())
     }
 
     /// Crashes the recovery of an image at each of its events; whatever that leaves must be recovered to the same.
-    fn recovery(&self, image: &Image, allowed: &[&Model], tally: &mut Tally) -> Result<(), String> {
+    fn recovery(&mut self, image: &Image, allowed: &[&Model], requirement: u64) -> Result<(), String> {
         let sim = SimMedium::from_image(image);
-        let opened = open(&sim)?;
-        let (store, a, b) = opened;
+        let (store, a, b) = open(&sim)?;
+        sim.note(1);
         drop((a, b));
-        let events = sim.trace_len();
         store.abandon();
-        tally.recoveries += 1;
-        let reach = Reach { grain: crate::units::Grain::Grouped, exhaustive: 5, samples: 4 };
-        let mut seen = HashSet::new();
-        for event in 1..=events {
-            let state = sim.state_after(event);
+        self.tally.recoveries += 1;
+        let reach = Reach { grain: Grain::Classes, exhaustive: 12, samples: 4 };
+        let context = Context::default();
+        let mut states = Visits::new(sim.walk(), reach, self.plan.level == Durability::Power, 0);
+        while let Some((state, images)) = states.next() {
+            self.tally.recovery_points += 1;
+            self.tally.recovery_exhausted += u64::from(images.exhausted);
             let mut result = Ok(());
-            images(&state, reach, self.plan.level == Durability::Power, &mut |again| {
-                if !seen.insert(again.hash()) {
+            let mut check = |again: Image| {
+                let again = again.at_event(0);
+                self.tally.recovery_visited += 1;
+                let form = canonical(&again, &context);
+                let known = &mut self.known;
+                let whole = known.whole.contains_key(&(form.whole, requirement));
+                // Both are asked, and noted.
+                let data = !known.data.insert((form.data, requirement));
+                let open = !known.open.insert((form.store, form.shape));
+                if whole || (data && open) {
                     return true;
                 }
-                tally.recovery_images += 1;
-                let checked = guarded(|| verify(&again, allowed, false));
-                result = checked
-                    .map_err(|what| format!("crash of the recovery: {what}\n{}", name_image(&state, &again)));
+                self.tally.recovery_images += 1;
+                match guarded(|| verify(&again, allowed, false)) {
+                    Ok(found) => {
+                        known.whole.insert((form.whole, requirement), (found, again.hash()));
+                    }
+                    Err(what) => {
+                        let name = name_image(&state, &again);
+                        result = Err(format!("crash of the recovery: {what}\n{name}"));
+                    }
+                }
                 result.is_ok()
-            });
+            };
+            if check(state.image_process()) {
+                images.visit(&state, &mut check);
+            }
             result?;
         }
         Ok(())
     }
 }
 
+/// A number for what is allowed.
+fn requirement(allowed: &[&Model]) -> u64 {
+    let mut requirement = DefaultHasher::new();
+    allowed.hash(&mut requirement);
+    requirement.finish()
+}
+
 /// A panic is a finding as any other.
-pub(crate) fn guarded(f: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+pub(crate) fn guarded<T>(f: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(f)) {
         Ok(result) => result,
         Err(panic) => Err(format!("panic: {}", panic_text(&*panic))),

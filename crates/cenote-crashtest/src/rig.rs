@@ -4,8 +4,8 @@
 //! that one thread can have several logs and the history stays deterministic.
 
 use crate::data::{
-    BIG_WRITTEN, Big, Model, Node, Other, Root, SLOTS, WIDE, WIDE_WRITTEN, WORDS_WRITTEN, observe,
-    wide_at_first,
+    BIG_WRITTEN, Big, Model, Node, Other, Root, SLOTS, WIDE, WIDE_WRITTEN, WORDS_WRITTEN, block_colour,
+    next_colour, observe, value_of, wide_at_first, words_of,
 };
 use crate::history::Op;
 use cenote::raw::Heap;
@@ -15,6 +15,7 @@ use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, Image, SimMedium, SimOptions};
 use cenote_medium::{Durability, Medium};
 use cenote_tx::{LogGroup, Transaction, TxContext};
+use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -169,6 +170,19 @@ struct Places {
 type Job = Box<dyn FnOnce() -> Result<(), String> + Send>;
 type Done = std::thread::Result<Result<(), String>>;
 
+/// What a rig needs of its process, used again by the next rig of the thread: the same history then is the same, to the address of its volatile data
+/// and the number of its second thread.
+#[derive(Default)]
+struct Volatile {
+    /// Volatile data of the program, changed by every "set".
+    note: Box<u64>,
+    second: Option<Second>,
+}
+
+thread_local! {
+    static SPARE: RefCell<Vec<Volatile>> = const { RefCell::new(Vec::new()) };
+}
+
 /// A thread that does one thing after the other while its owner waits.
 struct Second {
     jobs: Option<Sender<Job>>,
@@ -215,8 +229,8 @@ impl Drop for Second {
 
 /// A history in progress.
 pub struct Rig {
-    /// Runs the transactions of the second log.
-    second: Option<Second>,
+    /// Used by the transactions: the note, and the thread of the second log.
+    volatile: Volatile,
     /// Ended before `contexts` goes; it borrows the last-used one.
     transaction: Option<Transaction<'static>>,
     #[expect(clippy::vec_box, reason = "the transaction borrows one of them: they must not move")]
@@ -225,12 +239,8 @@ pub struct Rig {
     strategy: Strategy,
     /// Transactions begun.
     begun: usize,
-    /// Operations done.
-    done: u64,
     root: *mut Root,
     other: *mut Other,
-    /// Volatile data of the program, changed by every "set".
-    note: Box<u64>,
     note_saved: u64,
     committed: (Model, Places),
     working: (Model, Places),
@@ -248,7 +258,18 @@ impl Rig {
     /// # Errors
     /// Whatever went wrong.
     pub fn start(image: &Image, strategy: Strategy) -> Result<Self, String> {
-        let sim = SimMedium::from_image(image);
+        Self::start_on(SimMedium::from_image(image), strategy)
+    }
+
+    /// The same, without a history as yet: see [`SimMedium::from_image_paused`].
+    ///
+    /// # Errors
+    /// Whatever went wrong.
+    pub fn start_paused(image: &Image, strategy: Strategy) -> Result<Self, String> {
+        Self::start_on(SimMedium::from_image_paused(image), strategy)
+    }
+
+    fn start_on(sim: Arc<SimMedium>, strategy: Strategy) -> Result<Self, String> {
         let store = Store::open_on(sim.clone(), &open_options()).map_err(text)?;
         let [a, b] = [store.pool(POOLS[0]).map_err(text)?, store.pool(POOLS[1]).map_err(text)?];
         let (model, _) = observe(&a, &b)?;
@@ -260,20 +281,17 @@ impl Rig {
             (root, Places { slots, bigs: std::array::from_fn(|i| value.bigs[i].map_or(0, |big| big.addr())) })
         };
         let other = b.read().map_err(text)?.root::<Other>().map_err(text)?.ok_or("no root")?;
-        // Values say which operation wrote them: none is written twice.
-        let done =
-            model.words.iter().chain(model.slots.iter().flatten()).max().map_or(0, |value| value >> 12);
+        let mut volatile = SPARE.with_borrow_mut(Vec::pop).unwrap_or_default();
+        *volatile.note = 0;
         let mut rig = Self {
-            second: None,
+            volatile,
             transaction: None,
             contexts: Vec::new(),
             group: LogGroup::new(),
             strategy,
             begun: 0,
-            done,
             root: root.as_ptr(),
             other: other.as_ptr(),
-            note: Box::new(0),
             note_saved: 0,
             committed: (model.clone(), places),
             working: (model, places),
@@ -287,7 +305,8 @@ impl Rig {
     }
 
     fn add_context(&mut self) -> Result<(), String> {
-        let store = self.store.as_raw();
+        // SAFETY: of the store itself only logs are asked for; transactions on them keep the rules of raw ones.
+        let store = unsafe { self.store.as_raw() };
         let lease = store.acquire_log().map_err(text)?;
         let source = Box::new(Segments { store: store.clone(), log_id: lease.log_id() });
         // SAFETY: log puddles stay mapped until the store is dropped, which `self` does after its contexts; a leased log has no other user, and all
@@ -319,7 +338,7 @@ impl Rig {
         struct Borrowed<'a>(&'a mut Rig);
         // SAFETY: this thread waits until the other one has done with the rig.
         unsafe impl Send for Borrowed<'_> {}
-        let mut second = self.second.take().unwrap_or_else(Second::start);
+        let mut second = self.volatile.second.take().unwrap_or_else(Second::start);
         let borrowed = Borrowed(self);
         let run = move || {
             let borrowed = borrowed;
@@ -327,12 +346,11 @@ impl Rig {
             borrowed.0.step_here(op)
         };
         let done = second.run(run);
-        self.second = Some(second);
+        self.volatile.second = Some(second);
         done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
     fn step_here(&mut self, op: Op) -> Result<(), String> {
-        self.done += 1;
         if self.transaction.is_none() {
             if self.begun == 1 && self.contexts.len() < self.strategy.logs {
                 self.add_context()?;
@@ -344,13 +362,13 @@ impl Rig {
             self.transaction = Some(unsafe { (*context).begin() });
             self.begun += 1;
         }
-        let value = self.done * 0x1000 + u64::from(op as u8);
         match op {
-            Op::Alloc => self.alloc(value),
+            Op::Alloc => self.alloc(),
             Op::Free => self.free(),
-            Op::Set => self.set(value),
-            Op::Grow => self.grow(value),
+            Op::Set => self.set(),
+            Op::Grow => self.grow(),
             Op::Other => {
+                let value = value_of(next_colour(self.committed.0.other >> 12, self.working.0.other >> 12));
                 self.working.0.other = value;
                 // SAFETY: the root object of the second pool, which is open for writing.
                 let word = unsafe { &raw mut (*self.other).word };
@@ -384,15 +402,25 @@ impl Rig {
         }
     }
 
-    fn alloc(&mut self, value: u64) -> Result<(), String> {
+    /// Colours of all blocks that are attached, or were when the transaction began.
+    fn used(&self) -> Vec<u64> {
+        let models = [&self.working.0, &self.committed.0];
+        let values = models.into_iter().flat_map(|m| m.slots.iter().chain(&m.bigs).flatten());
+        values.map(|value| value >> 12).collect()
+    }
+
+    fn alloc(&mut self) -> Result<(), String> {
         let slot = self.working.0.slots.iter().position(Option::is_none).ok_or("no free slot")?;
         let deferred = self.strategy.write == Write::Redo;
+        let used = self.used();
         let (tx, heap) = self.parts()?;
         // SAFETY: the heap outlives the transaction; a fresh block of the type's size.
-        let addr = unsafe {
+        let (addr, value) = unsafe {
             let block = tx.alloc(heap, size_of::<Node>() as u64, 8, Node::TYPE_ID).map_err(text)?;
-            block.cast::<Node>().write(Node { value, twin: !value });
-            block.as_ptr() as u64
+            let block = block.cast::<Node>();
+            let value = value_of(block_colour((*block.as_ptr()).value >> 12, &used));
+            block.write(Node { value, twin: !value });
+            (block.as_ptr() as u64, value)
         };
         if self.working.1.slots.contains(&addr) || self.committed.1.slots.contains(&addr) {
             return Err(format!("the block at {addr:#x} is given out although it is in use"));
@@ -425,17 +453,19 @@ impl Rig {
         unsafe { tx.free(heap, addr) }.map_err(text)
     }
 
-    fn set(&mut self, value: u64) -> Result<(), String> {
+    fn set(&mut self) -> Result<(), String> {
         let write = self.strategy.write;
-        let note = &raw mut *self.note;
+        let colour = next_colour(self.committed.0.words[0] >> 12, self.working.0.words[0] >> 12);
+        let (value, words) = (value_of(colour), words_of(colour));
+        let note = &raw mut *self.volatile.note;
         let (tx, _) = self.parts()?;
         // SAFETY: the note is boxed and lives as long as the rig.
         unsafe {
             tx.add_volatile(note.cast(), 8).map_err(text)?;
             note.write(value);
         }
-        self.working.0.words = [value, value + 1];
-        for (i, value) in [value, value + 1].into_iter().enumerate() {
+        self.working.0.words = words;
+        for (i, value) in words.into_iter().enumerate() {
             let deferred = write == Write::Redo || (write == Write::Hybrid && i == 1);
             // SAFETY: a field of the root object.
             let word = unsafe { (&raw mut (*self.root).words).cast::<u64>().add(WORDS_WRITTEN[i]) };
@@ -461,16 +491,18 @@ impl Rig {
         }
     }
 
-    fn grow(&mut self, value: u64) -> Result<(), String> {
+    fn grow(&mut self) -> Result<(), String> {
         let slot = self.working.0.bigs.iter().position(Option::is_none).ok_or("no free slot")?;
         let deferred = self.strategy.write == Write::Redo;
+        let used = self.used();
         let (tx, heap) = self.parts()?;
         // SAFETY: the heap outlives the transaction; a fresh block of the type's size, of which three words are written (the others are
         // whatever was there, which is a value of the type).
-        let addr = unsafe {
+        let (addr, value) = unsafe {
             let block = tx.alloc(heap, size_of::<Big>() as u64, 8, Big::TYPE_ID).map_err(text)?;
+            let value = value_of(block_colour(block.cast::<u64>().read() >> 12, &used));
             BIG_WRITTEN.iter().for_each(|&word| block.cast::<u64>().add(word).write(value));
-            block.as_ptr() as u64
+            (block.as_ptr() as u64, value)
         };
         self.working.0.bigs[slot] = Some(value);
         self.working.1.bigs[slot] = addr;
@@ -482,15 +514,16 @@ impl Rig {
     fn commit(&mut self) -> Result<(), String> {
         self.transaction.take().ok_or("no transaction")?.commit().map_err(text)?;
         self.committed = self.working.clone();
-        self.note_saved = *self.note;
+        self.note_saved = *self.volatile.note;
         Ok(())
     }
 
     fn abort(&mut self) -> Result<(), String> {
         self.transaction.take().ok_or("no transaction")?.abort();
         self.working = self.committed.clone();
-        if *self.note != self.note_saved {
-            return Err(format!("abort left {:#x} in volatile data, not {:#x}", *self.note, self.note_saved));
+        let note = *self.volatile.note;
+        if note != self.note_saved {
+            return Err(format!("abort left {note:#x} in volatile data, not {:#x}", self.note_saved));
         }
         Ok(())
     }
@@ -529,7 +562,9 @@ impl Rig {
 impl Drop for Rig {
     fn drop(&mut self) {
         std::mem::forget(self.transaction.take());
+        self.sim.stop_looking();
         self.contexts.clear();
         self.store.clone().abandon();
+        SPARE.with_borrow_mut(|spare| spare.push(std::mem::take(&mut self.volatile)));
     }
 }

@@ -1,20 +1,22 @@
 //! Which images of a crash state are looked at.
 //!
 //! Two grains. *Words*: every undecided word, sector, length and name is a unit of its own; all combinations of all values of up to 12 units
-//! are visited, of more a sample. *Grouped*, for long histories: what recovery does not tell apart is not told apart either:
+//! are visited, of more a sample. (Only marks and what means something to the running processes alone, which no opener believes after a loss of power, survive or not
+//! as a hash of the other choices says: there are hundreds of them.) *Classes*: the same, but combinations that recovery cannot tell apart (see [`crate::canon`], whose numbers these are) are
+//! visited once, and what does not matter is drawn by hash:
 //!
-//! * the entries that a log's transaction has not fenced yet are one group: the first so many of them survive, or all but one, each whole (an
-//!   entry has a checksum, a part of it counts as nothing);
-//! * a descriptor of the heap (it has a checksum) and an entry of a log space are one group each;
-//! * allocation marks, which tracing computes again, and the words of a log that are believed only after a crash of processes, survive or not as a hash
-//!   of the other choices says.
+//! * marks (1), hints (2), memory under entries that are certainly there (6), blocks that were taken and cannot be committed (7): whether they survive is drawn;
+//! * an entry of a log (4), the memory that a seal covers (6), a descriptor of the heap and an entry of a log space (they have checksums): all of it is lost, all survives,
+//!   or a part that is drawn.
 //!
-//! Everything else stays alone, above all every word of data, and samples by words are taken too. That these groups are right is what the shorter
-//! histories, visited by words, show.
+//! Everything else stays alone, above all every word of data that no durable entry covers, ranges, lengths, names and sectors.
+//!
+//! A state all of whose images are images of the next one too (nothing became durable in between, and nothing was acknowledged) is not visited if that one
+//! is visited without gaps.
 
-use cenote_layout::heap::{BITMAP_SIZE, HeapGeometry};
+use crate::canon::{Context, EntryAt, PuddleAt, puddles, view};
 use cenote_layout::log::{ENTRIES_OFFSET, EntryHeader, Kind, LogHeader, RANGE_OFFSET, entry_size};
-use cenote_layout::puddle::{PuddleHeader, Role, header_space};
+use cenote_layout::puddle::Role;
 use cenote_medium::sim::{CrashState, Explorer, Image, Limits, Place};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -25,8 +27,8 @@ use zerocopy::FromBytes;
 pub enum Grain {
     /// Each by itself.
     Words,
-    /// In groups, besides samples of the rest.
-    Grouped,
+    /// By classes of what recovery tells apart, besides samples of the rest.
+    Classes,
 }
 
 /// How far one state is enumerated.
@@ -34,228 +36,329 @@ pub enum Grain {
 pub struct Reach {
     /// How units are decided.
     pub grain: Grain,
-    /// All combinations of up to this many units or groups.
+    /// All combinations of up to 2 to the power of this many.
     pub exhaustive: u32,
-    /// Images of a state with more, besides the extremes; with [`Grain::Grouped`], images of every state by words.
+    /// Images of a state with more, besides the extremes; with [`Grain::Classes`], also images of every state by words.
     pub samples: u32,
 }
 
-/// What was visited of one state.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Seen {
-    /// Whether all combinations were.
+/// The images of one state that are looked at.
+pub struct Images {
+    reach: Reach,
+    classes: Classes,
+    /// What is known of the images beyond their bytes.
+    pub context: Context,
+    /// Whether all combinations are.
     pub exhausted: bool,
-    /// Units, or groups.
+    /// Undecided units, without marks and words that mean something to the running processes alone.
     pub units: usize,
+    /// The medium loses nothing, or the images are visited with another state.
+    none: bool,
 }
 
-/// Calls `f` with images of one state, the crash of the process among them, until it returns false.
-pub fn images(state: &CrashState, reach: Reach, power: bool, f: &mut dyn FnMut(Image) -> bool) -> Seen {
-    if !f(state.image_process()) || !power {
-        return Seen { exhausted: true, units: 0 };
-    }
-    let mut going = true;
-    let (exhausted, units) = match reach.grain {
-        Grain::Words => (state.images() <= 1 << reach.exhaustive, state.units()),
-        Grain::Grouped => {
-            let groups = groups(state);
-            let exhausted = combine(state, &groups, reach.exhaustive, &mut |image| {
-                going = going && f(image);
-                going
-            });
-            (exhausted, groups.choices.len())
+impl Images {
+    /// Looks at a state of a medium that loses what is undecided, or (`power` is false) does not.
+    #[must_use]
+    pub fn of(state: &CrashState, reach: Reach, power: bool) -> Self {
+        let units = state.units();
+        if !power {
+            return Self {
+                reach,
+                classes: Classes::default(),
+                context: Context::default(),
+                exhausted: true,
+                units,
+                none: true,
+            };
         }
-    };
-    let limits = Limits {
-        exhaustive_units: if reach.grain == Grain::Words { reach.exhaustive } else { 0 },
-        samples: reach.samples,
-        process: false,
-        ..Limits::default()
-    };
-    if going {
-        Explorer::new(limits).visit(state, &mut |image| going = going && f(image));
+        let (classes, taken) = classes(state, reach.grain);
+        let exhausted = classes.product() <= 1 << reach.exhaustive;
+        let context = Context { taken, ..Context::default() };
+        let units = units - classes.volatile.len();
+        Self { reach, classes, context, exhausted, units, none: false }
     }
-    Seen { exhausted, units }
+
+    /// The images are visited with another state, all of them.
+    pub fn contained(&mut self) {
+        (self.exhausted, self.none) = (true, true);
+    }
+
+    /// Calls `f` with images of losses of power, until it returns false.
+    pub fn visit(&self, state: &CrashState, f: &mut dyn FnMut(Image) -> bool) {
+        if self.none {
+            return;
+        }
+        let by_words = self.reach.grain == Grain::Words;
+        let mut going = true;
+        combine(state, &self.classes, self.exhausted, &mut |image| {
+            going = going && f(image);
+            going
+        });
+        // Where every word was combined with every other, there is nothing left to sample.
+        let samples = if by_words && self.exhausted { 0 } else { self.reach.samples };
+        if going && samples > 0 {
+            let limits = Limits { exhaustive_units: 0, samples, process: false, ..Limits::default() };
+            Explorer::new(limits).visit(state, &mut |image| going = going && f(image));
+        }
+    }
 }
 
-/// Values of some units.
-type Choice = Vec<(usize, u16)>;
+/// What some units are.
+enum Choice {
+    /// These units have these values.
+    Values(Vec<(usize, u16)>),
+    /// A part of these units survives, another one does not.
+    Torn(Vec<usize>),
+}
 
-/// Groups with their choices, and the units that do not matter.
-struct Groups {
+/// Units that are decided together, each with its choices, and the units that do not matter.
+#[derive(Default)]
+struct Classes {
     choices: Vec<Vec<Choice>>,
     indifferent: Vec<usize>,
+    /// The same, and hundreds of them.
+    volatile: Vec<usize>,
 }
 
-/// Visits all combinations of choices if they are few, and says whether they were; else each choice against the extremes.
-fn combine(state: &CrashState, groups: &Groups, limit: u32, f: &mut dyn FnMut(Image) -> bool) -> bool {
-    let product = groups.choices.iter().fold(1u64, |p, g| p.saturating_mul(g.len() as u64));
+impl Classes {
+    fn product(&self) -> u64 {
+        self.choices.iter().fold(1u64, |p, g| p.saturating_mul(g.len() as u64))
+    }
+}
+
+/// Visits all combinations of choices, or each choice against the extremes.
+fn combine(state: &CrashState, classes: &Classes, all: bool, f: &mut dyn FnMut(Image) -> bool) {
     let mut units = vec![0u16; state.units()];
     let mut visit = |picks: &[usize]| {
-        for (group, &pick) in groups.choices.iter().zip(picks) {
-            group[pick].iter().for_each(|&(unit, value)| units[unit] = value);
-        }
         let mut hash = DefaultHasher::new();
-        picks.hash(&mut hash);
+        (picks, state.event()).hash(&mut hash);
         let hash = hash.finish();
-        for (i, &unit) in groups.indifferent.iter().enumerate() {
-            units[unit] = if hash >> (i % 64) & 1 == 0 { 0 } else { state.latest(unit) as u16 };
+        let drawn = |number: usize| hash.rotate_left(number as u32) & 1 == 1;
+        let value = |unit: usize, survives: bool| if survives { state.latest(unit) as u16 } else { 0 };
+        for (class, &pick) in classes.choices.iter().zip(picks) {
+            match &class[pick] {
+                Choice::Values(values) => values.iter().for_each(|&(unit, value)| units[unit] = value),
+                Choice::Torn(torn) => {
+                    let last = torn.len() - 1;
+                    for (i, &unit) in torn.iter().enumerate() {
+                        // The first and the last never share their fate.
+                        let survives = match i {
+                            0 => drawn(7),
+                            _ if i == last => !drawn(7),
+                            _ => drawn(8 + i),
+                        };
+                        units[unit] = value(unit, survives);
+                    }
+                }
+            }
+        }
+        for (i, &unit) in classes.indifferent.iter().enumerate() {
+            units[unit] = value(unit, drawn(i + 31));
+        }
+        // There are so many that only one image in eight is worth the time that drawing them takes; in the others all are lost.
+        let fate = hash.rotate_right(17).is_multiple_of(8);
+        for (i, &unit) in classes.volatile.iter().enumerate() {
+            units[unit] = value(unit, fate && drawn(i * 7 + 3));
         }
         f(state.image_of(&units))
     };
-    let counts: Vec<usize> = groups.choices.iter().map(Vec::len).collect();
-    if product <= 1 << limit {
+    let counts: Vec<usize> = classes.choices.iter().map(Vec::len).collect();
+    if all {
         let mut picks = vec![0; counts.len()];
         loop {
             if !visit(&picks) {
-                return true;
+                return;
             }
-            let Some(place) = (0..picks.len()).find(|&i| picks[i] + 1 < counts[i]) else { return true };
+            let Some(place) = (0..picks.len()).find(|&i| picks[i] + 1 < counts[i]) else { return };
             picks[place] += 1;
             picks[..place].fill(0);
         }
     }
-    for all in [vec![0; counts.len()], counts.iter().map(|n| n - 1).collect()] {
+    // All lost: the first value, or the one before the last where the first is a part.
+    let lost = classes.choices.iter().map(|class| usize::from(matches!(class[0], Choice::Torn(_))));
+    for all in [lost.collect::<Vec<usize>>(), counts.iter().map(|n| n - 1).collect()] {
         if !visit(&all) {
-            return false;
+            return;
         }
-        for (group, &count) in counts.iter().enumerate() {
+        for (class, &count) in counts.iter().enumerate() {
             for choice in 0..count {
                 let mut picks = all.clone();
-                picks[group] = choice;
+                picks[class] = choice;
                 if !visit(&picks) {
-                    return false;
+                    return;
                 }
             }
         }
     }
-    false
 }
 
-/// Units that are decided together.
-fn groups(state: &CrashState) -> Groups {
-    let latest = state.image_process();
-    let mut maps: HashMap<&str, Map> = HashMap::new();
-    let mut out = Groups { choices: Vec::new(), indifferent: Vec::new() };
-    let mut lines: BTreeMap<(&str, u64), Vec<usize>> = BTreeMap::new();
-    // By file and area of a log: by entry.
-    let mut logs: BTreeMap<(&str, usize), BTreeMap<u64, Vec<usize>>> = BTreeMap::new();
-    for unit in 0..state.units() {
-        let part = match state.place(unit) {
-            Some(Place::Word { file, offset }) => {
-                let map =
-                    maps.entry(file).or_insert_with(|| Map::new(&latest.file(file).unwrap_or_default()));
-                map.part(offset).map(|part| (file, part))
-            }
-            _ => None,
-        };
-        match part {
-            None => {
-                out.choices
-                    .push((0..state.alternatives(unit)).map(|value| vec![(unit, value as u16)]).collect());
-            }
-            Some((_, Part::Indifferent)) => out.indifferent.push(unit),
-            Some((file, Part::Line(line))) => lines.entry((file, line)).or_default().push(unit),
-            Some((file, Part::Entry { area, start })) => {
-                logs.entry((file, area)).or_default().entry(start).or_default().push(unit);
-            }
+/// Start and end of ranges of memory that belong to a transaction in progress.
+#[derive(Default)]
+struct Ranges {
+    /// In every image of the state, replay overwrites it, or gives it back, whatever is there: see [`crate::canon`], 6.
+    covered: Vec<(u64, u64)>,
+    /// Blocks that a transaction has taken which cannot be committed in any image of the state: 7.
+    taken: Vec<(u64, u64)>,
+    /// What a seal covers that is not durable yet. Replay does the same unless all of it is there: 6.
+    sealed: Vec<(u64, u64)>,
+}
+
+fn ranges(state: &CrashState, latest: &Image, at_latest: &[PuddleAt]) -> Ranges {
+    let oldest = state.image_oldest();
+    let at_oldest = puddles(&oldest);
+    let mut out = Ranges::default();
+    for log in at_oldest.iter().filter(|p| p.role == Some(Role::Log)) {
+        let Some(durable) = view(&oldest, &at_oldest, log) else { continue };
+        let Some(now) = at_latest.iter().find(|p| p.name == log.name) else { continue };
+        let Some(now) = view(latest, at_latest, now) else { continue };
+        if !durable.running || !now.running || durable.sealed {
+            continue;
         }
-    }
-    let fate = |units: &[usize], survives: bool| -> Choice {
-        units.iter().map(|&unit| (unit, if survives { state.latest(unit) as u16 } else { 0 })).collect()
-    };
-    out.choices.extend(lines.values().map(|units| vec![fate(units, false), fate(units, true)]));
-    for entries in logs.values() {
-        let entries: Vec<&Vec<usize>> = entries.values().collect();
-        let count = entries.len();
-        let choice = |survives: &dyn Fn(usize) -> bool| -> Choice {
-            entries.iter().enumerate().flat_map(|(i, units)| fate(units, survives(i))).collect()
+        let range = log.body + RANGE_OFFSET;
+        let pending = |unit| {
+            matches!(state.place(unit), Some(Place::Word { file, offset })
+                if *file == *log.name && offset == range)
         };
-        let prefixes = (0..count).map(|n| choice(&|i| i < n));
-        let holes = (0..count.saturating_sub(1)).map(|hole| choice(&|i| i != hole));
-        out.choices.push(prefixes.chain(holes).chain([choice(&|_| true)]).collect());
+        // The range must be the same in all images.
+        if (0..state.units()).any(pending) {
+            continue;
+        }
+        let range = |e: &EntryAt| (e.addr, e.addr + u64::from(e.size));
+        let undo = durable.entries.iter().filter(|e| e.kind == Kind::Undo).map(range);
+        let fresh = now.entries.iter().filter(|e| e.kind == Kind::Fresh).map(range);
+        if now.sealed {
+            out.sealed.extend(undo.chain(fresh));
+        } else {
+            out.taken.extend(fresh);
+            out.covered.extend(undo.chain(out.taken.iter().copied()));
+        }
     }
     out
 }
 
-/// What words of one puddle belong to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Part {
-    Indifferent,
-    Line(u64),
-    Entry { area: usize, start: u64 },
-}
-
-/// How one puddle is laid out.
-enum Map {
-    Heap {
-        descriptors: u64,
-        bitmaps: u64,
-        roots: u64,
-    },
-    /// Area, start and end of each entry, by offset.
-    Log {
-        entries: Vec<(usize, u64, u64)>,
-        body: u64,
-    },
-    LogSpace,
-    Plain,
-}
-
-impl Map {
-    fn new(bytes: &[u8]) -> Self {
-        let Ok((header, _)) = PuddleHeader::read_from_prefix(bytes) else { return Self::Plain };
-        let body = header_space(header.size);
-        match Role::from_u32(header.role) {
-            Some(Role::Heap) => match HeapGeometry::new(header.size, header.index == 0) {
-                Some(g) => Self::Heap {
-                    descriptors: g.descriptors,
-                    bitmaps: g.bitmaps,
-                    roots: g.bitmaps + g.superblocks * BITMAP_SIZE,
-                },
-                None => Self::Plain,
-            },
-            Some(Role::Log) => Self::Log { entries: log_entries(bytes, body), body },
-            Some(Role::LogSpace) => Self::LogSpace,
-            _ => Self::Plain,
-        }
-    }
-
-    fn part(&self, offset: u64) -> Option<Part> {
-        match self {
-            Self::Heap { descriptors, bitmaps, roots } => {
-                if (*bitmaps..*roots).contains(&offset) {
-                    Some(Part::Indifferent)
-                } else if (*descriptors..*bitmaps).contains(&offset) {
-                    Some(Part::Line(offset / 64))
-                } else {
-                    None
-                }
-            }
-            Self::Log { entries, body } => {
-                let range = body + RANGE_OFFSET;
-                if offset == range + 8 || offset == range + 16 {
-                    return Some(Part::Indifferent);
-                }
-                let at = entries.iter().find(|(_, start, end)| (*start..*end).contains(&offset));
-                at.map(|(area, start, _)| Part::Entry { area: *area, start: *start })
-            }
-            Self::LogSpace => Some(Part::Line(offset / 64)),
-            Self::Plain => None,
-        }
-    }
-}
-
-/// The entries that stand one after the other from the places where a transaction's first entry goes.
-fn log_entries(bytes: &[u8], body: u64) -> Vec<(usize, u64, u64)> {
-    let mut out = Vec::new();
-    let Ok((header, _)) = LogHeader::read_from_prefix(bytes.get(body as usize..).unwrap_or_default()) else {
-        return out;
+/// Units that are decided together, and blocks that have been taken.
+fn classes(state: &CrashState, grain: Grain) -> (Classes, Vec<(u64, u64)>) {
+    let latest = state.image_process();
+    let at = puddles(&latest);
+    let ranges = match grain {
+        Grain::Words => Ranges::default(),
+        Grain::Classes => ranges(state, &latest, &at),
     };
-    let first = body + ENTRIES_OFFSET;
-    let end = first + header.capacity;
+    let entries: HashMap<&str, Vec<(u64, u64)>> = at
+        .iter()
+        .filter(|p| p.role == Some(Role::Log))
+        .map(|p| (&*p.name, log_entries(&latest, p)))
+        .collect();
+    let mut out = Classes::default();
+    let alone = |unit: usize| -> Vec<Choice> {
+        (0..state.alternatives(unit)).map(|value| Choice::Values(vec![(unit, value as u16)])).collect()
+    };
+    let mut sealed = Vec::new();
+    let mut together: BTreeMap<(&str, u64), Vec<usize>> = BTreeMap::new();
+    for unit in 0..state.units() {
+        let part = match state.place(unit) {
+            Some(Place::Word { file, offset }) => {
+                let puddle = at.iter().find(|p| *p.name == *file);
+                puddle.map_or(Part::Alone, |p| {
+                    part(p, offset, &ranges, entries.get(file).map_or(&[], Vec::as_slice), grain)
+                })
+            }
+            _ => Part::Alone,
+        };
+        match (part, state.place(unit)) {
+            (Part::Volatile, _) => out.volatile.push(unit),
+            (Part::Indifferent, _) => out.indifferent.push(unit),
+            (Part::Sealed, _) => sealed.push(unit),
+            (Part::Together(start), Some(Place::Word { file, .. })) => {
+                together.entry((file, start)).or_default().push(unit);
+            }
+            _ => out.choices.push(alone(unit)),
+        }
+    }
+    for ((file, _), units) in together {
+        // A value in between may be a whole descriptor too; of an entry it is one of an older transaction at most, which is as good as none.
+        if !entries.contains_key(file) && units.iter().any(|&unit| state.alternatives(unit) > 2) {
+            out.choices.extend(units.into_iter().map(alone));
+            continue;
+        }
+        out.choices.push(torn(state, units));
+    }
+    if !sealed.is_empty() {
+        out.choices.push(torn(state, sealed));
+    }
+    (out, ranges.taken)
+}
+
+/// Units of which some are lost, all, or none.
+fn torn(state: &CrashState, units: Vec<usize>) -> Vec<Choice> {
+    let lost = units.iter().map(|&unit| (unit, 0)).collect();
+    let there = units.iter().map(|&unit| (unit, state.latest(unit) as u16)).collect();
+    // The part comes first: of images that are taken for equal, the first is recovered.
+    let mut choices = Vec::new();
+    if units.len() > 1 {
+        choices.push(Choice::Torn(units));
+    }
+    choices.extend([Choice::Values(lost), Choice::Values(there)]);
+    choices
+}
+
+/// What a word belongs to.
+enum Part {
+    /// Marks, and what means something to the running processes alone.
+    Volatile,
+    Indifferent,
+    Alone,
+    /// To what a seal covers.
+    Sealed,
+    /// To what begins at this offset of its file.
+    Together(u64),
+}
+
+fn part(puddle: &PuddleAt, offset: u64, ranges: &Ranges, entries: &[(u64, u64)], grain: Grain) -> Part {
+    let line = Part::Together(offset / 64 * 64);
+    match puddle.role {
+        Some(Role::Heap) => {
+            let addr = puddle.addr + offset;
+            let volatile =
+                puddle.parts.marks.iter().chain(&puddle.parts.session).any(|part| part.contains(&offset));
+            let lies_in =
+                |ranges: &[(u64, u64)]| ranges.iter().any(|(start, end)| *start <= addr && addr + 8 <= *end);
+            if volatile {
+                Part::Volatile
+            } else if lies_in(&ranges.covered) {
+                Part::Indifferent
+            } else if lies_in(&ranges.sealed) {
+                Part::Sealed
+            } else if puddle.parts.descriptors.contains(&offset) && grain == Grain::Classes {
+                line
+            } else {
+                Part::Alone
+            }
+        }
+        Some(Role::Log) if grain == Grain::Classes => {
+            let range = puddle.body + RANGE_OFFSET;
+            if offset == range + 8 || offset == range + 16 {
+                return Part::Indifferent;
+            }
+            let entry = entries.iter().find(|(start, end)| (*start..*end).contains(&offset));
+            entry.map_or(Part::Alone, |(start, _)| Part::Together(*start))
+        }
+        Some(Role::LogSpace) if grain == Grain::Classes => line,
+        _ => Part::Alone,
+    }
+}
+
+/// Start and end of the entries that stand one after the other from the places where a transaction's first entry goes.
+fn log_entries(latest: &Image, log: &PuddleAt) -> Vec<(u64, u64)> {
+    let mut out = Vec::new();
+    let mut bytes = vec![0; log.size as usize];
+    let read = latest.read(&log.name, 0, &mut bytes);
+    let header = LogHeader::read_from_prefix(bytes.get(log.body as usize..).unwrap_or_default());
+    let (true, Ok((header, _))) = (read, header) else { return out };
+    let first = log.body + ENTRIES_OFFSET;
+    let end = (first + header.capacity).min(log.size);
     let starts = if header.segment == 0 { vec![first, first + header.capacity / 2] } else { vec![first] };
-    for (area, mut at) in starts.into_iter().enumerate() {
+    for mut at in starts {
         let mut before: Option<EntryHeader> = None;
         while at < end {
             let Ok((entry, _)) = EntryHeader::read_from_prefix(&bytes[at as usize..]) else { break };
@@ -266,7 +369,7 @@ fn log_entries(bytes: &[u8], body: u64) -> Vec<(usize, u64, u64)> {
                 break;
             }
             let len = entry_size(if kind.has_data() { u64::from(entry.size) } else { 0 });
-            out.push((area, at, at + len));
+            out.push((at, at + len));
             at += len;
             before = Some(entry);
         }

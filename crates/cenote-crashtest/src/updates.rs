@@ -5,7 +5,7 @@
 
 use crate::explore::{Tally, When, guarded, name_image};
 use crate::rig::{SMALL_LOG, WINDOW_LEN, pool_options};
-use crate::units::{Grain, Reach, images};
+use crate::units::{Grain, Images, Reach};
 use cenote::Persist;
 use cenote_heap::{Heap, TracedHeap};
 use cenote_medium::planted::{Bug, plant};
@@ -261,8 +261,8 @@ impl Check {
         let requirement = requirement.finish();
         let mut result = Ok(());
         let reach = Reach { grain: Grain::Words, exhaustive: 12, samples: 64 };
-        let (mut points, mut exhausted, mut units_max) = (0, 0, 0);
-        let seen = images(state, reach, true, &mut |image| {
+        let images = Images::of(state, reach, true);
+        let mut check = |image: Image| {
             let hash = image.hash();
             if !self.seen.insert((hash, requirement)) {
                 self.tally.duplicates += 1;
@@ -276,13 +276,13 @@ impl Check {
                 })
                 .map_err(|what| format!("{what}\n{}", name_image(state, &image)));
             result.is_ok()
-        });
-        points += 1;
-        exhausted += u64::from(seen.exhausted);
-        units_max = units_max.max(seen.units);
-        self.tally.points += points;
-        self.tally.exhausted += exhausted;
-        self.tally.units_max = self.tally.units_max.max(units_max);
+        };
+        if check(state.image_process()) {
+            images.visit(state, &mut check);
+        }
+        self.tally.points += 1;
+        self.tally.exhausted += u64::from(images.exhausted);
+        self.tally.units_max = self.tally.units_max.max(images.units);
         result
     }
 
@@ -393,7 +393,7 @@ impl Check {
         for event in 1..=sim.trace_len() {
             let state = sim.state_after(event);
             let mut result = Ok(());
-            images(&state, reach, true, &mut |again| {
+            let mut check = |again: Image| {
                 if seen.insert(again.hash()) {
                     self.tally.recovery_images += 1;
                     result = guarded(|| self.image(&again, may, self.loses(image))).map_err(|what| {
@@ -401,7 +401,10 @@ impl Check {
                     });
                 }
                 result.is_ok()
-            });
+            };
+            if check(state.image_process()) {
+                Images::of(&state, reach, true).visit(&state, &mut check);
+            }
             result?;
         }
         Ok(())

@@ -12,6 +12,7 @@ use crate::data::{Model, Node, Root, observe};
 use crate::rig::{POOLS, open_options};
 use cenote::{Access, OpenOptions, Pool, Reader, Store, field};
 use cenote_medium::sim::{CrashKind, Image, SimMedium};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 fn text(error: impl std::fmt::Display) -> String {
@@ -36,11 +37,12 @@ pub fn open(sim: &Arc<SimMedium>) -> Result<(Store, Pool, Pool), String> {
     Ok((store, a, b))
 }
 
-/// Checks one image against the states that are allowed; `thorough` adds points 5 and 6.
+/// Checks one image against the states that are allowed; `thorough` adds points 5 and 6. Gives a hash of what was found: the data, where every block is,
+/// and how many are allocated.
 ///
 /// # Errors
 /// What does not hold.
-pub fn verify(image: &Image, allowed: &[&Model], thorough: bool) -> Result<(), String> {
+pub fn verify(image: &Image, allowed: &[&Model], thorough: bool) -> Result<u64, String> {
     if thorough {
         read_only(image, allowed).map_err(|e| format!("read-only open: {e}"))?;
     }
@@ -48,11 +50,12 @@ pub fn verify(image: &Image, allowed: &[&Model], thorough: bool) -> Result<(), S
     let (store, a, b) = open(&sim)?;
     let result = check(&a, &b, allowed);
     if result.is_err() || !thorough {
+        sim.stop_looking();
         drop((a, b));
         store.abandon();
-        return result.map(|_| ());
+        return result.map(|(_, found)| found);
     }
-    let model = result?;
+    let (model, found) = result?;
     let value = 0xfeed;
     a.write(|tx| -> cenote::Result<()> {
         let root = tx.root::<Root>()?.ok_or_else(|| cenote::Error::Aborted("no root".into()))?;
@@ -70,7 +73,7 @@ pub fn verify(image: &Image, allowed: &[&Model], thorough: bool) -> Result<(), S
     check(&a, &b, &[&expected]).map_err(|e| format!("second open: {e}"))?;
     drop((a, b));
     store.abandon();
-    Ok(())
+    Ok(found)
 }
 
 /// Looks at an image without changing it.
@@ -99,7 +102,7 @@ fn read_only(image: &Image, allowed: &[&Model]) -> Result<(), String> {
     if sim.image_now(image.kind()).hash() == before { Ok(()) } else { Err("it has written".into()) }
 }
 
-fn check(a: &Pool, b: &Pool, allowed: &[&Model]) -> Result<Model, String> {
+fn check(a: &Pool, b: &Pool, allowed: &[&Model]) -> Result<(Model, u64), String> {
     let (model, mut live) = observe(a, b)?;
     if !allowed.contains(&&model) {
         return Err(format!("the data are {model:x?}, allowed is {allowed:x?}"));
@@ -111,6 +114,8 @@ fn check(a: &Pool, b: &Pool, allowed: &[&Model]) -> Result<Model, String> {
         }
     }
     let blocks = a.stats().map_err(text)?.blocks;
+    let mut found = DefaultHasher::new();
+    (&model, &live, blocks).hash(&mut found);
     let mut overlap = None;
     let aborted = a.write(|tx| -> cenote::Result<()> {
         for value in 0..3 {
@@ -135,5 +140,5 @@ fn check(a: &Pool, b: &Pool, allowed: &[&Model]) -> Result<Model, String> {
     if observe(a, b)?.0 != model {
         return Err("an aborted allocation changed data".into());
     }
-    Ok(model)
+    Ok((model, found.finish()))
 }

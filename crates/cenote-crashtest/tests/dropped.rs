@@ -3,7 +3,7 @@
 //! less, fails the test.
 
 use FaultPoint::{Fence, Flush, Stream};
-use cenote_crashtest::explore::{Plan, When, run};
+use cenote_crashtest::explore::{Plan, Recoveries, When, run};
 use cenote_crashtest::history::History;
 use cenote_crashtest::rig::Strategy;
 use cenote_crashtest::units::{Grain, Reach};
@@ -17,9 +17,9 @@ fn harmless(strategy: Strategy, history: &str, point: FaultPoint) -> (Vec<u64>, 
         level: Durability::Power,
         strategy,
         histories: vec![History::parse(history)],
-        reach: vec![(usize::MAX, Reach { grain: Grain::Grouped, exhaustive: 8, samples: 8 })],
-        recovery_depth: 0,
-        recovery_every: 0,
+        reach: vec![(usize::MAX, Reach { grain: Grain::Classes, exhaustive: 8, samples: 8 })],
+        recoveries: Recoveries::None,
+        merged_every: 0,
         thorough_every: 0,
         again_every: 0,
         bug: (Bug::None, When::Both),

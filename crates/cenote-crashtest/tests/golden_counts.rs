@@ -39,11 +39,12 @@ struct Place {
 }
 
 fn new_context(store: &Store, group: &Arc<LogGroup>) -> (TxContext, Body) {
-    let lease = store.as_raw().acquire_log().expect("a log");
+    // SAFETY: only a log is asked for, which is used as transactions use theirs.
+    let raw = unsafe { store.as_raw() };
+    let lease = raw.acquire_log().expect("a log");
     // SAFETY: the log is mapped until the store is dropped, after the context; nobody else uses it.
     let context = unsafe {
-        let writer =
-            LogWriter::attach(lease.body(), store.as_raw().persistence(), Box::new(NoMore)).expect("attach");
+        let writer = LogWriter::attach(lease.body(), raw.persistence(), Box::new(NoMore)).expect("attach");
         TxContext::new(writer, group.clone())
     };
     (context, lease.body())

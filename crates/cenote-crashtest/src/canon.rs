@@ -1,0 +1,506 @@
+//! Which images recovery cannot tell apart: the canonical form of an image.
+//!
+//! Two images with the same canonical form need one recovery. Invariant: the form of an image follows from its bytes alone, and whatever is not understood is taken
+//! as it stands. What is left out, and why that is sound:
+//!
+//! 1. *Allocation marks, after a loss of power.* They are never flushed; recovery notes in its batch that they are due, and tracing computes all of them again
+//!    before a pool is used, from roots and descriptors, without reading them. And, after any crash, hints, lists and the words of descriptors that mean something only to
+//!    the processes that have the pool open: whoever opens it first writes them again.
+//! 2. *`tail` and `last` of a log, after a loss of power*: hints, which the scan reads after a crash of processes only. `last` it never reads.
+//! 3. *The number of the transaction, the epoch, and the half of the log.* The scan compares sequence numbers with the range's only, and checksums with what they
+//!    cover. So an entry is what it says (kind, address, size, data, how many before it were unfenced), and a range is its stage. Where numbers are about to run
+//!    out, how far they still reach is kept.
+//! 4. *What stands in a log and is no whole entry of the range's transaction*: torn entries, entries of older transactions, the other half, further segments to which no
+//!    whole jump leads. The scan stops at the first place without a whole entry, and looks behind it for whole entries of the same transaction only (these are kept). That
+//!    no entry is newer than the range allows is checked here; otherwise the log is taken as it stands.
+//! 5. *Address and data of volatile entries*: that memory is gone; replay skips them.
+//! 6. *Memory under the whole undo and fresh entries of a running transaction without a whole seal.* Without a seal, replay reads no memory that an entry covers; it copies
+//!    the undo data there, whatever is there. A fresh block is reached by nobody after that. Where there is a whole seal, the memory that it covers is kept; but of
+//!    the combinations of what may be missing of it, only everything, a part that is drawn, and nothing are visited: of that memory replay takes one hash.
+//! 7. *Memory in blocks that the transaction in progress has taken, while no seal and no range can commit it*: the block was free, so nothing that is durable leads
+//!    there, and the word that will lead there lies under an undo entry or is not written. That is known from the history, not from the image: see [`Context`].
+//! 8. *A heap puddle that came in the operation in progress and to which no entry leads* is not left out, but apart: it holds no block, so tracing the
+//!    others never comes there, and what is done to it depends on its own descriptors only.
+//!
+//! All of this is about logs that a log space names: of others only the bytes count, and whatever is in a log that is not named covers nothing.
+//!
+//! Each of these is a claim about recovery. So what is left out is not fixed in the images that are recovered but drawn by hash (see [`crate::units`]); some of the
+//! images that equal another one in this form are recovered all the same, and what is found is compared (see [`crate::explore`]); and histories of up to two
+//! operations are looked at word by word as well.
+//!
+//! Values and addresses need no renaming: histories take values from few ([`crate::data`]), and the same calls get the same addresses.
+
+use cenote_layout::checksum::checksum;
+use cenote_layout::heap::{
+    BLOCK_SIZE_MIN, Descriptor, HeapGeometry, SMALL_SIZE_MAX, SUPERBLOCK_SIZE, marks_offset,
+};
+use cenote_layout::log::{
+    CONTROL_OFFSET, ContentHash, ENTRIES_OFFSET, ENTRY_HEADER_SIZE, ENTRY_INLINE_DATA_MAX, EntryHeader, Kind,
+    LAST_BASE, LogControl, LogHeader, LogRange, RANGE_OFFSET, Seal, SequenceRange, Stage, TailWord,
+    entry_seed, entry_size, epoch_from_word,
+};
+use cenote_layout::log_space::{LOG_SPACE_ENTRIES_OFFSET, LogSpaceEntry};
+use cenote_layout::puddle::{PuddleHeader, Role, header_space};
+use cenote_medium::sim::{CrashKind, Image};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
+use std::sync::Arc;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Hashes of the canonical form of an image, and of parts of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Canonical {
+    /// Everything.
+    pub whole: u64,
+    /// Logs and heaps: what replay and tracing look at.
+    pub data: u64,
+    /// Heap puddles that are new and hold no block yet: what tracing looks at apart from everything else. Not in `data`.
+    pub new: u64,
+    /// Superblock, catalog, log spaces, names, lengths and headers: what the open itself looks at.
+    pub store: u64,
+    /// What replay is to do, without addresses and contents: kind of the crash, and of each log the stage, which kinds of entries it holds and which is last, and whether
+    /// its seal fits.
+    pub shape: u64,
+}
+
+/// What is known of an image beyond its bytes.
+#[derive(Clone, Debug, Default)]
+pub struct Context {
+    /// Start and end of blocks that the transaction in progress has taken, and cannot have committed: 7.
+    pub taken: Vec<(u64, u64)>,
+    /// Heap puddles that came in the operation in progress: 8.
+    pub new: Vec<Arc<str>>,
+}
+
+/// A puddle of an image.
+pub(crate) struct PuddleAt {
+    pub(crate) name: Arc<str>,
+    pub(crate) addr: u64,
+    pub(crate) size: u64,
+    pub(crate) role: Option<Role>,
+    pub(crate) body: u64,
+    /// Of a heap puddle.
+    pub(crate) parts: Parts,
+}
+
+/// Where in a heap puddle lies what recovery does not look at, or not always: offsets in the puddle.
+fn heap_parts(image: &Image, name: &str, size: u64, root: bool) -> Option<Parts> {
+    let g = HeapGeometry::new(size, root)?;
+    let line = size_of::<Descriptor>() as u64;
+    let mut parts = Parts { descriptors: g.descriptors..g.marks, ..Parts::default() };
+    parts.marks.push(g.marks..g.hints);
+    parts.session.push(g.hints..g.roots);
+    if root {
+        parts.session.push(g.lists..g.first_usable * SUPERBLOCK_SIZE);
+    }
+    for number in 0..g.superblocks {
+        let at = g.descriptors + number * line;
+        parts.session.push(at + std::mem::offset_of!(Descriptor, anchor) as u64..at + line);
+        let mut bytes = [0; size_of::<Descriptor>()];
+        let Ok(descriptor) =
+            Descriptor::read_from_bytes(if image.read(name, at, &mut bytes) { &bytes[..] } else { &[] })
+        else {
+            continue;
+        };
+        let size = descriptor.block_size;
+        let small = (BLOCK_SIZE_MIN..=SMALL_SIZE_MAX).contains(&size) && size % 16 == 0;
+        if small && descriptor.is_valid() && marks_offset(size) < SUPERBLOCK_SIZE {
+            let start = number * SUPERBLOCK_SIZE;
+            parts.marks.push(start + marks_offset(size)..start + SUPERBLOCK_SIZE);
+        }
+    }
+    Some(parts)
+}
+
+/// Parts of a heap puddle; see [`heap_parts`].
+#[derive(Default)]
+pub(crate) struct Parts {
+    pub(crate) descriptors: Range<u64>,
+    /// Allocation marks.
+    pub(crate) marks: Vec<Range<u64>>,
+    /// What means something only to the processes that have the pool open.
+    pub(crate) session: Vec<Range<u64>>,
+}
+
+/// The puddles of an image whose headers say what they are.
+pub(crate) fn puddles(image: &Image) -> Vec<PuddleAt> {
+    const PREFIX: usize = std::mem::offset_of!(PuddleHeader, reserved);
+    let mut out = Vec::new();
+    image.for_each_file(|name, len| {
+        let mut bytes = [0; size_of::<PuddleHeader>()];
+        if !name.starts_with("puddles/") || !image.read(name, 0, &mut bytes[..PREFIX]) {
+            return;
+        }
+        let Ok(header) = PuddleHeader::read_from_bytes(&bytes[..]) else { return };
+        let plausible = header.size == len && header.addr != 0;
+        let role = Role::from_u32(header.role).filter(|_| plausible);
+        let parts = match role {
+            Some(Role::Heap) => heap_parts(image, name, len, header.index == 0).unwrap_or_default(),
+            _ => Parts::default(),
+        };
+        out.push(PuddleAt {
+            name: Arc::clone(name),
+            addr: header.addr,
+            size: len,
+            role,
+            body: header_space(len),
+            parts,
+        });
+    });
+    out
+}
+
+/// A whole entry of the transaction that a log's range is about.
+pub(crate) struct EntryAt {
+    pub(crate) kind: Kind,
+    pub(crate) addr: u64,
+    pub(crate) size: u32,
+    pub(crate) data: Vec<u8>,
+}
+
+/// What a scan would find in a log.
+pub(crate) struct LogView {
+    pub(crate) running: bool,
+    pub(crate) sealed: bool,
+    /// Whether memory holds what the seal covers.
+    fits: bool,
+    pub(crate) entries: Vec<EntryAt>,
+    hash: u64,
+    shape: u64,
+}
+
+/// An entry area: offsets in the file of a puddle, whose bytes are given.
+struct Area {
+    bytes: Vec<u8>,
+    at: usize,
+    end: usize,
+}
+
+fn bytes_of(image: &Image, puddle: &PuddleAt) -> Vec<u8> {
+    let mut bytes = vec![0; puddle.size as usize];
+    let _ = image.read(&puddle.name, 0, &mut bytes);
+    bytes
+}
+
+/// The entry at `at`, if it is whole: header, data.
+fn whole(bytes: &[u8], at: usize, end: usize, seed: u64) -> Option<(EntryHeader, Kind, &[u8])> {
+    let (header, _) = EntryHeader::read_from_prefix(bytes.get(at..end)?).ok()?;
+    let kind = Kind::from_u8(header.kind)?;
+    let len = if kind.has_data() { header.size as usize } else { 0 };
+    let start = at + ENTRY_HEADER_SIZE as usize;
+    let data = bytes.get(start..end)?.get(..len)?;
+    let covered = &header.as_bytes()[8..];
+    let sum = if len as u64 > ENTRY_INLINE_DATA_MAX {
+        checksum(checksum(seed, covered), data)
+    } else {
+        let mut line = [0; 56];
+        line[..covered.len()].copy_from_slice(covered);
+        line[covered.len()..covered.len() + len].copy_from_slice(data);
+        checksum(seed, &line[..covered.len() + len])
+    };
+    (sum == header.checksum).then_some((header, kind, data))
+}
+
+/// Addresses of the log puddles that log spaces name.
+fn named(image: &Image, puddles: &[PuddleAt]) -> Vec<u64> {
+    let mut out = Vec::new();
+    for space in puddles.iter().filter(|p| p.role == Some(Role::LogSpace)) {
+        let mut at = space.body + LOG_SPACE_ENTRIES_OFFSET;
+        loop {
+            let mut bytes = [0; size_of::<LogSpaceEntry>()];
+            let read = at + 64 <= space.size && image.read(&space.name, at, &mut bytes);
+            let Ok(entry) = LogSpaceEntry::read_from_bytes(&bytes[..]) else { break };
+            if !read || entry.is_free() {
+                break;
+            }
+            if entry.is_valid() {
+                out.push(entry.addr);
+            }
+            at += bytes.len() as u64;
+        }
+    }
+    out
+}
+
+/// Reads the log whose head is `head`; `None` if that is no head, is named by no log space, or holds anything that no writer leaves.
+pub(crate) fn view(image: &Image, puddles: &[PuddleAt], head: &PuddleAt) -> Option<LogView> {
+    let power = image.kind() == CrashKind::Power;
+    let named = named(image, puddles);
+    if !named.contains(&head.addr) {
+        return None;
+    }
+    let bytes = bytes_of(image, head);
+    let body = head.body as usize;
+    let line = |offset: u64| bytes.get(body + offset as usize..).unwrap_or_default();
+    let (header, _) = LogHeader::read_from_prefix(line(0)).ok()?;
+    let (control, _) = LogControl::read_from_prefix(line(CONTROL_OFFSET)).ok()?;
+    let (words, _) = LogRange::read_from_prefix(line(RANGE_OFFSET)).ok()?;
+    let range = SequenceRange::from_word(words.range)?;
+    let (epoch, base) = (epoch_from_word(control.epoch)?, range.base());
+    let fits = body as u64 + ENTRIES_OFFSET + header.capacity <= head.size;
+    if header.segment != 0 || control.state != 0 || !fits || header.log_id == 0 {
+        return None;
+    }
+    let seed = entry_seed(header.log_id, epoch);
+    let mut hash = DefaultHasher::new();
+    let mut shape = DefaultHasher::new();
+    header.as_bytes().hash(&mut hash);
+    (control.reserved, words.reserved).hash(&mut hash);
+    let about = |word: u64| {
+        let word = TailWord::from_word(word);
+        (word.base == base).then_some(word.entries)
+    };
+    // What a running transaction has not counted is as good as counted to none; so are segments in any stage.
+    let counted =
+        |word: u64| if range.stage() == Stage::Running { about(word).or(Some(0)) } else { about(word) };
+    let segments = about(words.overflow).unwrap_or(0);
+    let left = Some(LAST_BASE.saturating_sub(base)).filter(|left| *left < 64);
+    let committed = range.stage() == Stage::Committed;
+    let state = (power, committed, left, segments, (!power).then(|| counted(words.tail)));
+    state.hash(&mut hash);
+    state.hash(&mut shape);
+
+    let first = body + ENTRIES_OFFSET as usize;
+    let half = (header.capacity / 2) as usize;
+    for start in [first, first + half] {
+        let newest = base + if power { 4 } else { 0 };
+        if whole(&bytes, start, start + half, seed).is_some_and(|(entry, ..)| entry.seq & !3 > newest) {
+            return None;
+        }
+    }
+    let at = first + ((base as usize / 4) & 1) * half;
+    let mut view =
+        LogView { running: !committed, sealed: false, fits: false, entries: Vec::new(), hash: 0, shape: 0 };
+    let mut area = Area { bytes, at, end: at + half };
+    let (mut kinds, mut sums) = (0u16, 0);
+    let ours = |seq: u32| matches!(seq.wrapping_sub(base), 1 | 3);
+    while let Some((entry, kind, data)) = whole(&area.bytes, area.at, area.end, seed) {
+        if !ours(entry.seq) {
+            break;
+        }
+        let index = view.entries.len() as u32;
+        if entry.index != index || entry.seq != base + kind.class() || entry.order != kind.order() as u8 {
+            return None;
+        }
+        kinds |= 1 << entry.kind;
+        (entry.kind, entry.size, entry.unfenced).hash(&mut hash);
+        match kind {
+            Kind::Volatile => {}
+            Kind::Seal => {
+                let seal = Seal::read_from_bytes(data).ok()?;
+                if seal.entries != u64::from(index) || seal.entries_checksum != sums {
+                    return None;
+                }
+                view.fits = contents(image, puddles, &view.entries)? == seal.contents;
+                view.fits.hash(&mut hash);
+                view.fits.hash(&mut shape);
+            }
+            _ => (entry.addr, data).hash(&mut hash),
+        }
+        let at = EntryAt { kind, addr: entry.addr, size: entry.size, data: data.to_vec() };
+        area.at += entry_size(data.len() as u64) as usize;
+        sums ^= entry.checksum;
+        view.entries.push(at);
+        if kind == Kind::Seal {
+            view.sealed = true;
+            break;
+        }
+        if kind == Kind::Jump {
+            let next = puddles.iter().find(|p| p.addr == entry.addr && p.role == Some(Role::Log))?;
+            named.contains(&next.addr).then_some(())?;
+            let bytes = bytes_of(image, next);
+            let (segment, _) = LogHeader::read_from_prefix(bytes.get(next.body as usize..)?).ok()?;
+            segment.as_bytes().hash(&mut hash);
+            let at = (next.body + ENTRIES_OFFSET) as usize;
+            let end = at + segment.capacity as usize;
+            (end <= bytes.len()).then_some(())?;
+            area = Area { bytes, at, end };
+        }
+    }
+    if !view.sealed {
+        for at in (area.at..area.end).step_by(64) {
+            match whole(&area.bytes, at, area.end, seed) {
+                Some((entry, ..)) if ours(entry.seq) => {
+                    (entry.index, entry.unfenced, entry.kind).hash(&mut hash);
+                    kinds |= 1;
+                }
+                _ => {}
+            }
+        }
+    }
+    (kinds, view.entries.len().min(2), view.entries.last().map(|e| e.kind)).hash(&mut shape);
+    (view.hash, view.shape) = (hash.finish(), shape.finish());
+    Some(view)
+}
+
+/// Hash of what a seal behind these entries covers; `None` if that is not all in heaps.
+fn contents(image: &Image, puddles: &[PuddleAt], entries: &[EntryAt]) -> Option<u64> {
+    let mut hash = ContentHash::EMPTY;
+    let mut bytes = Vec::new();
+    for entry in entries.iter().filter(|e| matches!(e.kind, Kind::Undo | Kind::Fresh)) {
+        let puddle = heap_of(puddles, entry.addr)?;
+        bytes.resize(entry.size as usize, 0);
+        image.read(&puddle.name, entry.addr - puddle.addr, &mut bytes).then_some(())?;
+        hash = hash.with(&bytes);
+    }
+    Some(hash.0)
+}
+
+/// The heap puddle that an address lies in.
+fn heap_of(puddles: &[PuddleAt], addr: u64) -> Option<&PuddleAt> {
+    puddles.iter().find(|p| p.role == Some(Role::Heap) && (p.addr..p.addr + p.size).contains(&addr))
+}
+
+/// The canonical form of an image.
+#[must_use]
+pub fn canonical(image: &Image, context: &Context) -> Canonical {
+    let power = image.kind() == CrashKind::Power;
+    let puddles = puddles(image);
+    let mut form = image.clone();
+    let mut data = DefaultHasher::new();
+    let mut shape = DefaultHasher::new();
+    power.hash(&mut shape);
+    let logs: Vec<&PuddleAt> = puddles.iter().filter(|p| p.role == Some(Role::Log)).collect();
+    let segment = |log: &PuddleAt| {
+        let mut bytes = [0; size_of::<LogHeader>()];
+        let _ = image.read(&log.name, log.body, &mut bytes);
+        LogHeader::read_from_bytes(&bytes[..]).map_or(0, |header| header.segment)
+    };
+    let views: Vec<Option<LogView>> = logs.iter().map(|log| view(image, &puddles, log)).collect();
+    let known = named(image, &puddles);
+    let unnamed = |log: &PuddleAt| !known.contains(&log.addr);
+    let understood =
+        logs.iter().zip(&views).all(|(log, view)| view.is_some() || unnamed(log) || segment(log) != 0);
+    if understood {
+        for (log, view) in logs.iter().zip(&views).filter(|(log, _)| !unnamed(log)) {
+            form.clear(&log.name, log.body + CONTROL_OFFSET, log.size);
+            let Some(view) = view else { continue };
+            (view.hash, &log.name).hash(&mut data);
+            view.shape.hash(&mut shape);
+            if view.running && !view.sealed {
+                roll_back(&mut form, &puddles, &view.entries);
+            }
+        }
+    } else {
+        logs.iter().for_each(|log| image.file_hash(&log.name).hash(&mut shape));
+    }
+    let mut store = DefaultHasher::new();
+    let mut new = DefaultHasher::new();
+    let entries = || views.iter().flatten().flat_map(|view| &view.entries);
+    let is_new = |puddle: &PuddleAt| {
+        let within = |entry: &EntryAt| (puddle.addr..puddle.addr + puddle.size).contains(&entry.addr);
+        understood && context.new.contains(&puddle.name) && !entries().any(within)
+    };
+    for &(start, end) in &context.taken {
+        if let Some(puddle) = heap_of(&puddles, start).filter(|_| power) {
+            form.clear(&puddle.name, start - puddle.addr, end - start);
+        }
+    }
+    for puddle in &puddles {
+        let marks = puddle.parts.marks.iter().filter(|_| power);
+        for part in marks.chain(&puddle.parts.session) {
+            form.clear(&puddle.name, part.start, part.end - part.start);
+        }
+    }
+    form.for_each_file(|name, len| {
+        (name, len).hash(&mut store);
+        let puddle = puddles.iter().find(|p| p.name == *name);
+        match puddle.and_then(|p| p.role) {
+            Some(Role::Heap) if puddle.is_some_and(is_new) => form.file_hash(name).hash(&mut new),
+            Some(Role::Heap | Role::Log) => form.file_hash(name).hash(&mut data),
+            _ => form.file_hash(name).hash(&mut store),
+        }
+    });
+    puddles.iter().for_each(|p| (p.addr, p.role.is_some()).hash(&mut store));
+    let (data, new, store, shape) = (data.finish(), new.finish(), store.finish(), shape.finish());
+    let mut all = DefaultHasher::new();
+    (power, data, new, store).hash(&mut all);
+    Canonical { whole: all.finish(), data, new, store, shape }
+}
+
+/// Puts what replay will put there wherever it will put something.
+fn roll_back(form: &mut Image, puddles: &[PuddleAt], entries: &[EntryAt]) {
+    for entry in entries.iter().rev() {
+        let Some(puddle) = heap_of(puddles, entry.addr) else { continue };
+        let offset = entry.addr - puddle.addr;
+        match entry.kind {
+            Kind::Undo => {
+                form.overwrite(&puddle.name, offset, &entry.data);
+            }
+            Kind::Fresh => form.clear(&puddle.name, offset, u64::from(entry.size)),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::{History, Op};
+    use crate::rig::{Rig, Strategy, base_image, window_base};
+    use cenote_medium::Durability;
+    use cenote_medium::planted::Bug;
+
+    fn whole_of(image: &Image) -> u64 {
+        canonical(image, &Context::default()).whole
+    }
+
+    /// A loss of power that lost nothing, after operations of which no commit is one.
+    fn after(ops: &str, place: usize) -> Image {
+        let base = base_image(Durability::Power, window_base(8000 + place)).expect("a store");
+        let mut rig = Rig::start(&base, Strategy::LAZY).expect("a rig");
+        History::parse(ops).0.iter().for_each(|&op: &Op| rig.step(op, Bug::None).expect("an operation"));
+        rig.sim.state_now().image_latest().at_event(0)
+    }
+
+    #[test]
+    fn what_recovery_does_not_look_at_is_left_out_and_nothing_else() {
+        let image = after("as", 0);
+        let at = puddles(&image);
+        let log = at.iter().find(|p| view(&image, &at, p).is_some_and(|v| !v.entries.is_empty()));
+        let log = log.expect("a log with entries");
+        let entries = view(&image, &at, log).expect("a log").entries;
+        let changed = |name: &str, offset: u64, with: u64| {
+            let mut image = image.clone();
+            assert!(image.overwrite(name, offset, &with.to_le_bytes()));
+            image
+        };
+        let undo = entries.iter().rfind(|e| e.kind == Kind::Undo).expect("an undo entry");
+        let heap = heap_of(&at, undo.addr).expect("its puddle");
+        let offset = undo.addr - heap.addr;
+        let marks = heap.parts.marks[0].clone();
+        let tail = log.body + RANGE_OFFSET + 8;
+        for (what, other) in [
+            ("marks", changed(&heap.name, marks.start, 77)),
+            ("the tail", changed(&log.name, tail, 77)),
+            ("memory under an undo entry", changed(&heap.name, offset, 77)),
+        ] {
+            assert_ne!(other.hash(), image.hash(), "{what}");
+            assert_eq!(whole_of(&other), whole_of(&image), "{what}");
+        }
+        let process = image.clone().with_kind(CrashKind::Process);
+        let last = log.body + ENTRIES_OFFSET;
+        for (what, one, other) in [
+            ("memory under no entry", image.clone(), changed(&heap.name, offset + 8, 77)),
+            ("an entry", image.clone(), changed(&log.name, last, 77)),
+            ("the kind of the crash", image.clone(), process.clone()),
+            (
+                "marks after a crash of the process",
+                process.clone(),
+                changed(&heap.name, marks.start, 77).with_kind(CrashKind::Process),
+            ),
+            ("a file", image.clone(), changed("catalog.0", 64, 77)),
+        ] {
+            assert_ne!(whole_of(&one), whole_of(&other), "{what}");
+        }
+    }
+
+    #[test]
+    fn the_number_of_a_transaction_does_not_count_but_what_it_does() {
+        // Two aborts leave everything as it was, but for the number of the transaction and what stands behind its entries.
+        let (one, two, other) = (after("s", 1), after("sXsXs", 1), after("sp", 1));
+        assert_ne!(one.hash(), two.hash());
+        assert_eq!(whole_of(&one), whole_of(&two));
+        assert_ne!(whole_of(&one), whole_of(&other));
+    }
+}
