@@ -116,12 +116,9 @@ pub(crate) fn adopt(puddle: &PuddleHeap) -> Vec<(u32, TypeId, u32)> {
 /// Makes every mark that is not "allocated" free, and marks of no block zero.
 fn normalise(puddle: &PuddleHeap, number: u32, class: u32) {
     let marks = puddle.class_marks(number, class);
-    for (w, chunk) in marks.chunks(64).enumerate() {
-        let rest = marks::bits(marks, w, mark::ALLOCATED) | marks::bits(marks, w, mark::FREE);
-        if rest.count_ones() as usize != chunk.len() {
-            for byte in chunk.iter().filter(|byte| byte.load(Ordering::Relaxed) != mark::ALLOCATED) {
-                marks::write(byte, mark::FREE);
-            }
+    for chunk in marks.chunks(64).filter(|chunk| !marks::are_settled(chunk)) {
+        for byte in chunk.iter().filter(|byte| byte.load(Ordering::Relaxed) != mark::ALLOCATED) {
+            marks::write(byte, mark::FREE);
         }
     }
     let outer = puddle.outer_marks(number);
@@ -130,7 +127,11 @@ fn normalise(puddle: &PuddleHeap, number: u32, class: u32) {
     } else {
         (outer.first(), &outer[1..])
     };
-    rest.iter().for_each(|byte| marks::write(byte, mark::FREE));
+    // The first few, up to where words begin, and the rest.
+    let (few, rest) = rest.split_at(rest.len() % 8);
+    if few.iter().any(|byte| byte.load(Ordering::Relaxed) != mark::FREE) || !marks::all(rest, mark::FREE) {
+        few.iter().chain(rest).for_each(|byte| marks::write(byte, mark::FREE));
+    }
     if let Some(first) = first {
         marks::write(first, mark::TINY);
     }

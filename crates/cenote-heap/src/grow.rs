@@ -212,18 +212,33 @@ impl<G: Ground> TracedHeap<G> {
         self.attach(&plot).map_err(Shortage::Puddle)
     }
 
-    /// Attaches the next puddle that was not looked at yet; `false` if there is none.
+    /// Attaches a puddle that was not looked at yet; `false` if there is none.
     pub(crate) fn attach_next(&self) -> Result<bool, OpenError> {
         self.attach_locked(&mut lock(&self.growth))
     }
 
+    /// The root puddle first, because the lists lie there. Then the newest: it is the likeliest to have room, so that after a crash the first
+    /// allocation in a large heap looks at one puddle and not at all.
     fn attach_locked(&self, growth: &mut Growth) -> Result<bool, OpenError> {
-        let Some(plot) = growth.pending.pop_front() else { return Ok(false) };
-        if let Err(error) = self.attach(&plot) {
-            growth.pending.push_front(plot);
-            return Err(error);
-        }
+        let at = if self.puddles.len() == 0 { 0 } else { growth.pending.len().saturating_sub(1) };
+        self.attach_pending(growth, at)
+    }
+
+    fn attach_pending(&self, growth: &mut Growth, at: usize) -> Result<bool, OpenError> {
+        let Some(plot) = growth.pending.get(at).copied() else { return Ok(false) };
+        self.attach(&plot)?;
+        growth.pending.remove(at);
         Ok(true)
+    }
+
+    /// Attaches the puddle that `addr` is in, if it was not looked at yet.
+    pub(crate) fn attach_of(&self, addr: u64) -> Result<bool, OpenError> {
+        let mut growth = lock(&self.growth);
+        let holds = |plot: &Plot| addr.wrapping_sub(plot.addr) < plot.size;
+        match growth.pending.iter().position(holds) {
+            Some(at) => self.attach_pending(&mut growth, at),
+            None => Ok(false),
+        }
     }
 
     /// Attaches all puddles.

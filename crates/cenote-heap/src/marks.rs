@@ -7,7 +7,7 @@
 //! Scans read [`STEP`] marks at a time, see [`crate::sync`].
 
 use crate::sync::{self, AtomicU8, Ordering, STEP};
-use cenote_layout::heap::mark::{CACHED, FREE};
+use cenote_layout::heap::mark::{ALLOCATED, CACHED, FREE};
 
 /// Words that have a bit for every mark of a superblock.
 pub(crate) const WORDS: usize = 64;
@@ -48,6 +48,14 @@ pub(crate) fn all(marks: &[AtomicU8], value: u8) -> bool {
     (0..marks.len()).step_by(STEP).all(|at| {
         let left = (marks.len() - at).min(STEP);
         equal(marks, at, value).count_ones() as usize == left
+    })
+}
+
+/// Whether all marks are FREE or ALLOCATED.
+pub(crate) fn are_settled(marks: &[AtomicU8]) -> bool {
+    (0..marks.len()).step_by(STEP).all(|at| {
+        let left = (marks.len() - at).min(STEP);
+        (equal(marks, at, FREE) | equal(marks, at, ALLOCATED)).count_ones() as usize == left
     })
 }
 

@@ -255,16 +255,9 @@ impl<G: Ground> TracedHeap<G> {
                 false => FreeError::NotInHeap { addr },
             });
         }
-        // Attach puddles in order until it is this one's turn. One that cannot be attached holds no block that anybody can name.
-        loop {
-            if let Some(puddle) = self.known_puddle(addr) {
-                return Ok(puddle);
-            }
-            if !matches!(self.attach_next(), Ok(true)) {
-                // Another thread may have attached it a moment ago.
-                return self.known_puddle(addr).ok_or(FreeError::NotInHeap { addr });
-            }
-        }
+        // One that cannot be attached holds no block that anybody can name. Another thread may have attached it a moment ago.
+        let _ = self.attach_of(addr);
+        self.known_puddle(addr).ok_or(FreeError::NotInHeap { addr })
     }
 
     /// Makes the heap look at the puddle that contains `addr`, so that its slot is filled.
