@@ -10,6 +10,7 @@ use cenote_crashtest::rig::Strategy;
 use cenote_crashtest::units::{Grain, Reach};
 use cenote_medium::Durability;
 use cenote_medium::planted::Bug;
+use std::io::Write as _;
 
 /// Every subset of up to 12 words.
 const WORDS: Reach = Reach { grain: Grain::Words, exhaustive: 12, samples: 64 };
@@ -52,9 +53,14 @@ fn histories(exhaustive: usize, every: usize, seed: usize) -> (Vec<History>, Str
     (out, text)
 }
 
+/// Prints a line also where the output of tests that pass is not shown.
+fn tell(text: &str) {
+    let _ = writeln!(std::io::stdout(), "{text}");
+}
+
 fn visit(what: &str, plan: &Plan) -> Tally {
     let (tally, violation) = run(plan);
-    println!("{} level, {}: {what}: {tally}", plan.level, plan.strategy.name);
+    tell(&format!("{} level, {}: {what}: {tally}", plan.level, plan.strategy.name));
     if let Some(violation) = violation {
         panic!("{violation}");
     }
@@ -104,7 +110,7 @@ fn power_may_fail_anywhere_with_any_words_lost() {
         let plan = plan(Durability::Power, strategy, histories);
         sum.add(&visit(&text, &Plan { reach, recoveries: Recoveries::All, merged_every: 16, ..plan }));
     }
-    println!("power level, by words: {sum}");
+    tell(&format!("power level, by words: {sum}"));
 }
 
 /// The other strategies.
@@ -115,5 +121,5 @@ fn power_may_fail_anywhere_whatever_way_a_transaction_commits() {
         let (histories, text) = histories(3, 1000, number * 31);
         sum.add(&visit(&text, &plan(Durability::Power, strategy, histories)));
     }
-    println!("power level, other strategies: {sum}");
+    tell(&format!("power level, other strategies: {sum}"));
 }

@@ -28,23 +28,8 @@ const WINDOWS: (u64, u64) = (0x2000_0000_0000, 0x5000_0000_0000);
 pub fn format(medium: Arc<dyn Medium>, options: &FormatOptions) -> Result<Uuid, FormatError> {
     let path = medium.describe().path;
     let failed = |source| FormatError::Medium { path: path.clone(), source: Box::new(source) };
-    check_window(options)?;
-    for name in medium.list("").map_err(failed)? {
-        if name == FILE {
-            return Err(FormatError::Exists { path });
-        }
-        let ours = [LOCK, NEW_FILE, DIR].contains(&&*name)
-            || catalog::FILES.contains(&&*name)
-            || catalog::NEW_FILES.contains(&&*name);
-        if !ours {
-            return Err(FormatError::NotEmpty { path, found: name });
-        }
-    }
-    if medium.exists(DIR).map_err(failed)?
-        && let Some(found) = medium.list(DIR).map_err(failed)?.into_iter().next()
-    {
-        return Err(FormatError::NotEmpty { path, found: format!("{DIR}/{found}") });
-    }
+    check_options(options)?;
+    check_directory(&*medium)?;
     let _lock = match medium.lock(LOCK, LockKind::Exclusive).map_err(failed)? {
         Ok(guard) => guard,
         Err(holder) => return Err(FormatError::Locked { path, holder: holder.text }),
@@ -100,7 +85,37 @@ pub fn format(medium: Arc<dyn Medium>, options: &FormatOptions) -> Result<Uuid, 
     Ok(uuid)
 }
 
-fn check_window(options: &FormatOptions) -> Result<(), FormatError> {
+/// Whether [`format`] would find the directory empty, or with an unfinished format. Writes nothing.
+///
+/// # Errors
+/// As [`format`].
+pub fn check_directory(medium: &dyn Medium) -> Result<(), FormatError> {
+    let path = medium.describe().path;
+    let failed = |source| FormatError::Medium { path: path.clone(), source: Box::new(source) };
+    for name in medium.list("").map_err(failed)? {
+        if name == FILE {
+            return Err(FormatError::Exists { path });
+        }
+        let ours = [LOCK, NEW_FILE, DIR].contains(&&*name)
+            || catalog::FILES.contains(&&*name)
+            || catalog::NEW_FILES.contains(&&*name);
+        if !ours {
+            return Err(FormatError::NotEmpty { path, found: name });
+        }
+    }
+    if medium.exists(DIR).map_err(failed)?
+        && let Some(found) = medium.list(DIR).map_err(failed)?.into_iter().next()
+    {
+        return Err(FormatError::NotEmpty { path, found: format!("{DIR}/{found}") });
+    }
+    Ok(())
+}
+
+/// Whether a store can be made with these options. Touches nothing.
+///
+/// # Errors
+/// [`FormatError::Options`].
+pub fn check_options(options: &FormatOptions) -> Result<(), FormatError> {
     let bad = |text: &str| Err(FormatError::Options(text.into()));
     if options.window_len == 0 || !options.window_len.is_multiple_of(SLOT_SIZE) {
         return bad("window_len is not a multiple of 2 MiB");

@@ -39,7 +39,7 @@ mod superblock;
 mod window;
 
 pub use error::{FormatError, OpenError, StoreError, TypeMismatch};
-pub use format::format;
+pub use format::{check_directory, check_options, format};
 pub use logs::LogLease;
 pub use object::ObjectInfo;
 pub use options::{Access, DamagePolicy, FormatOptions, OpenOptions, PoolOptions, PowerLossPolicy};

@@ -80,6 +80,8 @@ impl Store {
     /// # Errors
     /// [`Error::Medium`], [`Error::Format`].
     pub fn format(path: impl AsRef<Path>, options: &FormatOptions) -> Result<Uuid> {
+        // Before a directory is made that would be of no use.
+        cenote_store::check_options(options)?;
         let medium =
             RealMedium::open(path.as_ref(), &MediumOptions { create: true, ..MediumOptions::default() })?;
         Ok(cenote_store::format(Arc::new(medium), options)?)

@@ -15,7 +15,17 @@ pub(crate) fn run(arguments: &Format, out: &mut Out) -> Result<Verdict, Failure>
     // A directory that is missing will lie where its parent lies.
     let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let examined = if dir.is_dir() { dir } else { parent };
-    let info = RealMedium::open(examined, &MediumOptions::default())?.describe();
+    let options = FormatOptions {
+        window_base: arguments.window_base,
+        window_len: arguments.window_size,
+        ..FormatOptions::default()
+    };
+    cenote_store::check_options(&options).map_err(cenote::Error::from)?;
+    let medium = RealMedium::open(examined, &MediumOptions::default())?;
+    if dir.is_dir() {
+        cenote_store::check_directory(&medium).map_err(cenote::Error::from)?;
+    }
+    let info = medium.describe();
     if arguments.care.dry_run {
         out.line(format_args!(
             "would make a store in {shown}, on {}, durability {}, with a window of {}",
@@ -35,11 +45,6 @@ pub(crate) fn run(arguments: &Format, out: &mut Out) -> Result<Verdict, Failure>
             return Err(Failure::Usage(format!("{shown} was left as it is: nobody said yes")));
         }
     }
-    let options = FormatOptions {
-        window_base: arguments.window_base,
-        window_len: arguments.window_size,
-        ..FormatOptions::default()
-    };
     let uuid = Store::format(dir, &options)?;
     out.line(format_args!(
         "{} made a store in {shown}, on {}, durability {}",
