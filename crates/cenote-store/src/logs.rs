@@ -7,8 +7,7 @@
 //!
 //! **A log, or a further segment of one.** (1) a puddle is taken, new or spare, and formatted; (2) an entry of the log space is
 //! written but for its `state`, and made durable; (3) `state` is written and made durable: **this 8-byte store
-//! commits**; only then is the segment used. An entry whose state is 0 names nothing; if its checksum fits another state, recovery looks
-//! at the log all the same, because a damaged state must not hide one.
+//! commits**; only then is the segment used. An entry whose state is 0 names nothing, whatever else stands in it.
 //!
 //! Logs that are given back stay in the log space, empty, and are handed out again. Puddles of earlier sessions,
 //! once recovery is done with them, are spare: they keep their records, and are formatted anew under another log id, so that

@@ -34,7 +34,7 @@ use cenote_layout::header::read;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::log::LogHeader;
 use cenote_layout::log_space::{
-    ENTRY_CONTINUATION, ENTRY_FREE, ENTRY_HEAD, LOG_SPACE_ENTRIES_OFFSET, LogSpaceEntry, LogSpaceHeader,
+    ENTRY_FREE, ENTRY_HEAD, LOG_SPACE_ENTRIES_OFFSET, LogSpaceEntry, LogSpaceHeader,
 };
 use cenote_layout::puddle::{Role, header_space};
 use cenote_layout::superblock::DURABILITY_POWER;
@@ -370,12 +370,7 @@ impl<'a> Session<'a> {
         for (index, bytes) in entries.chunks_exact(size_of::<LogSpaceEntry>()).enumerate() {
             let Ok(entry) = LogSpaceEntry::read_from_bytes(bytes) else { continue };
             if entry.state == ENTRY_FREE {
-                // Never used, or not completed: then its log was not used either. Or its state was damaged: that is
-                // noticed if the checksum fits another state. The log of an entry that is complete but for its state was formatted
-                // before, so looking at it does no harm in any case.
-                let whole = |state| Some(LogSpaceEntry { state, ..entry }).filter(LogSpaceEntry::is_valid);
-                listed.entries.extend(whole(ENTRY_HEAD).or_else(|| whole(ENTRY_CONTINUATION)));
-                continue;
+                continue; // never used, or not completed: then its log was not used either
             }
             if entry.is_valid() {
                 listed.entries.push(entry);

@@ -4,7 +4,6 @@
 mod common;
 
 use cenote_layout::log::Kind;
-use cenote_layout::log_space::{ENTRY_HEAD, LogSpaceEntry};
 use cenote_log::{Body, LogWriter, Outcome, SegmentSource};
 use cenote_medium::sim::{self, Fault, FaultEffect, FaultPoint, Image, Limits, SimMedium, SimOptions};
 use cenote_medium::{Durability, Medium, Operation};
@@ -14,7 +13,6 @@ use cenote_store::{
 };
 use common::{pool_options, small};
 use std::sync::Arc;
-use zerocopy::FromBytes as _;
 
 const SMALL_LOGS: u64 = 16 << 10;
 
@@ -121,38 +119,6 @@ fn half_a_transaction_is_rolled_back_by_the_next_opener() {
         let (_, report) = open(&next, options());
         assert!(report.clean && report.logs.is_empty(), "{report:?}");
     }
-}
-
-#[test]
-fn a_log_whose_entry_lost_its_state_is_replayed_all_the_same() {
-    let (sim, store, pool) = prepared(Durability::Process);
-    half_a_transaction(&store, &pool, 0..3, 99);
-    let next = crash(&sim, store, pool, sim::CrashKind::Process);
-    let mut hidden = 0;
-    for name in next.list("puddles").unwrap() {
-        let name = format!("puddles/{name}");
-        let mut bytes = vec![0; next.len(&name).unwrap() as usize];
-        next.read_at(&name, 0, &mut bytes).unwrap();
-        for at in (0..bytes.len()).step_by(size_of::<LogSpaceEntry>()) {
-            let entry = LogSpaceEntry::read_from_prefix(&bytes[at..]).unwrap().0;
-            if entry.is_valid() && entry.state == ENTRY_HEAD {
-                let state = (at + std::mem::offset_of!(LogSpaceEntry, state)) as u64;
-                next.write_at(&name, state, &0u64.to_le_bytes()).unwrap();
-                hidden += 1;
-            }
-        }
-    }
-    assert_eq!(hidden, 1);
-    let (store, report) = open(&next, options());
-    assert!(
-        matches!(
-            report.logs[..],
-            [cenote_store::LogReport { outcome: Outcome::RolledBack { entries: 3 }, .. }]
-        ),
-        "{report:?}"
-    );
-    let pool = store.open_pool("p", Access::ReadWrite).unwrap();
-    assert_eq!([0, 1, 2].map(|i| get(word(&pool, i))), [1, 0, 0]);
 }
 
 #[test]
