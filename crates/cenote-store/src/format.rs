@@ -85,10 +85,10 @@ pub fn format(medium: Arc<dyn Medium>, options: &FormatOptions) -> Result<Uuid, 
     Ok(uuid)
 }
 
-/// Whether [`format`] would find the directory empty, or with an unfinished format. Writes nothing.
+/// Whether [`format()`] would find the directory empty, or with an unfinished format. Writes nothing.
 ///
 /// # Errors
-/// As [`format`].
+/// As [`format()`].
 pub fn check_directory(medium: &dyn Medium) -> Result<(), FormatError> {
     let path = medium.describe().path;
     let failed = |source| FormatError::Medium { path: path.clone(), source: Box::new(source) };
