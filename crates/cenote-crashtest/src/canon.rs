@@ -186,7 +186,7 @@ fn bytes_of(image: &Image, puddle: &PuddleAt) -> Vec<u8> {
 fn whole(bytes: &[u8], at: usize, end: usize, seed: u64) -> Option<(EntryHeader, Kind, &[u8])> {
     let (header, _) = EntryHeader::read_from_prefix(bytes.get(at..end)?).ok()?;
     let kind = Kind::from_u8(header.kind)?;
-    let len = if kind.has_data() { header.size as usize } else { 0 };
+    let len = kind.data_len(header.size) as usize;
     let start = at + ENTRY_HEADER_SIZE as usize;
     let data = bytes.get(start..end)?.get(..len)?;
     let covered = &header.as_bytes()[8..];
@@ -337,7 +337,7 @@ pub(crate) fn view(image: &Image, puddles: &[PuddleAt], head: &PuddleAt) -> Opti
 fn contents(image: &Image, puddles: &[PuddleAt], entries: &[EntryAt]) -> Option<u64> {
     let mut hash = ContentHash::EMPTY;
     let mut bytes = Vec::new();
-    for entry in entries.iter().filter(|e| matches!(e.kind, Kind::Undo | Kind::Fresh)) {
+    for entry in entries.iter().filter(|e| e.kind.is_sealed()) {
         let puddle = heap_of(puddles, entry.addr)?;
         bytes.resize(entry.size as usize, 0);
         image.read(&puddle.name, entry.addr - puddle.addr, &mut bytes).then_some(())?;
@@ -427,7 +427,7 @@ fn roll_back(form: &mut Image, puddles: &[PuddleAt], entries: &[EntryAt]) {
             Kind::Undo => {
                 form.overwrite(&puddle.name, offset, &entry.data);
             }
-            Kind::Fresh => form.clear(&puddle.name, offset, u64::from(entry.size)),
+            Kind::Fresh | Kind::Allocation => form.clear(&puddle.name, offset, u64::from(entry.size)),
             _ => {}
         }
     }

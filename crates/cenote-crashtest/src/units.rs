@@ -225,7 +225,8 @@ fn ranges(state: &CrashState, latest: &Image, at_latest: &[PuddleAt]) -> Ranges 
         }
         let range = |e: &EntryAt| (e.addr, e.addr + u64::from(e.size));
         let undo = durable.entries.iter().filter(|e| e.kind == Kind::Undo).map(range);
-        let fresh = now.entries.iter().filter(|e| e.kind == Kind::Fresh).map(range);
+        let fresh =
+            now.entries.iter().filter(|e| matches!(e.kind, Kind::Fresh | Kind::Allocation)).map(range);
         if now.sealed {
             out.sealed.extend(undo.chain(fresh));
         } else {
@@ -368,7 +369,7 @@ fn log_entries(latest: &Image, log: &PuddleAt) -> Vec<(u64, u64)> {
             if !follows {
                 break;
             }
-            let len = entry_size(if kind.has_data() { u64::from(entry.size) } else { 0 });
+            let len = entry_size(u64::from(kind.data_len(entry.size)));
             out.push((at, at + len));
             at += len;
             before = Some(entry);

@@ -86,7 +86,7 @@ impl Place {
     fn logged(&self) -> u64 {
         // SAFETY: mapped; nobody writes meanwhile.
         let summary = unsafe { inspect(self.log, CrashKind::Process, &mut |_, _| None) }.expect("a log");
-        let data = |e: &cenote_log::scan::Entry| if e.kind.has_data() { u64::from(e.size) } else { 0 };
+        let data = |e: &cenote_log::scan::Entry| u64::from(e.kind.data_len(e.size));
         summary.entries.iter().map(|entry| entry_size(data(entry))).sum()
     }
 }

@@ -15,8 +15,9 @@ use crate::world::{
 use cenote_layout::checksum::checksum;
 use cenote_layout::header;
 use cenote_layout::log::{
-    CONTROL_OFFSET, ContentHash, END_BASE, ENTRIES_OFFSET, ENTRY_INLINE_DATA_MAX, EntryHeader, Kind,
-    LogHeader, RANGE_OFFSET, SequenceRange, TailWord, entry_seed, entry_size, epoch_from_word,
+    AllocationMark, CONTROL_OFFSET, ContentHash, END_BASE, ENTRIES_OFFSET, ENTRY_INLINE_DATA_MAX,
+    EntryHeader, Kind, LogHeader, RANGE_OFFSET, SequenceRange, TailWord, entry_seed, entry_size,
+    epoch_from_word,
 };
 use cenote_log::{CrashKind, LogDamage, LogWriter, Outcome};
 use zerocopy::{FromBytes, IntoBytes};
@@ -70,13 +71,23 @@ fn data(world: &World) -> Vec<u8> {
     world.image()[DATA_AT..].to_vec()
 }
 
+/// Whether the transaction has logged nothing of the word at `word`.
+fn is_unused(covered: &[(u64, usize)], redo: &[(u64, Vec<u8>)], word: u64) -> bool {
+    !covered.iter().any(|&(a, l)| word < a + l as u64 && a < word + 8)
+        && !redo.iter().any(|(a, d)| word < a + d.len() as u64 && *a < word + 8)
+}
+
+fn set_bits(world: &World, word: u64, mask: u64) {
+    let old = u64::from_le_bytes(world.read(word, 8).try_into().unwrap_or_default());
+    world.write(word, &(old | mask).to_le_bytes());
+}
+
 /// One transaction, finished (`None`) or left at some point; then what its recovery must lead to.
 fn transaction(input: &mut Input<'_>, world: &World, writer: &mut LogWriter) -> Option<Expected> {
     let before = data(world);
     let mut covered: Vec<(u64, usize)> = Vec::new();
     let mut redo: Vec<(u64, Vec<u8>)> = Vec::new();
     let mut unowned = Vec::new();
-    let mut unmark = Vec::new();
     for _ in 0..input.below(12) {
         let (addr, len) = range(input);
         let offset = (addr - DATA_ADDR) as usize;
@@ -111,28 +122,37 @@ fn transaction(input: &mut Input<'_>, world: &World, writer: &mut LogWriter) -> 
                     logged
                 }
                 4 => {
-                    let logged = writer.append(Kind::Fresh, addr, len as u32, core::ptr::null()).map(drop);
+                    // A block, and the word of its mark somewhere else.
+                    let word = range(input).0 & !7;
+                    let mask = 1u64 << input.below(64);
+                    let is_mark = !overlaps(word, 8) && is_unused(&covered, &redo, word);
+                    let mark = AllocationMark { word, mask };
+                    let logged = match is_mark {
+                        true => writer.append(Kind::Allocation, addr, len as u32, (&raw const mark).cast()),
+                        false => writer.append(Kind::Fresh, addr, len as u32, core::ptr::null()),
+                    };
                     if logged.is_ok() {
+                        if is_mark {
+                            set_bits(world, word, mask);
+                            covered.push((word, 0)); // later ranges may cover it, and then its old bytes have the bit
+                            unowned.push((word - DATA_ADDR) as usize..(word - DATA_ADDR) as usize + 8);
+                        }
                         covered.push((addr, len));
                         unowned.push(offset..offset + len);
                         world.write(addr, &vec![new; len]);
                     }
-                    logged
+                    logged.map(drop)
                 }
                 _ => {
                     let word = addr & !7;
-                    if covered.iter().any(|&(a, l)| word < a + l as u64 && a < word + 8)
-                        || redo.iter().any(|(a, d)| word < a + d.len() as u64 && *a < word + 8)
-                    {
+                    if !is_unused(&covered, &redo, word) {
                         continue;
                     }
                     let mask = 1u64 << input.below(64);
                     let logged =
                         writer.append(Kind::ClearBitsOnAbort, word, 8, (&raw const mask).cast()).map(drop);
                     if logged.is_ok() {
-                        let old = u64::from_le_bytes(world.read(word, 8).try_into().unwrap_or_default());
-                        world.write(word, &(old | mask).to_le_bytes());
-                        unmark.push((word, mask));
+                        set_bits(world, word, mask);
                         covered.push((word, 0)); // later ranges may cover it, and then its old bytes have the bit
                         unowned.push((word - DATA_ADDR) as usize..(word - DATA_ADDR) as usize + 8);
                     }
@@ -253,7 +273,7 @@ fn places(world: &World) -> Vec<usize> {
             (entry.addr.wrapping_sub(SEGMENT_ADDR) / SEGMENT_STEP) as usize * SEGMENT_MAX
                 + ENTRIES_OFFSET as usize
         } else {
-            at + entry_size(if entry.kind.has_data() { u64::from(entry.size) } else { 0 }) as usize
+            at + entry_size(u64::from(entry.kind.data_len(entry.size))) as usize
         };
         places.push(next);
     }
@@ -311,11 +331,13 @@ fn forge(input: &mut Input<'_>, world: &World) {
             }
         }
     }
-    let has_data = Kind::from_u8(header.kind).is_none_or(Kind::has_data);
-    if input.one_in(2) && has_data {
+    let data_len = |size| Kind::from_u8(header.kind).map_or(size, |kind| kind.data_len(size));
+    let counts_data = data_len(0) != data_len(1);
+    if input.one_in(2) && counts_data {
         header.size = data.len() as u32;
     }
-    let len = if has_data { (header.size as usize).min(bytes.len() - at - 32) } else { 0 };
+    let len = data_len(header.size);
+    let len = (len as usize).min(bytes.len() - at - 32);
     data.resize(len, 0);
     let epoch = bytes[CONTROL_OFFSET as usize..][..8].try_into().unwrap_or_default();
     let seed = entry_seed(LOG_ID, epoch_from_word(u64::from_le_bytes(epoch)).unwrap_or(1));

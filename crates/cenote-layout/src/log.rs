@@ -258,6 +258,8 @@ pub enum Kind {
     Seal = 7,
     /// Undo-class: the transaction goes on at the start of the segment whose puddle's address is `addr`. No data.
     Jump = 8,
+    /// [`Kind::Fresh`] and [`Kind::ClearBitsOnAbort`] in one line: the block `addr, size`, and an [`AllocationMark`] as data.
+    Allocation = 9,
 }
 
 impl Kind {
@@ -273,6 +275,7 @@ impl Kind {
             6 => Some(Self::ClearBitsOnCommit),
             7 => Some(Self::Seal),
             8 => Some(Self::Jump),
+            9 => Some(Self::Allocation),
             _ => None,
         }
     }
@@ -295,10 +298,21 @@ impl Kind {
         }
     }
 
-    /// Whether `size` counts bytes of data that follow the header (else it is the length of a range elsewhere).
+    /// Bytes of data that follow the header of an entry with this `size`, which is the length of a range elsewhere for some kinds.
+    #[inline]
     #[must_use]
-    pub const fn has_data(self) -> bool {
-        !matches!(self, Self::Fresh | Self::Jump)
+    pub const fn data_len(self, size: u32) -> u32 {
+        match self {
+            Self::Fresh | Self::Jump => 0,
+            Self::Allocation => size_of::<AllocationMark>() as u32,
+            _ => size,
+        }
+    }
+
+    /// Whether the seal of an entry's transaction covers what stands in its range `addr, size`.
+    #[must_use]
+    pub const fn is_sealed(self) -> bool {
+        matches!(self, Self::Undo | Self::Fresh | Self::Allocation)
     }
 }
 
@@ -364,6 +378,18 @@ const _: () = assert!(entry_size(size_of::<Seal>() as u64) == crate::LINE_SIZE);
 pub const fn entry_seed(log_id: u64, epoch: u32) -> u64 {
     log_id ^ (epoch as u64).rotate_left(32) ^ crate::checksum::seed::LOG
 }
+
+/// Data of a [`Kind::Allocation`] entry: what makes the block free again on roll-back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct AllocationMark {
+    /// Address of the word that the block's mark is in, a multiple of 8.
+    pub word: u64,
+    /// The bits of it that are cleared.
+    pub mask: u64,
+}
+
+const _: () = assert!(entry_size(size_of::<AllocationMark>() as u64) == crate::LINE_SIZE);
 
 /// Data of a [`Kind::Seal`] entry. `addr` of the entry is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]

@@ -395,8 +395,8 @@ fn entries_and_seals_are_drawn_as_they_are() {
 
     let kinds = rows(section(&text, "### Entry"));
     let kinds: Vec<&Vec<String>> = kinds.iter().filter(|row| row[0].parse::<u8>().is_ok()).collect();
-    assert_eq!(kinds.len(), 8);
-    assert!(Kind::from_u8(0).is_none() && Kind::from_u8(9).is_none());
+    assert_eq!(kinds.len(), 9);
+    assert!(Kind::from_u8(0).is_none() && Kind::from_u8(10).is_none());
     for row in kinds {
         let kind = Kind::from_u8(row[0].parse().expect("a number")).expect("a kind");
         let name: String = row[1].split(' ').map(|word| word[..1].to_uppercase() + &word[1..]).collect();
@@ -404,7 +404,15 @@ fn entries_and_seals_are_drawn_as_they_are() {
         let class = if kind.class() == 1 { "undo" } else { "redo" };
         let order = if kind.order() == Order::Backward { "backward" } else { "forward" };
         assert_eq!(row[2], format!("{class}, {order}"), "{name}");
-        assert_eq!(row[4] != "none", kind.has_data(), "{name}");
+        let len = match &row[4] {
+            none if none == "none" => 0,
+            bytes if bytes.contains(" bytes") => bytes.split(' ').next().unwrap().parse().expect("a number"),
+            _ => 40,
+        };
+        let size = if matches!(kind, Kind::ClearBitsOnAbort | Kind::ClearBitsOnCommit) { 8 } else { 40 };
+        let size = if kind == Kind::Seal { size_of::<Seal>() as u32 } else { size };
+        assert_eq!(kind.data_len(size), len, "{name}");
+        assert_eq!(kind.is_sealed(), matches!(kind, Kind::Undo | Kind::Fresh | Kind::Allocation), "{name}");
     }
 }
 

@@ -190,9 +190,11 @@ pub trait ReplayTarget {
     fn persistence(&self) -> Persistence;
 }
 
-/// An entry with the checked pointer to its range.
+/// An entry with the checked pointer to what it changes.
 struct Action {
     entry: Entry,
+    /// The bits of the word at `target` that it clears; otherwise `target` is its range.
+    bits: Option<u64>,
     target: *mut u8,
 }
 
@@ -292,8 +294,10 @@ unsafe fn contents_fit(scan: &Scan, contents: u64, target: &mut dyn ReplayTarget
 fn covered(scan: &Scan, target: &mut dyn ReplayTarget) -> Result<Vec<(*mut u8, usize)>, LogDamage> {
     let entries = scan.entries.iter().enumerate();
     entries
-        .filter(|(_, entry)| matches!(entry.kind, Kind::Undo | Kind::Fresh))
-        .map(|(index, entry)| Ok((locate(scan.owner, index, entry, target)?, entry.size as usize)))
+        .filter(|(_, entry)| entry.kind.is_sealed())
+        .map(|(index, entry)| {
+            Ok((locate(scan.owner, index, entry.addr, entry.size, target)?, entry.size as usize))
+        })
         .collect()
 }
 
@@ -317,19 +321,15 @@ unsafe fn persist_evidence(
 fn locate(
     owner: Uuid,
     index: usize,
-    entry: &Entry,
+    addr: u64,
+    size: u32,
     target: &mut dyn ReplayTarget,
 ) -> Result<*mut u8, LogDamage> {
-    let refused = |refusal| LogDamage::ForeignRange {
-        index: index as u32,
-        addr: entry.addr,
-        size: entry.size,
-        refusal,
-    };
-    if entry.addr.checked_add(u64::from(entry.size)).is_none() {
+    let refused = |refusal| LogDamage::ForeignRange { index: index as u32, addr, size, refusal };
+    if addr.checked_add(u64::from(size)).is_none() {
         return Err(refused(Refusal::Outside));
     }
-    target.writable(owner, entry.addr, u64::from(entry.size)).map_err(refused)
+    target.writable(owner, addr, u64::from(size)).map_err(refused)
 }
 
 /// The entries to apply, in log order, each range shown to be the owner's, before any is applied.
@@ -338,12 +338,16 @@ fn check(scan: &Scan, forward: bool, target: &mut dyn ReplayTarget) -> Result<Ve
     for (index, entry) in scan.entries.iter().enumerate() {
         let applies = match entry.kind {
             Kind::Redo | Kind::ClearBitsOnCommit => forward,
-            Kind::Undo | Kind::ClearBitsOnAbort => !forward,
+            Kind::Undo | Kind::ClearBitsOnAbort | Kind::Allocation => !forward,
             // Volatile memory is gone; fresh ranges have no old contents; seals and jumps are about the log itself.
             Kind::Volatile | Kind::Fresh | Kind::Seal | Kind::Jump => false,
         };
         if applies {
-            actions.push(Action { entry: *entry, target: locate(scan.owner, index, entry, target)? });
+            // SAFETY: the entry lies in the log, which nobody changes (contract of `replay`).
+            let bits = unsafe { entry.bits() };
+            let (addr, size) = bits.map_or((entry.addr, entry.size), |bits| (bits.word, 8));
+            let target = locate(scan.owner, index, addr, size, target)?;
+            actions.push(Action { entry: *entry, bits: bits.map(|bits| bits.mask), target });
         }
     }
     Ok(actions)
@@ -352,17 +356,16 @@ fn check(scan: &Scan, forward: bool, target: &mut dyn ReplayTarget) -> Result<Ve
 /// Copies an entry's data to its range, or clears its bits, and flushes. Which direction an entry belongs to was decided before: applying is
 /// the same for undo and redo.
 unsafe fn apply(action: &Action, persistence: Persistence) {
-    let entry = &action.entry;
-    // SAFETY: `target` is a writable mapping of `size` bytes (checked), the data lies in the log, and both are ours.
+    // SAFETY: `target` is a writable mapping of the word or the range (checked), the data lies in the log, and both are ours.
     unsafe {
-        match entry.kind {
-            Kind::ClearBitsOnAbort | Kind::ClearBitsOnCommit => {
-                // Bitmaps are rebuilt by tracing after a loss of power: nothing to flush.
+        match action.bits {
+            Some(mask) => {
+                // Marks are computed again by tracing after a loss of power: nothing to flush.
                 let word = action.target.cast::<u64>();
-                word.write_unaligned(word.read_unaligned() & !entry.word());
+                word.write_unaligned(word.read_unaligned() & !mask);
             }
-            _ => {
-                let data = entry.data();
+            None => {
+                let data = action.entry.data();
                 core::ptr::copy(data.as_ptr(), action.target, data.len());
                 persistence.flush(action.target, data.len());
             }

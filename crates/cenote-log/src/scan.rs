@@ -20,9 +20,9 @@ use cenote_layout::LINE_SIZE;
 use cenote_layout::header::{self, HeaderError};
 use cenote_layout::id::Uuid;
 use cenote_layout::log::{
-    CONTROL_OFFSET, ENTRIES_OFFSET, ENTRY_HEADER_SIZE, EntryHeader, Kind, LOG_QUARANTINED, LogControl,
-    LogHeader, LogRange, RANGE_OFFSET, Seal, SequenceRange, Stage, TailWord, entry_seed, entry_size,
-    epoch_from_word,
+    AllocationMark, CONTROL_OFFSET, ENTRIES_OFFSET, ENTRY_HEADER_SIZE, EntryHeader, Kind, LOG_QUARANTINED,
+    LogControl, LogHeader, LogRange, RANGE_OFFSET, Seal, SequenceRange, Stage, TailWord, entry_seed,
+    entry_size, epoch_from_word,
 };
 use cenote_medium::planted::{Bug, planted};
 use core::sync::atomic::Ordering;
@@ -50,18 +50,35 @@ impl Entry {
         if self.data.is_null() {
             return &[];
         }
-        // SAFETY: `scan` checked that `size` bytes of data lie in the segment; mapped by contract.
-        unsafe { core::slice::from_raw_parts(self.data, self.size as usize) }
+        // SAFETY: `scan` checked that all its data lies in the segment; mapped by contract.
+        unsafe { core::slice::from_raw_parts(self.data, self.kind.data_len(self.size) as usize) }
     }
 
     /// The data as one word (bit masks).
     ///
     /// # Safety
     /// As [`Entry::data`]; `scan` only passes bit entries with 8 bytes of data.
-    pub(crate) unsafe fn word(&self) -> u64 {
+    unsafe fn word(&self) -> u64 {
         // SAFETY: as `data`.
         let bytes = unsafe { self.data() };
         u64::from_le_bytes(bytes.try_into().unwrap_or_default())
+    }
+
+    /// The word of which applying this entry clears bits, and which.
+    ///
+    /// # Safety
+    /// As [`Entry::data`].
+    pub(crate) unsafe fn bits(&self) -> Option<AllocationMark> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.kind {
+                Kind::ClearBitsOnAbort | Kind::ClearBitsOnCommit => {
+                    Some(AllocationMark { word: self.addr, mask: self.word() })
+                }
+                Kind::Allocation => AllocationMark::read_from_bytes(self.data()).ok(),
+                _ => None,
+            }
+        }
     }
 }
 
@@ -197,7 +214,7 @@ pub(crate) unsafe fn scan(
             Found::Whole(entry, sum) => (entry, sum),
         };
         found.entries.push(entry);
-        area = &area[entry_size(if entry.kind.has_data() { u64::from(entry.size) } else { 0 }) as usize..];
+        area = &area[entry_size(u64::from(entry.kind.data_len(entry.size))) as usize..];
         match entry.kind {
             Kind::Seal => {
                 // SAFETY: the data lies in the log, unchanged by contract.
@@ -317,7 +334,7 @@ impl EntryCheck {
     /// Whether header and data are what some writer of this log wrote in this epoch, whatever they say.
     fn is_whole(&self, header: &EntryHeader, rest: &[u8]) -> bool {
         match Kind::from_u8(header.kind) {
-            Some(kind) => self.data(header, rest, if kind.has_data() { header.size } else { 0 }).is_some(),
+            Some(kind) => self.data(header, rest, kind.data_len(header.size)).is_some(),
             None => self.data(header, rest, 0).is_some() || self.data(header, rest, header.size).is_some(),
         }
     }
@@ -329,7 +346,7 @@ impl EntryCheck {
             let whole = self.is_whole(&header, rest);
             return if whole { Found::Nonsense("it is of no known kind") } else { Found::Nothing };
         };
-        let Some(data) = self.data(&header, rest, if kind.has_data() { header.size } else { 0 }) else {
+        let Some(data) = self.data(&header, rest, kind.data_len(header.size)) else {
             return Found::Nothing;
         };
         if header.index != index {
@@ -342,11 +359,16 @@ impl EntryCheck {
             return Found::Nonsense("its order is not that of its kind");
         }
         let bits = matches!(kind, Kind::ClearBitsOnAbort | Kind::ClearBitsOnCommit);
-        if bits && (header.size != 8 || header.addr % 8 != 0) {
+        if bits && header.size != 8 {
             return Found::Nonsense("it is about bits, but not of one word");
         }
         let data = if data.is_empty() { core::ptr::null() } else { data.as_ptr() };
-        Found::Whole(Entry { kind, addr: header.addr, size: header.size, data }, header.checksum)
+        let entry = Entry { kind, addr: header.addr, size: header.size, data };
+        // SAFETY: the data was found in the log a moment ago.
+        if unsafe { entry.bits() }.is_some_and(|bits| bits.word % 8 != 0) {
+            return Found::Nonsense("it is about bits, but not of one word");
+        }
+        Found::Whole(entry, header.checksum)
     }
 
     /// Whether somewhere in `area`, behind the missing entry number `missing`, there is a whole entry of the same transaction that was written
@@ -364,7 +386,7 @@ impl EntryCheck {
             if !later || header.order != kind.order() as u8 {
                 continue;
             }
-            let len = if kind.has_data() { header.size } else { 0 };
+            let len = kind.data_len(header.size);
             if len as usize > rest.len() {
                 continue;
             }

@@ -226,7 +226,7 @@ impl LogWriter {
     /// [`LogError::Grow`] if the log is full; then nothing was appended.
     ///
     /// # Safety
-    /// For kinds with data, `size` bytes from `data` are readable. The data fits into a segment: callers split with
+    /// As many bytes from `data` as [`Kind::data_len`] says are readable. The data fits into a segment: callers split with
     /// [`LogWriter::append_range`].
     #[inline]
     pub unsafe fn append(
@@ -236,7 +236,7 @@ impl LogWriter {
         size: u32,
         data: *const u8,
     ) -> Result<*const u8, LogError> {
-        let data_len = if kind.has_data() { size as usize } else { 0 };
+        let data_len = kind.data_len(size) as usize;
         let total = entry_size(data_len as u64) as usize;
         if total > self.room() {
             self.next_segment(total)?;
@@ -269,7 +269,7 @@ impl LogWriter {
         size: u32,
         data: *const u8,
     ) -> Option<*const u8> {
-        let data_len = if kind.has_data() { size as usize } else { 0 };
+        let data_len = kind.data_len(size) as usize;
         if data_len > INLINE_DATA_LEN || self.room() < LINE_LEN {
             return None;
         }

@@ -4,8 +4,8 @@ mod common;
 
 use cenote_layout::checksum::checksum;
 use cenote_layout::log::{
-    CONTROL_OFFSET, ENTRIES_OFFSET, EntryHeader, Kind, LOG_QUARANTINED, RANGE_OFFSET, SequenceRange,
-    TailWord, entry_seed, entry_size,
+    AllocationMark, CONTROL_OFFSET, ENTRIES_OFFSET, EntryHeader, Kind, LOG_QUARANTINED, RANGE_OFFSET,
+    SequenceRange, TailWord, entry_seed, entry_size,
 };
 use cenote_log::{CrashKind, LogDamage, Outcome, Refusal};
 use cenote_medium::Persistence;
@@ -45,7 +45,7 @@ fn entries(image: &[u8]) -> Vec<Range<usize>> {
     let mut at = ENTRIES_OFFSET as usize + (range.base() as usize / 4 % 2) * 1024;
     let mut found = Vec::new();
     for entry in world.inspect(CrashKind::Process).unwrap().entries {
-        let len = if entry.kind.has_data() { u64::from(entry.size) } else { 0 };
+        let len = u64::from(entry.kind.data_len(entry.size));
         found.push(at..at + 32 + len as usize);
         at += entry_size(len) as usize;
         if entry.kind == Kind::Jump {
@@ -76,6 +76,7 @@ fn crashed() -> Vec<(&'static str, Image)> {
         let mut tx = Tx::begin(w, &mut writer);
         tx.change(DATA_ADDR, &[0xa1; 8]);
         tx.set_bits(DATA_ADDR + 512, 0xff00);
+        tx.allocate(DATA_ADDR + 600, &[0xa3; 20], DATA_ADDR + 520, 0xff00);
         tx.volatile(0x1000, &[1; 5]);
         tx.change(DATA_ADDR + 1024, &[0xa2; 13]);
         tx.log_undo(DATA_ADDR + 100, 8); // the last one: its range is not changed yet
@@ -105,6 +106,7 @@ fn crashed() -> Vec<(&'static str, Image)> {
         let mut writer = w.writer();
         let mut tx = Tx::begin(w, &mut writer);
         tx.change(DATA_ADDR, &[0xc1; 8]);
+        tx.allocate(DATA_ADDR + 600, &[0xc4; 20], DATA_ADDR + 520, 0xff00);
         tx.change(DATA_ADDR + 64, &[0xc2; 8]);
         tx.set(DATA_ADDR + 200, &[0xc3; 8]);
         tx.seal();
@@ -362,7 +364,14 @@ fn foreign_ranges_are_refused_with_all_else_unchanged() {
         ("from before a puddle", DATA_ADDR - 1, 8, Refusal::Outside),
     ];
     for &(what, addr, len, ref refusal) in cases {
-        for kind in [Kind::Undo, Kind::Redo, Kind::ClearBitsOnAbort, Kind::ClearBitsOnCommit, Kind::Fresh] {
+        for kind in [
+            Kind::Undo,
+            Kind::Redo,
+            Kind::ClearBitsOnAbort,
+            Kind::ClearBitsOnCommit,
+            Kind::Fresh,
+            Kind::Allocation,
+        ] {
             let bits = matches!(kind, Kind::ClearBitsOnAbort | Kind::ClearBitsOnCommit);
             if bits && (len != 8 || addr % 8 != 0) {
                 continue;
@@ -370,9 +379,17 @@ fn foreign_ranges_are_refused_with_all_else_unchanged() {
             let mut forger = Forger::new();
             forger.undo(DATA_ADDR, &[0xee; 8]); // a harmless one first: it must not be applied either
             let header = forger.header(kind, addr, len as u32);
-            forger.put(header, if kind.has_data() { &[0xff; 8][..len] } else { &[] });
+            let mark = AllocationMark { word: DATA_ADDR + 64, mask: 1 };
+            forger.put(
+                header,
+                match kind {
+                    Kind::Fresh => &[],
+                    Kind::Allocation => mark.as_bytes(),
+                    _ => &[0xff; 8][..len],
+                },
+            );
             let forward = kind.class() == 3;
-            if kind == Kind::Fresh || forward {
+            if matches!(kind, Kind::Fresh | Kind::Allocation) || forward {
                 // A seal, so that fresh ranges are looked at, and redo counts.
                 let image = forger.world.image();
                 let sums =
@@ -397,11 +414,25 @@ fn foreign_ranges_are_refused_with_all_else_unchanged() {
 }
 
 #[test]
+fn an_allocation_whose_mark_is_not_the_owners_is_refused_with_all_else_unchanged() {
+    for word in [0, 0x1000, FOREIGN_ADDR, DATA_ADDR - 8, SEGMENT_ADDR, u64::MAX - 7] {
+        let mut forger = Forger::new();
+        forger.undo(DATA_ADDR, &[0xee; 8]);
+        let header = forger.header(Kind::Allocation, DATA_ADDR + 64, 100);
+        forger.put(header, AllocationMark { word, mask: u64::MAX }.as_bytes());
+        match forger.refused("a mark elsewhere") {
+            LogDamage::ForeignRange { index: 1, addr, size: 8, .. } => assert_eq!(addr, word),
+            other => panic!("{word:#x}: {other:?}"),
+        }
+    }
+}
+
+#[test]
 fn right_checksums_over_nonsense_set_the_log_aside() {
     type Change = fn(&mut EntryHeader);
     let cases: &[(&str, Kind, Change)] = &[
         ("kind 0", Kind::Undo, |h| h.kind = 0),
-        ("kind 9", Kind::Undo, |h| h.kind = 9),
+        ("kind 10", Kind::Undo, |h| h.kind = 10),
         ("kind 255", Kind::Undo, |h| h.kind = 255),
         ("an unknown kind of huge size", Kind::Fresh, |h| h.kind = 77),
         ("undo forward", Kind::Undo, |h| h.order = 0),
@@ -412,6 +443,8 @@ fn right_checksums_over_nonsense_set_the_log_aside() {
         ("a number too high", Kind::Undo, |h| h.index += 1),
         ("a number too low", Kind::Undo, |h| h.index -= 1),
         ("bits of an odd address", Kind::ClearBitsOnAbort, |h| h.addr += 1),
+        // Eight bytes of 0xff, and eight of zero: no multiple of 8.
+        ("an allocation with an odd mark", Kind::Allocation, |_| ()),
         ("a seal of 8 bytes", Kind::Seal, |_| ()),
         ("a jump to nowhere", Kind::Jump, |_| ()),
         ("a jump to the head", Kind::Jump, |h| h.addr = SEGMENT_ADDR),
@@ -423,11 +456,9 @@ fn right_checksums_over_nonsense_set_the_log_aside() {
         forger.undo(DATA_ADDR, &[0xee; 8]);
         let mut header = forger.header(kind, DATA_ADDR + 64, 8);
         change(&mut header);
-        let data = if Kind::from_u8(header.kind).is_none_or(Kind::has_data) && kind.has_data() {
-            &[0xff; 8][..]
-        } else {
-            &[]
-        };
+        let len = Kind::from_u8(header.kind).map_or(kind.data_len(8), |kind| kind.data_len(8));
+        let data = [[0xff; 8], [0; 8]].concat();
+        let data = &data[..len as usize];
         forger.put(header, data);
         forger.refused(what);
     }

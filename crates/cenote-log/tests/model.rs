@@ -11,6 +11,9 @@ use common::*;
 /// Bytes of each puddle that transactions change; what lies above is where fresh blocks are written.
 const OWNED: usize = 512;
 
+/// The word of the blocks' marks: what a loss of power leaves of it is nobody's business.
+const MARKS_ADDR: u64 = DATA_ADDR + (DATA + OWNED) as u64;
+
 /// A state that may be found: the owned bytes, and the fresh block of the transaction that led to it.
 #[derive(Clone, PartialEq)]
 struct Known {
@@ -74,7 +77,10 @@ fn transaction(
                 let addr = DATA_ADDR + OWNED as u64 + block * 64;
                 let len = 1 + random.below(64);
                 let new = bytes(random, len);
-                tx.fresh(addr, &new);
+                match random.below(2) {
+                    0 => tx.fresh(addr, &new),
+                    _ => tx.allocate(addr, &new, MARKS_ADDR, 1 << block),
+                }
                 fresh = Some((addr, new));
             }
             _ => tx.volatile(random.next(), &[1; 9]),

@@ -153,6 +153,34 @@ fn a_seal_commits_exactly_while_memory_holds_what_it_covers() {
 }
 
 #[test]
+fn one_entry_says_which_block_was_taken_and_how_to_give_it_back() {
+    const WORD: u64 = DATA_ADDR + 512;
+    for (sealed, spoil) in [(false, false), (true, false), (true, true)] {
+        let w = world();
+        w.write(WORD, &0x0fu64.to_le_bytes());
+        let mut writer = w.writer();
+        let mut tx = Tx::begin(&w, &mut writer);
+        tx.allocate(DATA_ADDR + 1024, &[3; 70], WORD, 0xf0);
+        tx.change(DATA_ADDR, &[1; 8]);
+        if sealed {
+            tx.seal();
+        }
+        assert_eq!(w.read(WORD, 8), 0xffu64.to_le_bytes());
+        if spoil {
+            w.write(DATA_ADDR + 1024 + 69, &[0xee]);
+        }
+        let committed = sealed && !spoil;
+        let outcome = recover(&w);
+        let (expected, mark) = match committed {
+            true => (Outcome::RolledForward { entries: 0 }, 0xffu64),
+            false => (Outcome::RolledBack { entries: 2 }, 0x0f),
+        };
+        assert_eq!(outcome, expected);
+        assert_eq!(w.read(WORD, 8), mark.to_le_bytes());
+    }
+}
+
+#[test]
 fn a_finished_transaction_leaves_nothing_to_do_and_stale_entries_never_count() {
     let w = world();
     let mut writer = w.writer();

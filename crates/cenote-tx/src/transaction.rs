@@ -4,7 +4,7 @@ use crate::context::{HeapBlock, Redo, TxContext, TxError, Volatile};
 use crate::ranges::Range;
 use cenote_heap::{Block, Cancelled, Heap};
 use cenote_layout::id::TypeId;
-use cenote_layout::log::{ContentHash, ENTRY_HEADER_SIZE, Kind, PIECE_LEN, entry_size};
+use cenote_layout::log::{AllocationMark, ContentHash, ENTRY_HEADER_SIZE, Kind, PIECE_LEN, entry_size};
 use cenote_log::LogError;
 use cenote_medium::planted::{Bug, planted};
 use std::ptr::NonNull;
@@ -251,26 +251,15 @@ impl<'c> Transaction<'c> {
             // The undo entry stands before the mark is set, so that no crash of processes leaks the block. All entries are there or none: one that
             // says "clear this mark" about a block that was not given out would clear the mark of whoever gets it next, and one that says "fresh" would
             // put that block's contents under the seal.
-            if is_power && let Err(error) = writer.reserve(alloc_entries_len(size)) {
-                log_error = Some(error);
-                return Err(Cancelled);
-            }
-            // SAFETY: the mask is readable; fresh entries carry no data.
+            // SAFETY: block and mark are the heap's.
             let logged = unsafe {
-                writer
-                    .append(
-                        Kind::ClearBitsOnAbort,
-                        block.mark.word.as_ptr() as u64,
-                        8,
-                        (&raw const block.mark.mask).cast(),
-                    )
-                    .and_then(|_| {
-                        if is_power {
-                            log_fresh(writer, ranges, block.addr.as_ptr() as u64, size)
-                        } else {
-                            Ok(())
-                        }
-                    })
+                if is_power {
+                    log_allocation(writer, ranges, block, size)
+                } else {
+                    let mask = (&raw const block.mark.mask).cast();
+                    let word = block.mark.word.as_ptr() as u64;
+                    writer.append(Kind::ClearBitsOnAbort, word, 8, mask).map(drop)
+                }
             };
             match logged {
                 Ok(()) => Ok(()),
@@ -379,27 +368,30 @@ impl Drop for Transaction<'_> {
 /// Most bytes that one fresh entry speaks of.
 const FRESH_PART_MAX: u64 = 1 << 30;
 
-/// Bytes of the log that an allocation takes at `power`: its mark's entry, and a fresh entry for each part.
+/// Logs that a block is taken and what of it the seal covers: one entry, and more for what is longer than one can speak of.
+///
+/// # Safety
+/// The block is the heap's, and `size` at most its size.
 #[inline]
-fn alloc_entries_len(size: u64) -> u64 {
-    entry_size(8) + size.div_ceil(FRESH_PART_MAX) * entry_size(0)
-}
-
-/// Logs a fresh block, in parts where its size does not fit one entry.
-#[inline]
-unsafe fn log_fresh(
+unsafe fn log_allocation(
     writer: &mut cenote_log::LogWriter,
     ranges: &mut crate::ranges::RangeSet,
-    addr: u64,
+    block: &Block,
     size: u64,
 ) -> Result<(), LogError> {
-    let (mut start, end) = (addr, addr + size);
+    if size > FRESH_PART_MAX {
+        writer.reserve(size.div_ceil(FRESH_PART_MAX) * entry_size(0))?;
+    }
+    let mark = AllocationMark { word: block.mark.word.as_ptr() as u64, mask: block.mark.mask };
+    let (mut start, end) = (block.addr.as_ptr() as u64, block.addr.as_ptr() as u64 + size);
+    let (mut kind, mut data) = (Kind::Allocation, (&raw const mark).cast());
     while start < end {
         let part = (end - start).min(FRESH_PART_MAX);
-        // SAFETY: fresh entries have no data.
-        unsafe { writer.append(Kind::Fresh, start, part as u32, core::ptr::null())? };
+        // SAFETY: the mark is readable; fresh entries have no data.
+        unsafe { writer.append(kind, start, part as u32, data)? };
         ranges.push(Range { start, end: start + part, old: core::ptr::null() });
         start += part;
+        (kind, data) = (Kind::Fresh, core::ptr::null());
     }
     Ok(())
 }

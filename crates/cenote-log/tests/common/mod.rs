@@ -6,7 +6,7 @@
 #![allow(dead_code, unreachable_pub)] // each test file uses its part
 
 use cenote_layout::id::{PoolId, Uuid};
-use cenote_layout::log::{ContentHash, Kind};
+use cenote_layout::log::{AllocationMark, ContentHash, Kind};
 use cenote_log::{
     Body, CrashKind, LogDamage, LogSummary, LogWriter, Outcome, Refusal, ReplayTarget, SegmentSource,
     format_segment, inspect, replay,
@@ -271,6 +271,20 @@ impl<'a> Tx<'a> {
     pub fn fresh(&mut self, addr: u64, new: &[u8]) {
         // SAFETY: fresh entries have no data.
         unsafe { self.writer.append(Kind::Fresh, addr, new.len() as u32, core::ptr::null()).unwrap() };
+        self.covered.push((addr, new.len()));
+        self.world.write(addr, new);
+    }
+
+    /// An allocation: the block at `addr`, and bits that are set now and cleared on abort.
+    pub fn allocate(&mut self, addr: u64, new: &[u8], word: u64, mask: u64) {
+        let mark = AllocationMark { word, mask };
+        // SAFETY: the mark is readable.
+        unsafe {
+            let data = (&raw const mark).cast();
+            self.writer.append(Kind::Allocation, addr, new.len() as u32, data).unwrap();
+        }
+        let old = u64::from_le_bytes(self.world.read(word, 8).try_into().unwrap());
+        self.world.write(word, &(old | mask).to_le_bytes());
         self.covered.push((addr, new.len()));
         self.world.write(addr, new);
     }
