@@ -33,6 +33,10 @@ audit:
 tour:
     scripts/tour.sh
 
+# A virtual machine with DAX, stopped again and again.
+machine:
+    scripts/machine.sh
+
 # What CI runs.
 ci:
     .ci/run
