@@ -170,6 +170,15 @@ pub trait Medium: Send + Sync + fmt::Debug {
     /// Sets the length of a file; what is added reads as zeros and has no space taken.
     fn truncate(&self, name: &str, len_bytes: u64) -> Result<()>;
 
+    /// Makes a whole file zeros in place, with its space taken, so that nothing of what was in it can be read any more. The length stays. Nothing may be
+    /// mapped of it. After an error the file holds zeros, what it held, or both, and may have lost its space.
+    fn clear(&self, name: &str) -> Result<()>;
+
+    /// Bytes that new files can still take, as far as the system tells; `u64::MAX` where it does not.
+    fn free_bytes(&self) -> u64 {
+        u64::MAX
+    }
+
     /// Waits until what was written to the file, also through mappings, survives loss of power, as far as the
     /// medium can do that.
     fn sync(&self, name: &str) -> Result<()>;

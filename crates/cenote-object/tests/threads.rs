@@ -82,6 +82,9 @@ impl Medium for Slow {
     fn truncate(&self, name: &str, len_bytes: u64) -> Result<()> {
         self.inner.truncate(name, len_bytes)
     }
+    fn clear(&self, name: &str) -> Result<()> {
+        self.inner.clear(name)
+    }
     fn sync(&self, name: &str) -> Result<()> {
         self.note("sync", name);
         if name == "journal" && self.slow.load(Ordering::SeqCst) {

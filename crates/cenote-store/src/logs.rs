@@ -19,6 +19,7 @@ use crate::store::{Control, Inner, Store};
 use cenote_layout::catalog::{ClientRecord, PuddleRecord, Record};
 use cenote_layout::header::{HeaderPrefix, seal};
 use cenote_layout::id::PoolId;
+use cenote_layout::log::RANGE_OFFSET;
 use cenote_layout::log_space::{
     ENTRY_CONTINUATION, ENTRY_HEAD, LOG_SPACE_ENTRIES_OFFSET, LogSpaceEntry, LogSpaceHeader,
 };
@@ -78,6 +79,8 @@ pub(crate) struct Logs {
     in_use: u64,
     /// Further segments by log and number.
     segments: BTreeMap<(u64, u32), (u64, Body)>,
+    /// Head segments of all logs of this session.
+    heads: Vec<Body>,
     /// Log and log space puddles that nobody uses.
     pub(crate) spare: Vec<PuddleRecord>,
 }
@@ -177,7 +180,22 @@ impl Inner {
         if let Some((_, used)) = &mut control.logs.space {
             *used += 1;
         }
+        if segment == 0 {
+            control.logs.heads.push(body);
+        }
         Ok((record.addr, body))
+    }
+
+    /// Makes the ends of transactions durable that were left to later fences. Before a pool is removed: a transaction of it that is over must not be
+    /// found unfinished when its addresses are another pool's.
+    pub(crate) fn settle_logs(&self, control: &Control) {
+        for head in &control.logs.heads {
+            // SAFETY: heads stay mapped until the store is dropped, and each has room for its range.
+            unsafe { self.persistence.flush(head.ptr.add(RANGE_OFFSET as usize), 8) };
+        }
+        if !control.logs.heads.is_empty() {
+            self.persistence.fence();
+        }
     }
 
     /// Writes one entry: all but `state`, durable; then `state`, durable.

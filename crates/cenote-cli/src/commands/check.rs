@@ -47,6 +47,10 @@ pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> 
     for summary in &pools {
         out.line(format_args!("  pool \"{}\": {}", summary.name, summary.text))?;
     }
+    let info = store.info();
+    if let Some(spare) = super::ls::spare(&info) {
+        out.line(format_args!("  {spare}"))?;
+    }
     findings.print(arguments.all, out)?;
     if findings.is_empty() {
         out.line(format_args!("{} {} checked", out.good("sound:"), plural(pools.len() as u64, "pool")))?;
@@ -62,6 +66,7 @@ pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> 
             "log": format!("{:016x}", log.log_id), "client": log.client.to_string(),
             "outcome": log.outcome.to_string(),
         })).collect::<Vec<Value>>(),
+        "spare_puddles": info.spare_puddles, "spare_bytes": info.spare_bytes,
         "pools": pools.into_iter().map(|summary| summary.json).collect::<Vec<Value>>(),
         "findings": findings.as_json(), "findings_not_listed": unlisted,
     }))?;

@@ -182,6 +182,14 @@ impl Medium for RealMedium {
         self.files.truncate(name, len_bytes)
     }
 
+    fn clear(&self, name: &str) -> Result<()> {
+        self.files.clear(name)
+    }
+
+    fn free_bytes(&self) -> u64 {
+        self.files.free_bytes()
+    }
+
     fn sync(&self, name: &str) -> Result<()> {
         self.files.sync(name)
     }

@@ -289,6 +289,26 @@ impl Medium for SimMedium {
         Ok(())
     }
 
+    /// Cut to nothing and made long again: a crash may leave each step or both. (On real media the length stays; this is worse.)
+    fn clear(&self, name: &str) -> Result<()> {
+        let op = Operation::Write;
+        let mut live = self.live();
+        let course = self.begin_change(&mut live, op, name)?;
+        let inode = live.inode(op, name)?;
+        let len = live.file(inode).0;
+        if live.maps.iter().any(|map| map.inode == inode) {
+            return Err(bad_range(op, name, 0, len, "what is to be cleared is mapped"));
+        }
+        if matches!(course, Course::Normal) && len != 0 {
+            live.record(Event::SetLen { inode, len: 0 });
+            live.record(Event::SetLen { inode, len });
+            if let Some(file) = live.files.get_mut(&inode) {
+                Arc::make_mut(&mut file.content).cut(0);
+            }
+        }
+        Ok(())
+    }
+
     fn sync(&self, name: &str) -> Result<()> {
         let op = Operation::Sync;
         let mut live = self.live();
