@@ -34,7 +34,7 @@ use cenote_layout::header::read;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::log::LogHeader;
 use cenote_layout::log_space::{
-    ENTRY_FREE, ENTRY_HEAD, LOG_SPACE_ENTRIES_OFFSET, LogSpaceEntry, LogSpaceHeader,
+    ENTRY_HEAD, LOG_SPACE_ENTRIES_OFFSET, Listing, LogSpaceEntry, LogSpaceHeader,
 };
 use cenote_layout::puddle::{Role, header_space};
 use cenote_layout::superblock::DURABILITY_POWER;
@@ -371,17 +371,18 @@ impl<'a> Session<'a> {
         }
         let mut listed = Listed { entries: Vec::new(), damaged: None };
         let entries = bytes.get(LOG_SPACE_ENTRIES_OFFSET as usize..).unwrap_or_default();
-        for (index, bytes) in entries.chunks_exact(size_of::<LogSpaceEntry>()).enumerate() {
+        // From the last one back, because an entry is believed to be unfinished only if it is the last.
+        let mut more = false;
+        for (index, bytes) in entries.chunks_exact(size_of::<LogSpaceEntry>()).enumerate().rev() {
             let Ok(entry) = LogSpaceEntry::read_from_bytes(bytes) else { continue };
-            if entry.state == ENTRY_FREE {
-                continue; // never used, or not completed: then its log was not used either
+            match entry.read(more) {
+                Listing::Free => {}
+                Listing::Names(entry) => listed.entries.push(entry),
+                Listing::Damaged => listed.damaged = Some(index),
             }
-            if entry.is_valid() {
-                listed.entries.push(entry);
-            } else {
-                listed.damaged = Some(index);
-            }
+            more |= !entry.is_free();
         }
+        listed.entries.reverse();
         Ok(listed)
     }
 
