@@ -357,7 +357,7 @@ unsafe fn apply(action: &Action, persistence: Persistence) {
     unsafe {
         match entry.kind {
             Kind::ClearBitsOnAbort | Kind::ClearBitsOnCommit => {
-                // Bitmaps are rebuilt by tracing after a loss of power: nothing to flush.
+                // Marks are computed again by tracing after a loss of power: nothing to flush.
                 let word = action.target.cast::<u64>();
                 word.write_unaligned(word.read_unaligned() & !entry.word());
             }

@@ -69,7 +69,8 @@ impl Drop for Inner {
         }
         control.registration = None; // waits for resolvers that are running
         if !forked {
-            let _ = self.medium.release_window(self.window.base(), self.window.len());
+            // SAFETY: no handle of the store is left, and references borrow from handles.
+            let _ = unsafe { self.medium.release_window(self.window.base(), self.window.len()) };
         }
         control.pools.clear();
         for puddle in

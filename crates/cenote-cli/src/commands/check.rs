@@ -1,7 +1,7 @@
 //! `cenote check`: looks at everything and changes nothing.
 //!
 //! Control data are judged when the store is opened (superblock, catalog, puddle headers, logs; a log that needs replay is
-//! replayed into private memory); then every pool's heap is checked: descriptors, bitmaps, blocks that overlap, and by tracing from
+//! replayed into private memory); then every pool's heap is checked: descriptors, marks, blocks that overlap, and by tracing from
 //! the roots, what is allocated and cannot be reached, what is reached and not allocated, and pointers that are not as their
 //! types say.
 
@@ -182,7 +182,7 @@ fn heap(store: &Store, name: &str, report: &HeapReport, findings: &mut Findings)
     }
     findings.more("unallocated", report.unallocated_blocks.saturating_sub(report.unallocated.len() as u64));
     for addr in &report.miscounted {
-        let text = format!("the superblock at {addr:#x} has another number of blocks than its bitmap says");
+        let text = format!("the superblock at {addr:#x} has another number of blocks than its marks say");
         findings.add("miscounted", Some(name), Some(*addr), text);
     }
     if let Some(trace) = &report.trace {

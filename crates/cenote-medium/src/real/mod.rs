@@ -230,15 +230,15 @@ impl Medium for RealMedium {
         self.windows.reserve(base, len)
     }
 
-    fn release_window(&self, base: u64, len: u64) -> Result<()> {
+    unsafe fn release_window(&self, base: u64, len: u64) -> Result<()> {
         self.windows.release(base, len)
     }
 
-    fn map(&self, name: &str, addr: u64, len: u64, mode: MapMode) -> Result<()> {
+    unsafe fn map(&self, name: &str, addr: u64, len: u64, mode: MapMode) -> Result<()> {
         self.windows.map(&self.files, name, addr, len, mode, self.detected.kind == MediumKind::Dax)
     }
 
-    fn unmap(&self, addr: u64, len: u64) -> Result<()> {
+    unsafe fn unmap(&self, addr: u64, len: u64) -> Result<()> {
         self.windows.unmap(addr, len)
     }
 }
