@@ -133,7 +133,7 @@ fn spare_puddles_are_shown_and_taken() {
         assert_eq!(object["spare_bytes"].as_u64(), Some(spares * (2 << 20)), "{object}");
         for command in ["ls", "check"] {
             let out = fixture.run(command, &[]).exits(0).out;
-            assert_eq!(out.contains("1 spare puddle (2.0 MiB)"), spares == 1, "{out}");
+            assert_eq!(out.contains("1 spare puddle (2 MiB)"), spares == 1, "{out}");
         }
         let out = fixture.run("info", &[]).exits(0).out;
         assert!(out.contains(&format!("{spares} spare)")), "{out}");

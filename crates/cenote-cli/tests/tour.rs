@@ -100,11 +100,16 @@ fn a_tour_ends_with_an_error_if_a_commit_is_lost() {
     let here = |name: &str| dir.path().join(name);
     let program = Path::new(env!("CARGO_BIN_EXE_cenote"));
     std::fs::copy(program, here("cenote")).expect("copied");
-    // The first time it keeps a copy of the store as it is after half a transaction or none; the second time it puts the copy back.
-    let script = "#!/bin/sh\nfor store; do :; done\nold=\"$(dirname \"$0\")/old\"\n\
-        if [ ! -d \"$old\" ]; then cp -r \"$store\" \"$old\"\n\
-        elif [ ! -e \"$old.done\" ]; then : >\"$old.done\"; rm -r \"$store\"; cp -r \"$old\" \"$store\"; fi\n\
-        exec \"$(dirname \"$0\")/real\" \"$@\"\n";
+    // The first time it keeps a copy of the store; some kills later it puts the copy back.
+    let script = r#"#!/bin/sh
+for store; do :; done
+old="$(dirname "$0")/old"
+if [ ! -d "$old" ]; then cp -r "$store" "$old.new" && mv "$old.new" "$old"
+elif [ ! -e "$old.done" ] && echo >>"$old.count" && [ "$(wc -l <"$old.count")" -ge 8 ]; then
+    cp -r "$old" "$old.new" && rm -r "$store" && mv "$old.new" "$store" && : >"$old.done"
+fi
+exec "$(dirname "$0")/real" "$@"
+"#;
     std::fs::write(here("cenote-recover"), script).expect("written");
     std::fs::set_permissions(here("cenote-recover"), std::fs::Permissions::from_mode(0o755)).expect("mode");
     let recover = program.with_file_name("cenote-recover");
