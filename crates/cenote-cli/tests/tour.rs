@@ -170,8 +170,8 @@ fn ctrl_c_leaves_a_store_that_another_tour_goes_on_with() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("a tour");
-    wait_for_log(&mut child, &store);
-    std::thread::sleep(Duration::from_millis(100));
+    // The pool has grown once: words have been committed, however slow the machine is.
+    wait_for_puddles(&mut child, &store, 4);
     interrupt(child.id());
     let output = child.wait_with_output().expect("it ends");
     let err = String::from_utf8_lossy(&output.stderr);
@@ -292,8 +292,12 @@ fn wait_for(child: &mut std::process::Child, path: &Path) {
 
 /// A heap puddle, a log space and a log: the index is being built.
 fn wait_for_log(child: &mut std::process::Child, store: &Path) {
-    wait_until(child, "a log", || {
-        std::fs::read_dir(store.join("puddles")).is_ok_and(|puddles| puddles.count() >= 3)
+    wait_for_puddles(child, store, 3);
+}
+
+fn wait_for_puddles(child: &mut std::process::Child, store: &Path, count: usize) {
+    wait_until(child, "a puddle", || {
+        std::fs::read_dir(store.join("puddles")).is_ok_and(|puddles| puddles.count() >= count)
     });
 }
 
