@@ -25,6 +25,18 @@ bench:
 fuzz:
     scripts/fuzz.sh
 
+# Lock-free code under every order of its steps, with tiny constants.
+loom:
+    scripts/loom.sh
+
+# 10^8 operations on one heap: no block is ever handed out twice.
+stress:
+    scripts/stress.sh
+
+# Figures beside libpmemobj and other allocators, where they are installed.
+peers:
+    scripts/peers.sh
+
 # Licences, sources and duplicates of dependencies; advisories where their database can be reached.
 audit:
     scripts/audit.sh

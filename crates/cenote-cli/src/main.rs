@@ -95,13 +95,15 @@ fn refused(error: &clap::Error) -> ExitCode {
         return ExitCode::from(if missing { failure::USAGE } else { 0 });
     }
     let text = error.to_string();
-    let said: Vec<&str> = text
-        .lines()
-        .map(str::trim)
-        .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"))
-        .filter(|line| !line.is_empty())
-        .collect();
-    let said = said.join(" ");
+    let mut said = String::new();
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        if line.starts_with("Usage:") || line.starts_with("For more information") {
+            break;
+        }
+        let (separator, line) = line.strip_prefix("tip: ").map_or((" ", line), |tip| ("; ", tip));
+        said.push_str(if said.is_empty() { "" } else { separator });
+        said.push_str(line);
+    }
     let command = Cli::command();
     let sub = std::env::args().skip(1).find(|word| command.find_subcommand(word).is_some());
     let help = sub.map_or_else(|| "cenote --help".into(), |sub| format!("cenote {sub} --help"));

@@ -18,9 +18,10 @@ pub(crate) fn to_look(store: &StoreDir) -> Result<Store, Failure> {
     Ok(Store::open_with(&store.dir, &options)?)
 }
 
-/// Opens a store to change it; recovers it first.
+/// Opens a store to change it; recovers it first. Keeps no spare puddles: who removes a pool by a command wants its space back.
 pub(crate) fn to_change(store: &StoreDir) -> Result<Store, Failure> {
-    Ok(Store::open_with(&store.dir, &OpenOptions { lock_timeout: store.wait, ..OpenOptions::default() })?)
+    let options = OpenOptions { lock_timeout: store.wait, spare_bytes_max: 0, ..OpenOptions::default() };
+    Ok(Store::open_with(&store.dir, &options)?)
 }
 
 /// How the last writer ended, in words.

@@ -37,6 +37,9 @@ fn format_refuses_a_directory_with_files_and_windows_that_cannot_be() {
         run(["format", new.to_str().expect("text"), "--window-size", "3", care]).complains(3, &["2 MiB"]);
     }
     run(["format", path, "--window-size", "1X"]).complains(2, &["no size"]);
+    let near = run(["format", path, "--window-sise", "1G"])
+        .complains(2, &["--window-sise", "; a similar argument exists"]);
+    assert!(!near.err.contains("tip:"), "{}", near.err);
     let inside = dir.path().join("no/such/parent");
     run(["format", inside.to_str().expect("text")]).exits(3);
     assert_eq!(std::fs::read_dir(dir.path()).expect("readable").count(), 1);
@@ -118,6 +121,32 @@ fn rm_removes_what_was_named_and_only_if_somebody_says_yes() {
     assert_eq!((object["pool"].as_str(), object["bytes"].as_u64()), (Some("words"), Some(2 << 20)));
     assert_eq!(fixture.run("ls", &["--json"]).exits(0).json()["pool"], "other");
     assert_eq!(std::fs::read_dir(fixture.store.join("puddles")).expect("readable").count(), 1);
+}
+
+#[test]
+fn spare_puddles_are_shown_and_taken() {
+    let fixture = with_pool();
+    let shown = |spares: u64| {
+        let object = fixture.run("info", &["--json"]).exits(0).json();
+        assert_eq!(object["spare_puddles"].as_u64(), Some(spares), "{object}");
+        let object = fixture.run("check", &["--json"]).exits(0).json();
+        assert_eq!(object["spare_bytes"].as_u64(), Some(spares * (2 << 20)), "{object}");
+        for command in ["ls", "check"] {
+            let out = fixture.run(command, &[]).exits(0).out;
+            assert_eq!(out.contains("1 spare puddle (2 MiB)"), spares == 1, "{out}");
+        }
+        let out = fixture.run("info", &[]).exits(0).out;
+        assert!(out.contains(&format!("{spares} spare)")), "{out}");
+    };
+    shown(0);
+    let store = cenote::Store::open(&fixture.store).expect("opened");
+    store.remove_pool("words").expect("removed");
+    store.close().expect("closed");
+    shown(1);
+    let dump = fixture.run("dump", &["--json"]).exits(0).json_lines();
+    assert!(dump.iter().any(|object| object["kind"] == "puddle" && object["role"] == "spare"), "{dump:?}");
+    fixture.run("create", &["again"]).exits(0);
+    shown(0);
 }
 
 #[test]

@@ -68,21 +68,69 @@ fn a_tour_says_what_differs() {
     std::fs::write(&file, "a rose is a rose").expect("written");
     let arguments = ["tour", file.to_str().expect("text"), "--store", store.to_str().expect("text")];
     run(arguments.into_iter().chain(["--kills", "0"])).exits(0);
-    {
+    // First a position that is another one, then a word that is not there.
+    for (removed, says) in [(false, "\"rose\" has 2 positions"), (true, "\"rose\" is missing at the end")] {
         let store = Store::open(&store).expect("opened");
         let pool = store.pool("tour").expect("a pool");
         pool.write(|tx| -> cenote::Result<()> {
             let root = tx.root::<Progress>()?.expect("a root");
-            let positions = *tx.get(root)?.words.get(tx, "rose")?.expect("a word of the text");
+            let words = tx.get(root)?.words;
+            let positions = *words.get(tx, "rose")?.expect("a word of the text");
             *positions.front_mut(tx)?.expect("a position") += 100;
+            if removed {
+                positions.destroy(tx)?;
+                words.remove(tx, "rose")?.expect("a word of the text");
+            }
             Ok(())
         })
         .expect("committed");
         drop(pool);
         store.close().expect("closed");
+        let ran = run(arguments).exits(1);
+        assert!(ran.out.contains("different:") && ran.out.contains(says), "{}", ran.out);
+        assert!(ran.out.ends_with("1 differences\n"), "{}", ran.out);
     }
-    let ran = run(arguments).exits(1);
-    assert!(ran.out.contains("different:") && ran.out.ends_with("1 differences\n"), "{}", ran.out);
+}
+
+/// The tour in a directory of its own, beside a `cenote-recover` that brings an older state of the store back.
+#[test]
+fn a_tour_ends_with_an_error_if_a_commit_is_lost() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().expect("a directory");
+    let here = |name: &str| dir.path().join(name);
+    let program = Path::new(env!("CARGO_BIN_EXE_cenote"));
+    std::fs::copy(program, here("cenote")).expect("copied");
+    // The first time it keeps a copy of the store; some kills later it puts the copy back.
+    let script = r#"#!/bin/sh
+for store; do :; done
+old="$(dirname "$0")/old"
+if [ ! -d "$old" ]; then cp -r "$store" "$old.new" && mv "$old.new" "$old"
+elif [ ! -e "$old.done" ] && echo >>"$old.count" && [ "$(wc -l <"$old.count")" -ge 8 ]; then
+    cp -r "$old" "$old.new" && rm -r "$store" && mv "$old.new" "$store" && : >"$old.done"
+fi
+exec "$(dirname "$0")/real" "$@"
+"#;
+    std::fs::write(here("cenote-recover"), script).expect("written");
+    std::fs::set_permissions(here("cenote-recover"), std::fs::Permissions::from_mode(0o755)).expect("mode");
+    let recover = program.with_file_name("cenote-recover");
+    if !recover.exists() {
+        println!("skipped: cenote-recover is not built");
+        return;
+    }
+    std::fs::copy(recover, here("real")).expect("copied");
+    let text: String = (0..200_000_u64).map(|i| format!("w{} ", i * 7919 % 5003)).collect();
+    std::fs::write(here("text"), text).expect("written");
+    let output = std::process::Command::new(here("cenote"))
+        .args(["tour", "--batch", "10", "--kills", "12", "--seed", "5", "--store"])
+        .args([here("store"), here("text")])
+        .env_remove("CARGO")
+        .stdin(Stdio::null())
+        .output()
+        .expect("a tour");
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(here("old.done").exists(), "no old state was brought back: {err}");
+    assert_eq!(output.status.code(), Some(3), "{err}");
+    assert!(err.contains("a commit was lost: ") && err.contains("are there after recovery"), "{err}");
 }
 
 #[test]
@@ -122,8 +170,8 @@ fn ctrl_c_leaves_a_store_that_another_tour_goes_on_with() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("a tour");
-    wait_for_log(&mut child, &store);
-    std::thread::sleep(Duration::from_millis(100));
+    // The pool has grown once: words have been committed, however slow the machine is.
+    wait_for_puddles(&mut child, &store, 4);
     interrupt(child.id());
     let output = child.wait_with_output().expect("it ends");
     let err = String::from_utf8_lossy(&output.stderr);
@@ -135,6 +183,38 @@ fn ctrl_c_leaves_a_store_that_another_tour_goes_on_with() {
     let object = run(arguments.into_iter().chain(["--kills", "0", "--json"])).exits(0).json();
     assert_eq!(object["identical"].as_bool(), Some(true));
     assert!(object["words_indexed"].as_u64() < Some(400_000), "it has begun anew: {object}");
+}
+
+/// What a terminal does: the signal goes to tour, builder and recovery at once.
+#[test]
+fn ctrl_c_to_the_whole_group_leaves_a_usable_store_at_any_moment() {
+    use std::os::unix::process::CommandExt as _;
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("text");
+    let text: String = (0..400_000_u64).map(|i| format!("w{} ", i * 7919 % 5003)).collect();
+    std::fs::write(&file, text).expect("written");
+    for (number, delay_ms) in [0, 7, 40, 150].into_iter().enumerate() {
+        let store = dir.path().join(format!("store{number}"));
+        let mut child = cenote()
+            .args(["tour", file.to_str().expect("text"), "--store", store.to_str().expect("text")])
+            .args(["--batch", "1", "--kills", "400"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .expect("a tour");
+        wait_for_log(&mut child, &store);
+        std::thread::sleep(Duration::from_millis(delay_ms));
+        let group = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process_group(group, rustix::process::Signal::INT).expect("sent");
+        let output = child.wait_with_output().expect("it ends");
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(130), "{err}");
+        assert!(err.lines().count() == 1 && err.contains("stopped after"), "{err}");
+        let store = store.to_str().expect("text");
+        run(["check", store, "--wait", "10"]).exits(0);
+        run(["tour", file.to_str().expect("text"), "--store", store, "--kills", "0"]).exits(0);
+    }
 }
 
 #[test]
@@ -212,8 +292,12 @@ fn wait_for(child: &mut std::process::Child, path: &Path) {
 
 /// A heap puddle, a log space and a log: the index is being built.
 fn wait_for_log(child: &mut std::process::Child, store: &Path) {
-    wait_until(child, "a log", || {
-        std::fs::read_dir(store.join("puddles")).is_ok_and(|puddles| puddles.count() >= 3)
+    wait_for_puddles(child, store, 3);
+}
+
+fn wait_for_puddles(child: &mut std::process::Child, store: &Path, count: usize) {
+    wait_until(child, "a puddle", || {
+        std::fs::read_dir(store.join("puddles")).is_ok_and(|puddles| puddles.count() >= count)
     });
 }
 

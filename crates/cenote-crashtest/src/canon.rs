@@ -39,7 +39,7 @@ use cenote_layout::log::{
     LAST_BASE, LogControl, LogHeader, LogRange, RANGE_OFFSET, Seal, SequenceRange, Stage, TailWord,
     entry_seed, entry_size, epoch_from_word,
 };
-use cenote_layout::log_space::{LOG_SPACE_ENTRIES_OFFSET, LogSpaceEntry};
+use cenote_layout::log_space::{LOG_SPACE_ENTRIES_OFFSET, Listing, LogSpaceEntry};
 use cenote_layout::puddle::{PuddleHeader, Role, header_space};
 use cenote_medium::sim::{CrashKind, Image};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -213,7 +213,7 @@ fn named(image: &Image, puddles: &[PuddleAt]) -> Vec<u64> {
             if !read || entry.is_free() {
                 break;
             }
-            if entry.is_valid() {
+            if let Listing::Names(entry) = entry.read(false) {
                 out.push(entry.addr);
             }
             at += bytes.len() as u64;

@@ -100,7 +100,8 @@ impl Strategy {
 /// Options of every open.
 #[must_use]
 pub fn open_options() -> OpenOptions {
-    OpenOptions { log_puddle_size: SMALL_LOG, ..OpenOptions::default() }
+    // What spare puddles add to growth is crashed in `updates`.
+    OpenOptions { log_puddle_size: SMALL_LOG, spare_bytes_max: 0, ..OpenOptions::default() }
 }
 
 /// Options of the pools: `superblocks` of 64 KiB besides the one with metadata.

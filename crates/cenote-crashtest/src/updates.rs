@@ -8,6 +8,9 @@ use crate::rig::{SMALL_LOG, WINDOW_LEN, pool_options};
 use crate::units::{Grain, Images, Reach};
 use cenote::Persist;
 use cenote_heap::{Heap, TracedHeap};
+use cenote_layout::PAGE_SIZE;
+use cenote_layout::header::read;
+use cenote_layout::puddle::{PuddleHeader, Role};
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, CrashState, Image, SimMedium, SimOptions};
 use cenote_medium::{Durability, Medium};
@@ -30,6 +33,10 @@ pub enum Update {
     Lease(&'static str),
     /// Add a puddle to a pool that is open.
     Grow(&'static str),
+    /// Write something into the end of a pool's last puddle.
+    Fill(&'static str),
+    /// Have a puddle made ahead for a pool that is open.
+    Expect(&'static str),
     /// Let go of a pool.
     Release(&'static str),
     /// Remove a pool.
@@ -61,7 +68,12 @@ pub struct Known {
     pub types: usize,
     /// Pools that may hold what a loss of power loses, where the level is `process`.
     pub leased: BTreeSet<String>,
+    /// Pools that something was written into.
+    pub filled: BTreeSet<String>,
 }
+
+/// What [`Update::Fill`] writes.
+const FILLED: u64 = 0x5ec7_e70f_a000_001d;
 
 #[derive(Persist)]
 struct Thing {
@@ -111,6 +123,19 @@ impl Run {
             }
             Update::Grow(name) => {
                 self.pools.get(name).ok_or("the pool is not open")?.take_puddle(128 << 10).map_err(text)?;
+            }
+            Update::Fill(name) => {
+                let pool = self.pools.get(name).ok_or("the pool is not open")?;
+                let puddle = pool.puddles().pop().ok_or("the pool has no puddle")?;
+                let word = (puddle.addr() + puddle.size() - 8) as *mut u64;
+                // SAFETY: the last word of a puddle that is mapped for writing; no heap has given it out.
+                unsafe {
+                    word.write(FILLED);
+                    self.store()?.persistence().persist(word.cast(), 8);
+                }
+            }
+            Update::Expect(name) => {
+                self.pools.get(name).ok_or("the pool is not open")?.expect_puddle(128 << 10);
             }
             Update::Release(name) => drop(self.pools.remove(name)),
             Update::Remove(name) => self.store()?.remove_pool(name).map_err(text)?,
@@ -178,6 +203,10 @@ fn after(known: &Known, update: Update) -> Known {
         Update::Remove(name) => {
             known.pools.remove(name);
             known.leased.remove(name);
+            known.filled.remove(name);
+        }
+        Update::Fill(name) => {
+            known.filled.insert(name.into());
         }
         Update::Lease(name) => {
             known.leased.insert(name.into());
@@ -333,7 +362,13 @@ impl Check {
 
     fn found(&self, store: &Store) -> Known {
         let pools = store.pools().into_iter().map(|p| (p.record.name, p.puddles as usize)).collect();
-        Known { formatted: true, pools, types: store.types().len(), leased: BTreeSet::new() }
+        Known {
+            formatted: true,
+            pools,
+            types: store.types().len(),
+            leased: BTreeSet::new(),
+            filled: BTreeSet::new(),
+        }
     }
 
     fn look(
@@ -357,6 +392,7 @@ impl Check {
         if !others.is_empty() {
             return Err(format!("files are left: {others:?}"));
         }
+        self.nothing_left(sim, store, may)?;
         for (name, puddles) in &found.pools {
             let pool = match store.open_pool(name, Access::ReadWrite) {
                 Err(StoreError::PoolNotCovered { .. })
@@ -377,6 +413,30 @@ impl Check {
         }
         let lease = store.acquire_log().map_err(|e| format!("a log: {e}"))?;
         store.release_log(lease);
+        Ok(())
+    }
+
+    /// What was written into a pool that is removed comes to no other, and a spare puddle that says it is zeros is.
+    fn nothing_left(&self, sim: &SimMedium, store: &Store, may: &[Known]) -> Result<(), String> {
+        let pools = store.pools();
+        for name in sim.list("puddles").map_err(text)? {
+            let file = format!("puddles/{name}");
+            let len = sim.len(&file).map_err(text)?;
+            let (mut page, mut word) = ([0; PAGE_SIZE as usize], [0; 8]);
+            sim.read_at(&file, 0, &mut page).map_err(text)?;
+            sim.read_at(&file, len.saturating_sub(8), &mut word).map_err(text)?;
+            let Ok(header) = read::<PuddleHeader>(&page, false) else { continue };
+            let clean = match Role::from_u32(header.role) {
+                Some(Role::Spare) => true,
+                Some(Role::Heap) => pools.iter().any(|pool| {
+                    pool.record.id == header.pool && !may.iter().any(|k| k.filled.contains(&pool.record.name))
+                }),
+                _ => false,
+            };
+            if clean && u64::from_le_bytes(word) == FILLED {
+                return Err(format!("what a removed pool held is in puddle {name} of role {}", header.role));
+            }
+        }
         Ok(())
     }
 

@@ -2,8 +2,8 @@
 //! not at all, and nothing is left over.
 
 use Update::{
-    Close, Compact, Create, Format, Grow, GrowLog, Kill, Lease, Open, Register, Release, Remove, ReturnLog,
-    TakeLog,
+    Close, Compact, Create, Expect, Fill, Format, Grow, GrowLog, Kill, Lease, Open, Register, Release,
+    Remove, ReturnLog, TakeLog,
 };
 use cenote_crashtest::explore::When;
 use cenote_crashtest::rig::window_base;
@@ -56,6 +56,38 @@ const AGAIN: &[Update] = &[
 /// The catalog is written anew.
 const COMPACTION: &[Update] = &[Format, Open, Create("a"), Register, Compact, Create("b"), Close];
 
+/// Puddles of a removed pool become spare and are taken; others are made ahead, taken, and named by a close.
+const SPARES: &[Update] = &[
+    Format,
+    Open,
+    Create("a"),
+    Lease("a"),
+    Fill("a"),
+    Grow("a"),
+    Fill("a"),
+    Release("a"),
+    Remove("a"),
+    Create("b"),
+    Lease("b"),
+    Grow("b"),
+    Expect("b"),
+    Grow("b"),
+    Expect("b"),
+    Kill,
+    Open,
+    Lease("b"),
+    Fill("b"),
+    Expect("b"),
+    Release("b"),
+    Close,
+    Open,
+    Remove("b"),
+    Kill,
+    Open,
+    Create("c"),
+    Close,
+];
+
 #[track_caller]
 fn visit(what: &str, script: &[Update], level: Durability, place: usize, every: u64) {
     match run(script, level, window_base(5000 + place), (Bug::None, When::Both), every) {
@@ -82,6 +114,12 @@ fn compaction_of_the_catalog() {
     visit("compaction", COMPACTION, Durability::Process, 2, 1);
 }
 
+#[test]
+fn spare_puddles() {
+    visit("spare puddles", SPARES, Durability::Power, 5, 4);
+    visit("spare puddles", SPARES, Durability::Process, 5, 8);
+}
+
 #[track_caller]
 fn caught(bug: Bug, script: &[Update], place: usize) {
     let found = run(script, Durability::Power, window_base(5000 + place), (bug, When::Running), 0);
@@ -99,4 +137,14 @@ fn a_catalog_that_is_not_synced_is_found() {
 #[test]
 fn a_superblock_that_is_overwritten_in_place_is_found() {
     caught(Bug::SuperblockSameCopy, &[Format, Open], 4);
+}
+
+#[test]
+fn a_spare_puddle_that_keeps_what_a_removed_pool_held_is_found() {
+    caught(Bug::SpareNotCleared, &SPARES[..10], 6);
+}
+
+#[test]
+fn a_spare_puddle_that_is_called_zeros_too_early_is_found() {
+    caught(Bug::SpareHeaderEarly, &SPARES[..9], 7);
 }

@@ -38,6 +38,11 @@ pub unsafe trait Ground: Send + Sync + 'static {
     /// The pool's limit, no space, or an error of the medium. The pool is as before.
     fn take(&self, size: u64) -> Result<Plot, GroundError>;
 
+    /// Told that the pool will ask for a puddle of `size` bytes next, so that one can be made ready meanwhile. Does not wait.
+    fn expect(&self, size: u64) {
+        let _ = size;
+    }
+
     /// Where the heap's own data for the puddle that contains `addr` hang; `None` if no heap puddle of *this* pool does. Constant time, without locks.
     fn slot(&self, addr: u64) -> Option<&AtomicPtr<()>>;
 

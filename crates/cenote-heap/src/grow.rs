@@ -193,11 +193,9 @@ impl<G: Ground> TracedHeap<G> {
     /// Takes a new puddle in which `count` superblocks fit at a multiple of `align`.
     fn grow(&self, growth: &mut Growth, count: u32, align: u32) -> Result<(), Shortage> {
         let size_max = self.ground.size_max();
-        let (bytes, largest) = (growth.bytes, growth.largest);
-        let left = size_max.saturating_sub(bytes) / SUPERBLOCK_SIZE * SUPERBLOCK_SIZE;
+        let bytes = growth.bytes;
         let least = size_for(count, align).ok_or(Shortage::TooLarge)?;
-        let doubled = largest.saturating_mul(2).min(PUDDLE_SIZE_MAX.max(self.ground.puddle_size()));
-        let size = doubled.max(least).next_multiple_of(SUPERBLOCK_SIZE).min(left);
+        let size = self.next_size(growth, least);
         if size < least {
             return Err(Shortage::Ground(GroundError::Limit { requested: least, bytes, size_max }));
         }
@@ -209,7 +207,19 @@ impl<G: Ground> TracedHeap<G> {
         let plot = taken.map_err(Shortage::Ground)?;
         growth.bytes += plot.size;
         growth.largest = growth.largest.max(plot.size);
-        self.attach(&plot).map_err(Shortage::Puddle)
+        self.attach(&plot).map_err(Shortage::Puddle)?;
+        let next = self.next_size(growth, 0);
+        if next != 0 {
+            self.ground.expect(next);
+        }
+        Ok(())
+    }
+
+    /// Bytes of the puddle that is taken next, if `least` are needed; fewer if the pool may not take so many.
+    fn next_size(&self, growth: &Growth, least: u64) -> u64 {
+        let left = self.ground.size_max().saturating_sub(growth.bytes) / SUPERBLOCK_SIZE * SUPERBLOCK_SIZE;
+        let doubled = growth.largest.saturating_mul(2).min(PUDDLE_SIZE_MAX.max(self.ground.puddle_size()));
+        doubled.max(least).next_multiple_of(SUPERBLOCK_SIZE).min(left)
     }
 
     /// Attaches a puddle that was not looked at yet; `false` if there is none.

@@ -33,6 +33,10 @@ unsafe impl Ground for PoolHandle {
         Ok(Plot { index: puddle.index(), addr: puddle.addr(), size: puddle.size() })
     }
 
+    fn expect(&self, size: u64) {
+        self.expect_puddle(size);
+    }
+
     #[inline]
     fn slot(&self, addr: u64) -> Option<&AtomicPtr<()>> {
         let puddle = self.store().puddle_of(addr)?;

@@ -1,7 +1,13 @@
 //! Log spaces: the directory of one client's logs (Puddles paper, Figure 5).
 //!
 //! The body of a log space puddle is a header line pair and an array of entries, one for each log puddle (segment) that the client
-//! uses. An entry is written before the log that it names is used; `state` is its last word to be written.
+//! uses, in the order in which they are added. An entry is written before the log that it names is used, and durable before the next one is
+//! written; `state` is its last word to be written.
+//!
+//! What a crash leaves of an entry: nothing, or any of its words without the state, or all but the state, or all. **Once all
+//! but the state are there the entry names its segment**, because the checksum covers the state that it is to have. The
+//! state tells damage from a write that was cut short: if it is there, everything else was durable before. So a
+//! state that is lost, by a crash or by a flipped bit, hides no log: see [`LogSpaceEntry::read`].
 
 use crate::header::{Header, HeaderError, HeaderPrefix};
 use crate::id::Uuid;
@@ -61,7 +67,18 @@ pub struct LogSpaceEntry {
 
 const _: () = assert!(size_of::<LogSpaceEntry>() == 64);
 
-/// Names no log.
+/// What an entry says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listing {
+    /// Nothing: it was never used, or never completed, and no segment was used by it.
+    Free,
+    /// This segment; the state is what it was to be.
+    Names(LogSpaceEntry),
+    /// That it cannot be believed: some log is not known by it any more.
+    Damaged,
+}
+
+/// Names no log, unless the checksum says otherwise.
 pub const ENTRY_FREE: u64 = 0;
 /// Names the head segment of a log.
 pub const ENTRY_HEAD: u64 = 1;
@@ -75,6 +92,24 @@ impl LogSpaceEntry {
         let mut entry = Self { checksum: 0, state, puddle, addr, log_id, segment, reserved: 0 };
         entry.checksum = entry.compute();
         entry
+    }
+
+    /// What the entry says. `more`: whether an entry behind it is not all zeros, so that this one was completed.
+    #[must_use]
+    pub fn read(&self, more: bool) -> Listing {
+        if self.is_valid() {
+            return Listing::Names(*self);
+        }
+        if self.state == ENTRY_FREE {
+            let with = |state| Some(Self { state, ..*self }).filter(Self::is_valid);
+            if let Some(entry) = with(ENTRY_HEAD).or_else(|| with(ENTRY_CONTINUATION)) {
+                return Listing::Names(entry);
+            }
+            if !more {
+                return Listing::Free;
+            }
+        }
+        Listing::Damaged
     }
 
     /// Whether the entry is all zero: never used.
@@ -93,5 +128,44 @@ impl LogSpaceEntry {
 
     fn compute(&self) -> u64 {
         crate::checksum::checksum(crate::checksum::seed::LOG_SPACE, &self.as_bytes()[8..])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::FromBytes;
+
+    #[test]
+    fn a_flipped_bit_or_a_lost_word_hides_no_segment() {
+        for state in [ENTRY_HEAD, ENTRY_CONTINUATION] {
+            let entry = LogSpaceEntry::new(state, Uuid([7; 16]), 0x3000_0000_0000, 0x1234, 3);
+            assert_eq!(entry.read(false), Listing::Names(entry));
+            assert_eq!(LogSpaceEntry { state: ENTRY_FREE, ..entry }.read(false), Listing::Names(entry));
+            for bit in 0..512 {
+                let mut bytes = [0; 64];
+                bytes.copy_from_slice(entry.as_bytes());
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                let read = LogSpaceEntry::read_from_bytes(&bytes[..]).unwrap().read(false);
+                let hidden = matches!(read, Listing::Free);
+                assert!(
+                    !hidden && (read == Listing::Names(entry) || read == Listing::Damaged),
+                    "{bit}: {read:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_cut_short_is_free_at_the_end_and_damage_before_it() {
+        let whole = LogSpaceEntry::new(ENTRY_HEAD, Uuid([7; 16]), 0x3000_0000_0000, 0x1234, 0);
+        for torn in
+            [LogSpaceEntry { state: 0, addr: 0, ..whole }, LogSpaceEntry { state: 0, checksum: 0, ..whole }]
+        {
+            assert_eq!((torn.read(false), torn.read(true)), (Listing::Free, Listing::Damaged));
+        }
+        let zeros = LogSpaceEntry::read_from_bytes(&[0; 64][..]).unwrap();
+        assert_eq!((zeros.read(false), zeros.read(true)), (Listing::Free, Listing::Damaged));
+        assert_eq!(whole.read(true), Listing::Names(whole));
     }
 }

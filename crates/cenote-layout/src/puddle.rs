@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 0        4096                  header_space                          size
-//! | header | zero (reserved) ... | body: heap, log, log space, object |
+//! | header | zero (reserved) ... | body: heap, log, log space, object, zeros of a spare |
 //! ```
 
 use crate::header::{Header, HeaderError, HeaderPrefix};
@@ -22,6 +22,8 @@ pub enum Role {
     LogSpace = 3,
     /// Raw memory of one persistent memory object, without a heap.
     Object = 4,
+    /// Nobody's, kept for the next pool that wants a puddle of its size. Behind this header the whole file is zeros.
+    Spare = 5,
 }
 
 impl Role {
@@ -33,6 +35,7 @@ impl Role {
             2 => Some(Self::Log),
             3 => Some(Self::LogSpace),
             4 => Some(Self::Object),
+            5 => Some(Self::Spare),
             _ => None,
         }
     }
@@ -45,6 +48,7 @@ impl core::fmt::Display for Role {
             Self::Log => "log",
             Self::LogSpace => "log space",
             Self::Object => "object",
+            Self::Spare => "spare",
         })
     }
 }

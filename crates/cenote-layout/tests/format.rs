@@ -172,8 +172,8 @@ fn headers_are_drawn_as_they_are() {
         ([1, 2], [0, 1, 2]),
         "as drawn: 1 clean, 2 open; 0 none yet, 1 process, 2 power"
     );
-    let roles = [Role::Heap, Role::Log, Role::LogSpace, Role::Object].map(|role| role as u32);
-    assert_eq!(roles, [1, 2, 3, 4], "as drawn: 1 heap, 2 log, 3 log space, 4 object");
+    let roles = [Role::Heap, Role::Log, Role::LogSpace, Role::Object, Role::Spare].map(|role| role as u32);
+    assert_eq!(roles, [1, 2, 3, 4, 5], "as drawn: 1 heap, 2 log, 3 log space, 4 object, 5 spare");
 }
 
 /// PUD-11: a page of header for every 2 MiB or part of them, whatever the size.

@@ -57,7 +57,7 @@ impl fmt::Display for Operation {
             Self::Remove => "remove",
             Self::List => "list the directory",
             Self::MakeDirectory => "create the directory",
-            Self::Lock => "lock",
+            Self::Lock => "lock the file",
             Self::Reserve => "reserve address space for",
             Self::Map => "map",
             Self::Unmap => "unmap",

@@ -119,9 +119,11 @@ impl fmt::Debug for LockGuard {
 /// removed is durable after [`sync_dir`](Medium::sync_dir) of its directory. After a failed sync nothing is known
 /// about what was written since the one before: the caller must not acknowledge anything any more.
 ///
-/// Memory: the pages of a mapping are reached only through raw pointers, so these methods are safe to call; whoever
-/// dereferences such a pointer has to know that the range is mapped and stays mapped. The window belongs to the
-/// store that reserved it, and no method touches addresses outside windows that this medium reserved.
+/// Memory: the pages of a mapping are reached only through raw pointers; whoever dereferences such a pointer has to know
+/// that the range is mapped and stays mapped. So the methods that change what is mapped are unsafe: a program that has kept a
+/// medium under a store must not pull pages from under the store's references. The window belongs to the store that
+/// reserved it, and no method touches addresses outside windows that this medium reserved. Methods that change a file are safe, as those
+/// of [`std::fs`] are: what other hands do to a store's files is beyond what a process can be kept from.
 pub trait Medium: Send + Sync + fmt::Debug {
     /// What this medium is and what it gives.
     fn describe(&self) -> MediumInfo;
@@ -170,6 +172,15 @@ pub trait Medium: Send + Sync + fmt::Debug {
     /// Sets the length of a file; what is added reads as zeros and has no space taken.
     fn truncate(&self, name: &str, len_bytes: u64) -> Result<()>;
 
+    /// Makes a whole file zeros in place, with its space taken, so that nothing of what was in it can be read any more. The length stays. Nothing may be
+    /// mapped of it. After an error the file holds zeros, what it held, or both, and may have lost its space.
+    fn clear(&self, name: &str) -> Result<()>;
+
+    /// Bytes that new files can still take, as far as the system tells; `u64::MAX` where it does not.
+    fn free_bytes(&self) -> u64 {
+        u64::MAX
+    }
+
     /// Waits until what was written to the file, also through mappings, survives loss of power, as far as the
     /// medium can do that.
     fn sync(&self, name: &str) -> Result<()>;
@@ -213,15 +224,24 @@ pub trait Medium: Send + Sync + fmt::Debug {
     fn reserve_window(&self, base: u64, len: u64) -> Result<()>;
 
     /// Gives back a window and every mapping in it.
-    fn release_window(&self, base: u64, len: u64) -> Result<()>;
+    ///
+    /// # Safety
+    /// Nobody uses what is mapped in it any more.
+    unsafe fn release_window(&self, base: u64, len: u64) -> Result<()>;
 
     /// Maps the first `len` bytes of a file at `addr`, inside a reserved window; both are multiples of the page size.
     /// A shorter file is [`MediumError::Truncated`] and is not mapped.
     ///
     /// May be called from a signal handler that interrupted ordinary code: it does not allocate, takes no lock, and
     /// returns errors that were built without allocating.
-    fn map(&self, name: &str, addr: u64, len: u64, mode: MapMode) -> Result<()>;
+    ///
+    /// # Safety
+    /// Nobody relies on what is mapped in the range now: it is replaced.
+    unsafe fn map(&self, name: &str, addr: u64, len: u64, mode: MapMode) -> Result<()>;
 
     /// Takes the mappings in a range away; the range is reserved again. Stores into it remain in the files.
-    fn unmap(&self, addr: u64, len: u64) -> Result<()>;
+    ///
+    /// # Safety
+    /// Nobody uses what is mapped there any more.
+    unsafe fn unmap(&self, addr: u64, len: u64) -> Result<()>;
 }

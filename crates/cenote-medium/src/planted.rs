@@ -77,6 +77,10 @@ pub enum Bug {
     PsyncNotTogether,
     /// A psync that failed forgets which pages were dirty.
     PsyncForgetsPages,
+    /// What is left of a removed pool stays in the spare puddle that another pool takes.
+    SpareNotCleared,
+    /// A spare puddle's header says that the rest is zeros before they are durable.
+    SpareHeaderEarly,
 }
 
 #[cfg(feature = "planted-bugs")]

@@ -291,3 +291,22 @@ fn a_file_system_mounted_read_only_makes_the_medium_so() {
     assert!(matches!(medium.create("new", 0), Err(MediumError::ReadOnly { .. })));
     assert_eq!(medium.read("superblock").expect("read").len(), 4096);
 }
+
+#[test]
+fn a_cleared_file_is_as_long_as_before_all_zeros_and_has_its_space() {
+    let dir = tempfile::tempdir().expect("directory");
+    let medium = open(dir.path());
+    let len = 3 * 4096 + 100;
+    medium.create("a", len).expect("create");
+    let taken = std::fs::metadata(dir.path().join("a")).expect("there").blocks();
+    medium.write_at("a", 0, &vec![7; len as usize]).expect("write");
+    medium.clear("a").expect("clear");
+    assert_eq!(medium.read("a").expect("read"), vec![0; len as usize]);
+    let after = std::fs::metadata(dir.path().join("a")).expect("there").blocks();
+    assert!(after >= taken && taken > 0, "{after} of {taken} blocks");
+    medium.sync("a").expect("sync");
+    medium.create("empty", 0).expect("create");
+    medium.clear("empty").expect("nothing to do");
+    assert!(matches!(medium.clear("missing"), Err(MediumError::NotFound { .. })));
+    assert!((1..u64::MAX).contains(&medium.free_bytes()), "the file system tells");
+}

@@ -46,6 +46,26 @@ fn window(medium: &RealMedium) -> u64 {
     base
 }
 
+/// What changes mappings, as tests use it.
+trait Mappings: Medium {
+    fn map_at(&self, name: &str, addr: u64, len: u64, mode: MapMode) -> Result<(), MediumError> {
+        // SAFETY: tests reach mappings by raw pointers, and only while they are there.
+        unsafe { self.map(name, addr, len, mode) }
+    }
+
+    fn unmap_at(&self, addr: u64, len: u64) -> Result<(), MediumError> {
+        // SAFETY: as above.
+        unsafe { self.unmap(addr, len) }
+    }
+
+    fn let_go(&self, base: u64, len: u64) -> Result<(), MediumError> {
+        // SAFETY: as above.
+        unsafe { self.release_window(base, len) }
+    }
+}
+
+impl<M: Medium> Mappings for M {}
+
 fn at(addr: u64) -> *mut u8 {
     std::ptr::with_exposed_provenance_mut(addr as usize)
 }
@@ -56,18 +76,18 @@ fn stores_into_a_shared_mapping_reach_the_file() {
     let medium = open(dir.path());
     medium.create("puddle", 2 * PAGE).expect("create");
     let base = window(&medium);
-    medium.map("puddle", base, 2 * PAGE, MapMode::ReadWrite).expect("map");
+    medium.map_at("puddle", base, 2 * PAGE, MapMode::ReadWrite).expect("map");
     // SAFETY: mapped just now, writable.
     unsafe { at(base + PAGE).write_volatile(7) };
-    medium.unmap(base, 2 * PAGE).expect("unmap");
+    medium.unmap_at(base, 2 * PAGE).expect("unmap");
     assert_eq!(medium.read("puddle").expect("read")[PAGE as usize], 7);
     medium.sync("puddle").expect("sync");
 
-    medium.map("puddle", base, 2 * PAGE, MapMode::ReadOnly).expect("map");
+    medium.map_at("puddle", base, 2 * PAGE, MapMode::ReadOnly).expect("map");
     // SAFETY: mapped just now, readable.
     assert_eq!(unsafe { at(base + PAGE).read_volatile() }, 7);
-    medium.release_window(base, WINDOW).expect("release");
-    assert!(matches!(medium.unmap(base, PAGE), Err(MediumError::BadRange { .. })), "the window is gone");
+    medium.let_go(base, WINDOW).expect("release");
+    assert!(matches!(medium.unmap_at(base, PAGE), Err(MediumError::BadRange { .. })), "the window is gone");
 }
 
 #[test]
@@ -78,17 +98,17 @@ fn a_private_copy_keeps_its_stores_from_the_file_of_a_read_only_medium() {
     let medium = RealMedium::open(dir.path(), &read_only).expect("open");
     let base = window(&medium);
     assert!(matches!(
-        medium.map("puddle", base, PAGE, MapMode::ReadWrite),
+        medium.map_at("puddle", base, PAGE, MapMode::ReadWrite),
         Err(MediumError::ReadOnly { .. })
     ));
-    medium.map("puddle", base, PAGE, MapMode::PrivateCopy).expect("map");
+    medium.map_at("puddle", base, PAGE, MapMode::PrivateCopy).expect("map");
     // SAFETY: mapped just now, writable.
     unsafe {
         at(base).write_volatile(9);
         assert_eq!(at(base).read_volatile(), 9);
     }
     assert_eq!(medium.read("puddle").expect("read")[0], 0);
-    medium.release_window(base, WINDOW).expect("release");
+    medium.let_go(base, WINDOW).expect("release");
 }
 
 #[test]
@@ -98,11 +118,11 @@ fn a_truncated_file_is_an_error_and_is_not_mapped() {
     medium.create("puddle", 4 * PAGE).expect("create");
     medium.truncate("puddle", 3 * PAGE + 1).expect("truncate");
     let base = window(&medium);
-    let error = medium.map("puddle", base, 4 * PAGE, MapMode::ReadWrite).expect_err("too short");
+    let error = medium.map_at("puddle", base, 4 * PAGE, MapMode::ReadWrite).expect_err("too short");
     let found = matches!(error, MediumError::Truncated { needed_bytes: 16384, found_bytes: 12289, .. });
     assert!(found && error.to_string().contains("map puddle"), "{error:?}");
-    medium.map("puddle", base, 3 * PAGE, MapMode::ReadWrite).expect("as much as there is");
-    medium.release_window(base, WINDOW).expect("release");
+    medium.map_at("puddle", base, 3 * PAGE, MapMode::ReadWrite).expect("as much as there is");
+    medium.let_go(base, WINDOW).expect("release");
 }
 
 #[test]
@@ -125,11 +145,11 @@ fn nothing_is_mapped_outside_a_window_of_this_medium() {
         (u64::MAX - PAGE + 1, 2 * PAGE),
         (0, PAGE),
     ] {
-        for result in [medium.map("puddle", addr, len, MapMode::ReadWrite), medium.unmap(addr, len)] {
+        for result in [medium.map_at("puddle", addr, len, MapMode::ReadWrite), medium.unmap_at(addr, len)] {
             assert!(matches!(result, Err(MediumError::BadRange { .. })), "{addr:#x} {len}: {result:?}");
         }
     }
-    medium.release_window(base, WINDOW).expect("release");
+    medium.let_go(base, WINDOW).expect("release");
 }
 
 #[test]
@@ -148,12 +168,12 @@ fn a_window_that_is_taken_is_refused_whole() {
         );
     }
     for (base, len) in [(base, WINDOW), (base, PAGE), (0, 0)] {
-        assert!(matches!(second.release_window(base, len), Err(MediumError::BadRange { .. })), "not its own");
+        assert!(matches!(second.let_go(base, len), Err(MediumError::BadRange { .. })), "not its own");
     }
-    assert!(first.release_window(base, PAGE).is_err(), "a window is released whole");
-    first.release_window(base, WINDOW).expect("release");
+    assert!(first.let_go(base, PAGE).is_err(), "a window is released whole");
+    first.let_go(base, WINDOW).expect("release");
     second.reserve_window(base, WINDOW).expect("free again");
-    second.release_window(base, WINDOW).expect("release");
+    second.let_go(base, WINDOW).expect("release");
 }
 
 #[test]
@@ -166,17 +186,17 @@ fn mapping_does_not_allocate_whether_it_succeeds_or_fails() {
     let base = window(&medium);
     let before = ALLOCATIONS.get();
     let results = [
-        medium.map(name, base, PAGE, MapMode::ReadWrite),
-        medium.map(name, base, 2 * PAGE, MapMode::ReadWrite),
-        medium.map("puddles/missing", base, PAGE, MapMode::ReadOnly),
-        medium.map(name, base + 1, PAGE, MapMode::ReadOnly),
-        medium.map("../x", base, PAGE, MapMode::ReadOnly),
-        medium.unmap(base, PAGE),
+        medium.map_at(name, base, PAGE, MapMode::ReadWrite),
+        medium.map_at(name, base, 2 * PAGE, MapMode::ReadWrite),
+        medium.map_at("puddles/missing", base, PAGE, MapMode::ReadOnly),
+        medium.map_at(name, base + 1, PAGE, MapMode::ReadOnly),
+        medium.map_at("../x", base, PAGE, MapMode::ReadOnly),
+        medium.unmap_at(base, PAGE),
     ];
     let after = ALLOCATIONS.get();
     assert_eq!(after - before, 0);
     assert_eq!(results.map(|result| result.is_ok()), [true, false, false, false, false, true]);
-    medium.release_window(base, WINDOW).expect("release");
+    medium.let_go(base, WINDOW).expect("release");
 }
 
 #[test]
@@ -185,10 +205,10 @@ fn a_forked_child_has_no_mapping() {
     let medium = open(dir.path());
     medium.create("puddle", PAGE).expect("create");
     let base = window(&medium);
-    medium.map("puddle", base, PAGE, MapMode::ReadWrite).expect("map");
+    medium.map_at("puddle", base, PAGE, MapMode::ReadWrite).expect("map");
     let maps = std::fs::read_to_string("/proc/self/smaps").expect("smaps");
     let mut of_puddle = maps.lines().skip_while(|line| !line.starts_with(&format!("{base:x}-")));
     let flags = of_puddle.find(|line| line.starts_with("VmFlags:")).expect("flags of the mapping");
     assert!(flags.split_whitespace().any(|flag| flag == "dc"), "do not copy on fork: {flags}");
-    medium.release_window(base, WINDOW).expect("release");
+    medium.let_go(base, WINDOW).expect("release");
 }

@@ -103,7 +103,8 @@ impl Attached {
     ) -> Result<Self, ObjectError> {
         let (primary, found) = Self::look(shared, &info)?;
         shared.set_found(info.id(), found);
-        shared.store.medium().map(&info.file(), info.addr, info.size, MapMode::PrivateCopy)?;
+        // SAFETY: the object's own range; a writer is alone with it, so nothing is mapped there.
+        unsafe { shared.store.medium().map(&info.file(), info.addr, info.size, MapMode::PrivateCopy) }?;
         let mut attached = Self {
             shared: Arc::clone(shared),
             info,
@@ -264,7 +265,8 @@ impl Attached {
     }
 
     fn unmap(&self) -> Result<(), MediumError> {
-        self.shared.store.medium().unmap(self.info.addr, self.info.size)
+        // SAFETY: the object's own range. A writer is alone with it and gives it back once; of readers the last one does; references borrow from them.
+        unsafe { self.shared.store.medium().unmap(self.info.addr, self.info.size) }
     }
 
     fn give_back(&mut self) -> Result<(), ObjectError> {
@@ -303,9 +305,11 @@ impl Drop for Attached {
 fn map_for_reading(shared: &Shared, info: &ObjectInfo) -> Result<(), ObjectError> {
     let medium = shared.store.medium();
     let Some(patches) = shared.patches(info.id()) else {
-        return Ok(medium.map(&info.file(), info.addr, info.size, MapMode::ReadOnly)?);
+        // SAFETY: the object's own range, and nobody has it attached.
+        return Ok(unsafe { medium.map(&info.file(), info.addr, info.size, MapMode::ReadOnly) }?);
     };
-    medium.map(&info.file(), info.addr, info.size, MapMode::PrivateCopy)?;
+    // SAFETY: as above.
+    unsafe { medium.map(&info.file(), info.addr, info.size, MapMode::PrivateCopy) }?;
     for (offset, bytes) in patches {
         let at = (info.data_addr() + offset) as usize;
         // SAFETY: mapped just now, private and writable; recovery has checked that the patch lies in the data; nobody has a
@@ -318,7 +322,8 @@ fn map_for_reading(shared: &Shared, info: &ObjectInfo) -> Result<(), ObjectError
     // SAFETY: this object's own mapping; nobody has a reference into it yet.
     let closed = unsafe { memory::protect(info.addr as usize, info.size as usize, Some(Access::ReadOnly)) };
     closed.map_err(|source| {
-        let _ = medium.unmap(info.addr, info.size);
+        // SAFETY: mapped above; nobody has a reference yet.
+        let _ = unsafe { medium.unmap(info.addr, info.size) };
         ObjectError::Scan { name: info.record.name.clone(), source }
     })
 }

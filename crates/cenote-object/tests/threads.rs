@@ -82,6 +82,9 @@ impl Medium for Slow {
     fn truncate(&self, name: &str, len_bytes: u64) -> Result<()> {
         self.inner.truncate(name, len_bytes)
     }
+    fn clear(&self, name: &str) -> Result<()> {
+        self.inner.clear(name)
+    }
     fn sync(&self, name: &str) -> Result<()> {
         self.note("sync", name);
         if name == "journal" && self.slow.load(Ordering::SeqCst) {
@@ -111,14 +114,17 @@ impl Medium for Slow {
     fn reserve_window(&self, base: u64, len: u64) -> Result<()> {
         self.inner.reserve_window(base, len)
     }
-    fn release_window(&self, base: u64, len: u64) -> Result<()> {
-        self.inner.release_window(base, len)
+    unsafe fn release_window(&self, base: u64, len: u64) -> Result<()> {
+        // SAFETY: the caller's.
+        unsafe { self.inner.release_window(base, len) }
     }
-    fn map(&self, name: &str, addr: u64, len: u64, mode: MapMode) -> Result<()> {
-        self.inner.map(name, addr, len, mode)
+    unsafe fn map(&self, name: &str, addr: u64, len: u64, mode: MapMode) -> Result<()> {
+        // SAFETY: the caller's.
+        unsafe { self.inner.map(name, addr, len, mode) }
     }
-    fn unmap(&self, addr: u64, len: u64) -> Result<()> {
-        self.inner.unmap(addr, len)
+    unsafe fn unmap(&self, addr: u64, len: u64) -> Result<()> {
+        // SAFETY: the caller's.
+        unsafe { self.inner.unmap(addr, len) }
     }
 }
 

@@ -4,6 +4,7 @@
 //! superblock says "clean", and that the catalog has this batch: **its sync commits**. A crash before leaves a store that is recovered, with nothing to do.
 
 use crate::error::StoreError;
+use crate::spare::Ahead;
 use crate::store::Inner;
 use crate::superblock;
 use cenote_layout::superblock::STATE_CLEAN;
@@ -33,7 +34,10 @@ impl Inner {
         }
         self.persistence.fence();
         self.sync_leased(control)?;
-        let (records, surplus) = self.closing_records(control);
+        let ahead = self.name_ahead(control);
+        self.check_poisoned()?;
+        let (mut records, surplus) = self.closing_records(control);
+        records.extend(ahead);
         self.commit(control, &records)?;
         for record in surplus {
             let file = crate::puddle::file_name(record.uuid);
@@ -54,13 +58,19 @@ impl Drop for Inner {
             self.poison(&error.to_string());
         }
         let control = self.control.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // A thread that makes a puddle ahead uses the directory under the lock; in a forked child it is not there.
+        match core::mem::take(&mut control.ahead) {
+            Ahead::Making(_, thread) if !forked => drop(thread.join()),
+            other => core::mem::forget(other),
+        }
         if forked {
             core::mem::forget(control.registration.take());
             core::mem::forget(control.lock.take());
         }
         control.registration = None; // waits for resolvers that are running
         if !forked {
-            let _ = self.medium.release_window(self.window.base(), self.window.len());
+            // SAFETY: no handle of the store is left, and references borrow from handles.
+            let _ = unsafe { self.medium.release_window(self.window.base(), self.window.len()) };
         }
         control.pools.clear();
         for puddle in

@@ -4,7 +4,7 @@
 //! superblock            what the store is; whether it was closed, and under which boot it was opened   superblock.rs
 //! catalog.0, catalog.1  pools, puddles, types, clients, leases                                         catalog/
 //! lock                  one writer or many readers                                                     store.rs
-//! puddles/<uuid>        memory, mapped into the window at the address that the catalog says            puddle.rs
+//! puddles/<uuid>        memory, mapped into the window at the address that the catalog says            puddle.rs, spare.rs
 //! ```
 //!
 //! What holds at any time, whoever crashes when:
@@ -34,6 +34,7 @@ mod puddle;
 mod recovery;
 mod region;
 mod report;
+mod spare;
 mod store;
 mod superblock;
 mod window;

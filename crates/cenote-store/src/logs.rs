@@ -5,9 +5,12 @@
 //! **The log space** is made with the session's first log. (1) a puddle is taken, new or spare, and its body written: header,
 //! no entries; durable, but nobody knows it; (2) one batch names the client and its log space: **the catalog's batch commits**.
 //!
-//! **A log, or a further segment of one.** (1) a puddle is taken, new or spare, and formatted; (2) an entry of the log space is
-//! written but for its `state`, and made durable; (3) `state` is written and made durable: **this 8-byte store
-//! commits**; only then is the segment used. An entry whose state is 0 names nothing, whatever else stands in it.
+//! **A log, or a further segment of one.** (1) a puddle is taken, new or spare, and formatted, durably: idle; (2) an entry of the
+//! log space is written but for its `state`, and made durable: **this fence commits**, because the checksum covers the state that
+//! is to come, and who reads the entry tries both; (3) `state` is written and flushed; only then is the segment used. The fence that makes it durable is that
+//! of the log's first undo entry or seal, which comes before anything that needs the log. Should it be lost, the entry names its
+//! segment all the same; what it adds is that from then on an entry whose checksum does not fit is damage, and not a write that was cut
+//! short. An entry before one that is written was completed, whatever its state says.
 //!
 //! Logs that are given back stay in the log space, empty, and are handed out again. Puddles of earlier sessions,
 //! once recovery is done with them, are spare: they keep their records, and are formatted anew under another log id, so that
@@ -19,6 +22,7 @@ use crate::store::{Control, Inner, Store};
 use cenote_layout::catalog::{ClientRecord, PuddleRecord, Record};
 use cenote_layout::header::{HeaderPrefix, seal};
 use cenote_layout::id::PoolId;
+use cenote_layout::log::RANGE_OFFSET;
 use cenote_layout::log_space::{
     ENTRY_CONTINUATION, ENTRY_HEAD, LOG_SPACE_ENTRIES_OFFSET, LogSpaceEntry, LogSpaceHeader,
 };
@@ -78,6 +82,8 @@ pub(crate) struct Logs {
     in_use: u64,
     /// Further segments by log and number.
     segments: BTreeMap<(u64, u32), (u64, Body)>,
+    /// Head segments of all logs of this session.
+    heads: Vec<Body>,
     /// Log and log space puddles that nobody uses.
     pub(crate) spare: Vec<PuddleRecord>,
 }
@@ -177,10 +183,25 @@ impl Inner {
         if let Some((_, used)) = &mut control.logs.space {
             *used += 1;
         }
+        if segment == 0 {
+            control.logs.heads.push(body);
+        }
         Ok((record.addr, body))
     }
 
-    /// Writes one entry: all but `state`, durable; then `state`, durable.
+    /// Makes the ends of transactions durable that were left to later fences. Before a pool is removed: a transaction of it that is over must not be
+    /// found unfinished when its addresses are another pool's.
+    pub(crate) fn settle_logs(&self, control: &Control) {
+        for head in &control.logs.heads {
+            // SAFETY: heads stay mapped until the store is dropped, and each has room for its range.
+            unsafe { self.persistence.flush(head.ptr.add(RANGE_OFFSET as usize), 8) };
+        }
+        if !control.logs.heads.is_empty() {
+            self.persistence.fence();
+        }
+    }
+
+    /// Writes one entry: all but `state`, durable; then `state`, which is durable with the next fence.
     ///
     /// # Safety
     /// The log space is mapped for writing and has room for the entry; nobody else writes to it.
@@ -194,7 +215,7 @@ impl Inner {
             self.persistence.persist(target, size_of::<LogSpaceEntry>());
             let word = target.add(offset_of!(LogSpaceEntry, state)).cast::<core::sync::atomic::AtomicU64>();
             (*word).store(entry.state, core::sync::atomic::Ordering::Release);
-            self.persistence.persist(word.cast(), 8);
+            self.persistence.flush(word.cast(), 8);
         }
     }
 

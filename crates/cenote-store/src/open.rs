@@ -11,6 +11,7 @@ use crate::logs::Logs;
 use crate::options::{Access, DamagePolicy, OpenOptions};
 use crate::puddle::DIR;
 use crate::report::{Damage, DamageEffect, OpenReport};
+use crate::spare::Ahead;
 use crate::store::{Control, Inner, LOCK, Store};
 use crate::superblock::{self, FILE, NEW_FILE};
 use crate::window::{Space, Window, who_is_at};
@@ -137,6 +138,7 @@ impl Store {
                 damage: Vec::new(),
                 dirty: BTreeMap::new(),
                 logs: Logs::default(),
+                ahead: Ahead::Nothing,
                 client: Uuid::NIL,
                 registration: None,
                 lock: Some(lock),

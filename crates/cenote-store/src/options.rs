@@ -74,6 +74,9 @@ pub struct OpenOptions {
     pub durability: Option<Durability>,
     /// Bytes of a log's first puddle; further ones are larger. A multiple of 4 KiB, at least 8 KiB.
     pub log_puddle_size: u64,
+    /// Most bytes of puddles that are kept for pools to come and pools that grow, so that these need not make files. 0: none. Never more than a
+    /// sixteenth of what the disk has left, and given up before an operation fails for want of space. Those that are there are taken whatever this says.
+    pub spare_bytes_max: u64,
 }
 
 impl Default for OpenOptions {
@@ -85,6 +88,7 @@ impl Default for OpenOptions {
             power_loss: PowerLossPolicy::default(),
             durability: None,
             log_puddle_size: 256 << 10,
+            spare_bytes_max: 32 << 20,
         }
     }
 }

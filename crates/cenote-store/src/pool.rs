@@ -2,13 +2,13 @@
 //!
 //! # Updates in several steps
 //!
-//! **Create a pool.** (1) the root puddle's file is made and synced: an orphan; (2) one batch names pool and puddle:
-//! **the catalog's batch commits**; (3) nothing else.
+//! **Create a pool.** (1) the root puddle's file is made and synced: an orphan, or a spare puddle is prepared
+//! ([`crate::spare`]); (2) one batch names pool and puddle: **the catalog's batch commits**; (3) nothing else.
 //!
 //! **Take a puddle.** The same with an existing pool; after the batch it becomes findable and is mapped.
 //!
-//! **Remove a pool.** (1) one batch takes pool and puddles out: **the catalog's batch commits**; (2) files are
-//! removed, the directory synced. What a crash leaves of the files is orphans, and goes at the next writable open.
+//! **Remove a pool.** (1) one batch takes pool and puddles out, some of which become spare: **the catalog's batch commits**;
+//! (2) the files of those are made zeros, the others are removed, the directory synced. What a crash leaves of the files is orphans, and goes at the next writable open.
 
 use crate::error::{StoreError, concerns};
 use crate::options::{Access, DamagePolicy, PoolOptions, PowerLossPolicy};
@@ -20,7 +20,7 @@ use cenote_layout::catalog::{POOL_NAME_LEN_MAX, PoolRecord, PuddleRecord, Record
 use cenote_layout::heap::HeapGeometry;
 use cenote_layout::id::PoolId;
 use cenote_layout::puddle::Role;
-use cenote_medium::MapMode;
+use cenote_medium::{MapMode, MediumError};
 use core::ptr::NonNull;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -181,8 +181,7 @@ impl PoolHandle {
                 size_max: self.core.record.size_max,
             });
         }
-        let record = inner.new_puddle(&mut control, self.id(), Role::Heap, index, size)?;
-        inner.commit_new_puddle(&mut control, &record, &[])?;
+        let record = inner.add_heap_puddle(&mut control, (self.id(), index, size), &[])?;
         let puddle = inner.own(&mut control, record, MapMode::ReadWrite);
         // SAFETY: it lives until the store is dropped, and its range was checked to lie in the window.
         let puddle = unsafe {
@@ -301,8 +300,7 @@ impl Store {
             permissions: options.permissions,
             created_at_s: inner.medium.now_s(),
         };
-        let record = inner.new_puddle(&mut control, id, Role::Heap, 0, options.puddle_size)?;
-        inner.commit_new_puddle(&mut control, &record, &[Record::Pool(pool)])?;
+        inner.add_heap_puddle(&mut control, (id, 0, options.puddle_size), &[Record::Pool(pool)])?;
         Ok(id)
     }
 
@@ -316,7 +314,11 @@ impl Store {
         if control.catalog.state.names.contains_key(name) {
             return Err(StoreError::PoolExists { name: name.into() });
         }
-        if !control.space.has_room(options.puddle_size) {
+        let mut space = control.space.clone();
+        for spare in control.catalog.state.puddles.values().filter(|p| p.role == Role::Spare) {
+            space.give_back(spare.addr, spare.size);
+        }
+        if !space.has_room(options.puddle_size) {
             return Err(StoreError::WindowFull {
                 wanted: options.puddle_size,
                 window_len: self.inner().window.len(),
@@ -337,13 +339,25 @@ impl Store {
         if control.pools.get(&id).is_some_and(|core| Arc::strong_count(core) > 1) {
             return Err(StoreError::PoolInUse { name: name.into() });
         }
+        inner.settle_logs(&control);
         let puddles = control.catalog.state.puddles_of(id);
-        let mut records: Vec<Record> = puddles.iter().map(|p| Record::PuddleRemoved(p.uuid)).collect();
+        let kept = inner.kept_as_spare(&control, &puddles);
+        let gone = |p: &PuddleRecord| match kept.contains(&p.uuid) {
+            true => Inner::spare_record(p),
+            false => Record::PuddleRemoved(p.uuid),
+        };
+        let mut records: Vec<Record> = puddles.iter().map(gone).collect();
         records.push(Record::PoolRemoved(id));
         inner.commit(&mut control, &records)?;
         control.pools.remove(&id);
         control.damage.retain(|damage| !matches!(damage, Damage::Puddle { pool, .. } if *pool == id));
         for record in &puddles {
+            if kept.contains(&record.uuid) {
+                if inner.let_go(&mut control, record) {
+                    inner.clean_spare(record);
+                }
+                continue;
+            }
             inner.forget(&mut control, record);
             let file = file_name(record.uuid);
             // Left over files are orphans; the next writable open removes them.
@@ -490,8 +504,26 @@ fn find(control: &Control, name: &str) -> Result<PoolId, StoreError> {
 }
 
 impl Inner {
-    /// Creates the file of a new puddle; nobody knows it yet.
+    /// Creates the file of a new puddle; nobody knows it yet. Spare puddles make room for it, if need be.
     pub(crate) fn new_puddle(
+        &self,
+        control: &mut Control,
+        pool: PoolId,
+        role: Role,
+        index: u32,
+        size: u64,
+    ) -> Result<PuddleRecord, StoreError> {
+        match self.try_new_puddle(control, pool, role, index, size) {
+            Err(StoreError::WindowFull { .. } | StoreError::Medium(MediumError::NoSpace { .. }))
+                if self.give_up_spares(control) =>
+            {
+                self.try_new_puddle(control, pool, role, index, size)
+            }
+            other => other,
+        }
+    }
+
+    fn try_new_puddle(
         &self,
         control: &mut Control,
         pool: PoolId,
@@ -546,6 +578,13 @@ impl Inner {
 
     /// Takes a removed puddle out of the window. Its memory stays until the store is dropped.
     pub(crate) fn forget(&self, control: &mut Control, record: &PuddleRecord) {
+        if self.let_go(control, record) {
+            control.space.give_back(record.addr, record.size);
+        }
+    }
+
+    /// The same, and keeps its addresses; whether nothing is mapped there now.
+    pub(crate) fn let_go(&self, control: &mut Control, record: &PuddleRecord) -> bool {
         let mut unmapped = true;
         if let Some(puddle) = control.puddles.remove(&record.uuid) {
             // SAFETY: owned by `control` until the store is dropped.
@@ -554,8 +593,6 @@ impl Inner {
             unmapped = puddle_ref.refuse(&*self.medium).is_ok();
             control.graveyard.push(puddle);
         }
-        if unmapped {
-            control.space.give_back(record.addr, record.size);
-        }
+        unmapped
     }
 }

@@ -143,7 +143,9 @@ impl Puddle {
         loop {
             match self.state.compare_exchange(ABSENT, MAPPING, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
-                    let result = medium.map(self.file_name(), self.addr(), self.size(), self.mode());
+                    // SAFETY: the puddle's own range, where nothing is mapped: the state says so.
+                    let result =
+                        unsafe { medium.map(self.file_name(), self.addr(), self.size(), self.mode()) };
                     self.state.store(if result.is_ok() { MAPPED } else { ABSENT }, Ordering::Release);
                     return result.map(|()| true);
                 }
@@ -168,7 +170,8 @@ impl Puddle {
         loop {
             match self.state.compare_exchange(MAPPED, MAPPING, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
-                    let result = medium.unmap(self.addr(), self.size());
+                    // SAFETY: callers take away what nobody uses: recovery its own mappings, removal those of a pool that nobody has open.
+                    let result = unsafe { medium.unmap(self.addr(), self.size()) };
                     self.state.store(if result.is_ok() { next } else { MAPPED }, Ordering::Release);
                     return result;
                 }
@@ -192,12 +195,14 @@ impl Puddle {
         // In state MAPPING all through: a thread that touches the puddle meanwhile waits, and does not map it the old way in between.
         loop {
             if self.state.compare_exchange(MAPPED, MAPPING, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-                if let Err(error) = medium.unmap(self.addr(), self.size()) {
+                // SAFETY: the same pages come back at once, with the access that is now wanted; whoever touches them in between waits.
+                if let Err(error) = unsafe { medium.unmap(self.addr(), self.size()) } {
                     self.state.store(MAPPED, Ordering::Release);
                     return Err(error);
                 }
                 self.mode.store(encode_mode(mode), Ordering::Release);
-                let mapped = medium.map(self.file_name(), self.addr(), self.size(), mode);
+                // SAFETY: nothing is mapped there since the line above.
+                let mapped = unsafe { medium.map(self.file_name(), self.addr(), self.size(), mode) };
                 self.state.store(if mapped.is_ok() { MAPPED } else { ABSENT }, Ordering::Release);
                 return mapped;
             }

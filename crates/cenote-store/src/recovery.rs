@@ -21,7 +21,7 @@
 //!   logs. Its pools are reported and open read-only, at this open and later ones, until they are removed.
 //! * A client with a log that needs a puddle which is damaged or cannot be read now: the log is not touched, so that it
 //!   can be replayed when the puddle has been brought back.
-//! * A log puddle that no log in use lies in, and whose file is missing: reported at this open, its record removed with the batch of 3.
+//! * A log puddle that no log in use lies in, or a spare one, whose file is missing: reported at this open, its record removed with the batch of 3.
 //! * A client that wrote to pools which a loss of power may have torn, unless the caller takes them as they are: a
 //!   record says so, and the logs wait for a later decision.
 
@@ -34,7 +34,7 @@ use cenote_layout::header::read;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::log::LogHeader;
 use cenote_layout::log_space::{
-    ENTRY_FREE, ENTRY_HEAD, LOG_SPACE_ENTRIES_OFFSET, LogSpaceEntry, LogSpaceHeader,
+    ENTRY_HEAD, LOG_SPACE_ENTRIES_OFFSET, Listing, LogSpaceEntry, LogSpaceHeader,
 };
 use cenote_layout::puddle::{Role, header_space};
 use cenote_layout::superblock::DURABILITY_POWER;
@@ -152,8 +152,8 @@ pub(crate) fn recover(
             if let Damage::Puddle { uuid, detail, .. } = damage
                 && *uuid == puddle.uuid
             {
-                *detail =
-                    "its file is missing; no log that is in use was in it, and its record was removed".into();
+                let what = if puddle.role == Role::Spare { "nothing" } else { "no log that is in use" };
+                *detail = format!("its file is missing; {what} was in it, and its record was removed");
             }
         }
     }
@@ -180,16 +180,20 @@ fn note_dirty(control: &mut Control, pool: PoolId, kind: CrashKind) {
     }
 }
 
-/// Log puddles that nobody uses and whose files are gone: nothing was in them, so they are reported once and forgotten. None where it is not known
-/// which are used, or where records were lost.
+/// Spare puddles, and log puddles that nobody uses, whose files are gone: nothing was in them, so they are reported once and forgotten. No log where
+/// it is not known which are used; none at all where records were lost.
 fn unused_and_missing(
     control: &Control,
     used: Option<&BTreeSet<Uuid>>,
     missing: &BTreeSet<Uuid>,
 ) -> Vec<PuddleRecord> {
-    let Some(used) = used.filter(|_| !control.catalog.is_damaged()) else { return Vec::new() };
-    let unused = |puddle: &&PuddleRecord| {
-        matches!(puddle.role, Role::Log | Role::LogSpace) && !used.contains(&puddle.uuid)
+    if control.catalog.is_damaged() {
+        return Vec::new();
+    }
+    let unused = |puddle: &&PuddleRecord| match puddle.role {
+        Role::Log | Role::LogSpace => used.is_some_and(|used| !used.contains(&puddle.uuid)),
+        Role::Spare => true,
+        Role::Heap | Role::Object => false,
     };
     let known = missing.iter().filter_map(|uuid| control.catalog.state.puddles.get(uuid));
     known.filter(unused).copied().collect()
@@ -367,17 +371,18 @@ impl<'a> Session<'a> {
         }
         let mut listed = Listed { entries: Vec::new(), damaged: None };
         let entries = bytes.get(LOG_SPACE_ENTRIES_OFFSET as usize..).unwrap_or_default();
-        for (index, bytes) in entries.chunks_exact(size_of::<LogSpaceEntry>()).enumerate() {
+        // From the last one back, because an entry is believed to be unfinished only if it is the last.
+        let mut more = false;
+        for (index, bytes) in entries.chunks_exact(size_of::<LogSpaceEntry>()).enumerate().rev() {
             let Ok(entry) = LogSpaceEntry::read_from_bytes(bytes) else { continue };
-            if entry.state == ENTRY_FREE {
-                continue; // never used, or not completed: then its log was not used either
+            match entry.read(more) {
+                Listing::Free => {}
+                Listing::Names(entry) => listed.entries.push(entry),
+                Listing::Damaged => listed.damaged = Some(index),
             }
-            if entry.is_valid() {
-                listed.entries.push(entry);
-            } else {
-                listed.damaged = Some(index);
-            }
+            more |= !entry.is_free();
         }
+        listed.entries.reverse();
         Ok(listed)
     }
 

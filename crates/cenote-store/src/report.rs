@@ -259,6 +259,10 @@ pub struct StoreInfo {
     pub clients: u64,
     /// Number of log puddles, used and spare.
     pub log_puddles: u64,
+    /// Number of puddles that wait for a pool that wants one.
+    pub spare_puddles: u64,
+    /// Bytes of those.
+    pub spare_bytes: u64,
     /// Why no further commit is acknowledged, if so.
     pub poisoned: Option<String>,
 }

@@ -7,6 +7,7 @@ use crate::options::OpenOptions;
 use crate::pool::PoolCore;
 use crate::puddle::Puddle;
 use crate::report::{Damage, StoreInfo};
+use crate::spare::Ahead;
 use crate::window::{Space, Window};
 use cenote_layout::catalog::Record;
 use cenote_layout::header::FORMAT_VERSION;
@@ -73,6 +74,8 @@ pub(crate) struct Control {
     /// Pools that were in use when their last writer ended without closing the store, and how that ended.
     pub(crate) dirty: BTreeMap<PoolId, CrashKind>,
     pub(crate) logs: Logs,
+    /// A spare puddle that no record names yet.
+    pub(crate) ahead: Ahead,
     /// This session.
     pub(crate) client: Uuid,
     pub(crate) registration: Option<fault::Registration>,
@@ -262,6 +265,7 @@ impl Store {
     pub fn info(&self) -> StoreInfo {
         let control = self.0.control();
         let state = &control.catalog.state;
+        let spare = || state.puddles.values().filter(|p| p.role == Role::Spare);
         StoreInfo {
             uuid: self.0.uuid,
             medium: self.0.info.clone(),
@@ -281,6 +285,8 @@ impl Store {
             types: state.types.len() as u64,
             clients: state.clients.len() as u64,
             log_puddles: state.puddles.values().filter(|p| p.role == Role::Log).count() as u64,
+            spare_puddles: spare().count() as u64,
+            spare_bytes: spare().map(|p| p.size).sum(),
             poisoned: self.0.poisoned.get().cloned(),
         }
     }

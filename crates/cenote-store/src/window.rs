@@ -72,7 +72,7 @@ impl Window {
 }
 
 /// The window's free slots.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Space {
     base: u64,
     /// First slot to number of slots.

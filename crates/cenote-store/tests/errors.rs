@@ -327,3 +327,21 @@ fn damage_policies_do_not_hide_a_lost_catalog() {
     }
     assert_eq!(before, dir.contents());
 }
+
+#[test]
+fn a_handle_that_reads_is_named_when_it_keeps_a_writer_out() {
+    let dir = Dir::formatted();
+    dir.open().0.close().unwrap();
+    let (reader, _) = dir.try_open(OpenOptions::read_only()).unwrap();
+    let text = dir.try_open(OpenOptions::default()).unwrap_err().to_string();
+    assert!(
+        text.contains("this process")
+            && text.contains("open for reading")
+            && text.contains("until it is dropped"),
+        "{text}"
+    );
+    drop(reader);
+    let (_writer, _) = dir.open();
+    let text = dir.try_open(OpenOptions::read_only()).unwrap_err().to_string();
+    assert!(text.contains("open for writing already"), "{text}");
+}

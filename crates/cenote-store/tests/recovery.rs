@@ -4,6 +4,7 @@
 mod common;
 
 use cenote_layout::log::Kind;
+use cenote_layout::log_space::LogSpaceEntry;
 use cenote_log::{Body, LogWriter, Outcome, SegmentSource};
 use cenote_medium::sim::{self, Fault, FaultEffect, FaultPoint, Image, Limits, SimMedium, SimOptions};
 use cenote_medium::{Durability, Medium, Operation};
@@ -13,6 +14,7 @@ use cenote_store::{
 };
 use common::{pool_options, small};
 use std::sync::Arc;
+use zerocopy::FromBytes as _;
 
 const SMALL_LOGS: u64 = 16 << 10;
 
@@ -119,6 +121,78 @@ fn half_a_transaction_is_rolled_back_by_the_next_opener() {
         let (_, report) = open(&next, options());
         assert!(report.clean && report.logs.is_empty(), "{report:?}");
     }
+}
+
+/// Where the entries of log spaces lie that name a segment, and in which file.
+fn entries(sim: &SimMedium) -> Vec<(String, u64)> {
+    let mut found = Vec::new();
+    for name in sim.list("puddles").unwrap() {
+        let name = format!("puddles/{name}");
+        let bytes = sim.read(&name).unwrap();
+        for at in (0..bytes.len()).step_by(size_of::<LogSpaceEntry>()) {
+            if LogSpaceEntry::read_from_prefix(&bytes[at..]).unwrap().0.is_valid() {
+                found.push((name.clone(), at as u64));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn no_flipped_bit_of_a_log_spaces_entry_hides_the_log() {
+    let (sim, store, pool) = prepared(Durability::Process);
+    half_a_transaction(&store, &pool, 0..3, 99);
+    let next = crash(&sim, store, pool, sim::CrashKind::Process);
+    let image = next.image_now(sim::CrashKind::Process);
+    let (file, at) = match &entries(&next)[..] {
+        [one] => one.clone(),
+        other => panic!("one log has one entry: {other:?}"),
+    };
+    drop(next);
+    let (mut replayed, mut named) = (0, 0);
+    for bit in 0..size_of::<LogSpaceEntry>() as u64 * 8 {
+        let sim = SimMedium::from_image(&image);
+        assert!(sim.flip_bit(&file, at + bit / 8, (bit % 8) as u8));
+        let (store, report) = open(&sim, options());
+        let words = || {
+            let pool = store.open_pool("p", Access::ReadOnly).unwrap();
+            [0, 1, 2].map(|i| get(word(&pool, i)))
+        };
+        match (&report.logs[..], &report.damage[..]) {
+            ([log], []) => {
+                assert_eq!(log.outcome, Outcome::RolledBack { entries: 3 }, "bit {bit}");
+                assert_eq!(words(), [1, 0, 0], "bit {bit}");
+                store.open_pool("p", Access::ReadWrite).unwrap();
+                replayed += 1;
+            }
+            ([], [Damage::LogSpace { pools, .. } | Damage::Log { pools, .. }]) => {
+                assert_eq!(pools.len(), 1, "bit {bit}");
+                let refused = store.open_pool("p", Access::ReadWrite);
+                assert!(matches!(refused, Err(StoreError::PoolLogDamaged { .. })), "bit {bit}: {refused:?}");
+                named += 1;
+            }
+            _ => panic!("bit {bit}: {report:?}"),
+        }
+        store.abandon();
+    }
+    assert_eq!((replayed, named), (1, 511), "the state is made up for by the checksum; the rest is damage");
+}
+
+#[test]
+fn a_log_space_entry_that_is_gone_before_another_is_damage() {
+    let (sim, store, pool) = prepared(Durability::Process);
+    half_a_transaction(&store, &pool, 0..3, 99);
+    let another = store.acquire_log().unwrap();
+    store.release_log(another);
+    let next = crash(&sim, store, pool, sim::CrashKind::Process);
+    let found = entries(&next);
+    assert_eq!(found.len(), 2);
+    next.write_at(&found[0].0, found[0].1, &[0; size_of::<LogSpaceEntry>()]).unwrap();
+    let (_, report) = open(&next, options());
+    assert!(
+        matches!(&report.damage[..], [Damage::LogSpace { detail, .. }] if detail.contains("entry 0 is damaged")),
+        "{report:?}"
+    );
 }
 
 #[test]

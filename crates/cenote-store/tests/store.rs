@@ -118,8 +118,13 @@ fn many_threads_touching_the_same_unmapped_puddles_all_get_through() {
 
 #[test]
 fn pools_are_listed_refused_twice_removed_and_their_space_used_again() {
+    listed_removed_and_used_again(0, 0);
+    listed_removed_and_used_again(OpenOptions::default().spare_bytes_max, 2);
+}
+
+fn listed_removed_and_used_again(spare_bytes_max: u64, spares: u64) {
     let dir = Dir::formatted();
-    let (store, _) = dir.open();
+    let (store, _) = dir.try_open(OpenOptions { spare_bytes_max, ..OpenOptions::default() }).unwrap();
     let free = store.info().window_free;
     store.create_pool("a", &pool_options()).unwrap();
     store.create_pool("b", &pool_options()).unwrap();
@@ -144,9 +149,10 @@ fn pools_are_listed_refused_twice_removed_and_their_space_used_again() {
     for name in ["b", "c"] {
         store.remove_pool(name).unwrap();
     }
-    assert_eq!(store.info().window_free, free);
+    assert_eq!(store.info().spare_puddles, spares);
+    assert_eq!(store.info().window_free + spares * (2 << 20), free, "each takes a slot");
     store.close().unwrap();
-    assert_eq!(std::fs::read_dir(dir.file("puddles")).unwrap().count(), 0);
+    assert_eq!(std::fs::read_dir(dir.file("puddles")).unwrap().count() as u64, spares);
 }
 
 #[test]

@@ -30,7 +30,7 @@
 //!
 //! # Safety argument
 //!
-//! *Async-signal safety.* The handler uses atomics in statics, `gettid`, `sigaction`, `sigprocmask` and the resolver.
+//! *Async-signal safety.* The handler uses atomics in statics, `gettid`, `sigaction`, `sigprocmask`, `write` and the resolver.
 //! It saves and restores `errno`. All signals are blocked while a resolver runs.
 //!
 //! *The table.* 64 slots. Registering and unregistering exclude each other by a lock that the handler never takes. The
@@ -337,10 +337,33 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context:
         let resolved = is_resolvable(signal, (*info).si_code) && resolve((*info).si_addr().addr());
         *errno = saved;
         if !resolved {
+            if signal == libc::SIGBUS && is_resolvable(signal, (*info).si_code) {
+                tell_bus_error((*info).si_addr().addr());
+            }
             chain(signal, info, context);
             *errno = saved;
         }
     }
+}
+
+/// Says what a bus error in a registered range means, once a process: the file under the mapping was made shorter, or its device fails. Nothing can be
+/// returned to the instruction, so what follows is the end of the process.
+fn tell_bus_error(addr: usize) {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    let token = fork_guard::current();
+    let ours = token != 0
+        && TABLE.iter().any(|slot| slot.state.load(Ordering::SeqCst) == LIVE && slot.covers(token, addr));
+    if !ours || TOLD.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let mut line = *b"cenote: bus error at 0x0000000000000000: the file that is mapped there was made shorter, or its device fails: this process ends; \
+run `cenote check` on the store\n";
+    let digits = &mut line[23..39];
+    for (i, digit) in digits.iter_mut().rev().enumerate() {
+        *digit = b"0123456789abcdef"[(addr >> (4 * i)) & 15];
+    }
+    // SAFETY: writes from a local; async-signal-safe. Whoever does not read standard error misses the line and nothing else.
+    let _ = unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
 }
 
 /// A fault at an address that more than luck can cure: neither sent by a process nor a memory error of the hardware.

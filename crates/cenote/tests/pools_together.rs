@@ -133,3 +133,41 @@ fn tracing_waits_for_a_damaged_pool_unless_the_caller_leaves_it_out() -> Result<
     assert!(store.pool("b").is_err(), "its root puddle is gone");
     Ok(())
 }
+
+/// The end of its last transaction was left to the next one's fence, and there was none: it must not be undone in what is another pool's memory now.
+#[test]
+fn a_transaction_of_a_removed_pool_is_not_undone_in_the_pool_that_comes_after() -> Result<()> {
+    for spare_bytes_max in [0, OpenOptions::default().spare_bytes_max] {
+        let sim = SimMedium::new(SimOptions::new(Durability::Power));
+        let medium: Arc<dyn Medium> = sim.clone();
+        let format = FormatOptions { window_base: Some(0x3a80_0000_0000), window_len: 1 << 30, uuid: None };
+        cenote_store::format(medium.clone(), &format)?;
+        let store = Store::open_on(medium, &OpenOptions { spare_bytes_max, ..OpenOptions::default() })?;
+        let options = PoolOptions { puddle_size: 256 << 10, ..PoolOptions::default() };
+        let place =
+            |name| store.puddle_records().into_iter().find(|p| p.pool == store.pool(name).unwrap().id());
+        let old = store.create_pool("old", &options)?;
+        let root = old.write(|tx| -> Result<_> {
+            let root = tx.alloc(Node { value: 1, next: None })?;
+            tx.set_root(root)?;
+            Ok(root)
+        })?;
+        old.write(|tx| -> Result<()> {
+            tx.get_mut(root)?.value = 2;
+            Ok(())
+        })?;
+        let was = place("old").expect("it has one");
+        drop(old);
+        store.remove_pool("old")?;
+        let new = store.create_pool("new", &options)?;
+        assert_eq!(place("new").expect("it has one").addr, was.addr, "the addresses are used again");
+        let image = sim.state_now().image_oldest();
+        drop(new);
+        store.clone().abandon();
+        drop(store);
+        let store = Store::open_on(SimMedium::from_image(&image), &OpenOptions::default())?;
+        let logs: Vec<String> = store.report().logs.iter().map(|log| log.outcome.to_string()).collect();
+        assert!(!logs.is_empty() && logs.iter().all(|outcome| outcome.contains("idle")), "{logs:?}");
+    }
+    Ok(())
+}

@@ -1,7 +1,7 @@
 //! `cenote check`: looks at everything and changes nothing.
 //!
 //! Control data are judged when the store is opened (superblock, catalog, puddle headers, logs; a log that needs replay is
-//! replayed into private memory); then every pool's heap is checked: descriptors, bitmaps, blocks that overlap, and by tracing from
+//! replayed into private memory); then every pool's heap is checked: descriptors, marks, blocks that overlap, and by tracing from
 //! the roots, what is allocated and cannot be reached, what is reached and not allocated, and pointers that are not as their
 //! types say.
 
@@ -47,6 +47,10 @@ pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> 
     for summary in &pools {
         out.line(format_args!("  pool \"{}\": {}", summary.name, summary.text))?;
     }
+    let info = store.info();
+    if let Some(spare) = super::ls::spare(&info) {
+        out.line(format_args!("  {spare}"))?;
+    }
     findings.print(arguments.all, out)?;
     if findings.is_empty() {
         out.line(format_args!("{} {} checked", out.good("sound:"), plural(pools.len() as u64, "pool")))?;
@@ -62,6 +66,7 @@ pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> 
             "log": format!("{:016x}", log.log_id), "client": log.client.to_string(),
             "outcome": log.outcome.to_string(),
         })).collect::<Vec<Value>>(),
+        "spare_puddles": info.spare_puddles, "spare_bytes": info.spare_bytes,
         "pools": pools.into_iter().map(|summary| summary.json).collect::<Vec<Value>>(),
         "findings": findings.as_json(), "findings_not_listed": unlisted,
     }))?;
@@ -177,7 +182,7 @@ fn heap(store: &Store, name: &str, report: &HeapReport, findings: &mut Findings)
     }
     findings.more("unallocated", report.unallocated_blocks.saturating_sub(report.unallocated.len() as u64));
     for addr in &report.miscounted {
-        let text = format!("the superblock at {addr:#x} has another number of blocks than its bitmap says");
+        let text = format!("the superblock at {addr:#x} has another number of blocks than its marks say");
         findings.add("miscounted", Some(name), Some(*addr), text);
     }
     if let Some(trace) = &report.trace {

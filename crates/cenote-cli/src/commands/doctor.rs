@@ -151,7 +151,7 @@ fn kernel(report: &Report, out: &mut Out) -> Result<(), Failure> {
         report
             .dirty_by_write_protection
             .as_ref()
-            .map(|()| "yes: finds the pages that were changed, for shadowed pools and objects".into()),
+            .map(|()| "yes: finds the pages of objects that were changed".into()),
         instead,
     )?;
     availability(

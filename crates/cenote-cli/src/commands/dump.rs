@@ -186,8 +186,12 @@ fn client_logs(store: &Store, out: &mut Out) -> Result<bool, Failure> {
                     ))?;
                     let mut entries = Vec::new();
                     for entry in &log_contents.entries {
-                        let line =
-                            format!("    {:<18} {:>6} bytes at {:#x}", entry.kind, entry.size, entry.addr);
+                        let line = format!(
+                            "    {:<18} {:>14} at {:#x}",
+                            entry.kind,
+                            plural(u64::from(entry.size), "byte"),
+                            entry.addr
+                        );
                         out.line(line)?;
                         entries.push(json!({ "entry": entry.kind, "addr": entry.addr, "bytes": entry.size }));
                     }

@@ -33,10 +33,11 @@ pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
     out.field(
         "holds",
         format_args!(
-            "{} in {} ({} of logs), {}, {}",
+            "{} in {} ({} of logs, {} spare), {}, {}",
             bytes(info.puddle_bytes),
             plural(info.puddles, "puddle"),
             info.log_puddles,
+            info.spare_puddles,
             plural(info.pools, "pool"),
             plural(info.types, "type")
         ),
@@ -73,7 +74,8 @@ pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
         "durability": info.durability.to_string(), "note": info.medium.note,
         "window_base": info.window_base, "window_bytes": info.window_len,
         "window_free_bytes": info.window_free, "puddles": info.puddles, "puddle_bytes": info.puddle_bytes,
-        "log_puddles": info.log_puddles, "types": info.types, "clients": info.clients,
+        "log_puddles": info.log_puddles, "spare_puddles": info.spare_puddles, "spare_bytes": info.spare_bytes,
+        "types": info.types, "clients": info.clients,
         "superblock_generation": info.generation, "catalog_batch": info.catalog_batch,
         "catalog_bytes": info.catalog_bytes, "damage": damage, "unreadable": unreadable, "not_covered": not_covered,
         "pools": pools.iter().map(ls::as_json).collect::<Vec<Value>>(),

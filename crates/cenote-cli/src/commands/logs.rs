@@ -4,7 +4,9 @@ use cenote::Store;
 use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::header::read;
 use cenote_layout::id::Uuid;
-use cenote_layout::log_space::{ENTRY_HEAD, LOG_SPACE_ENTRIES_OFFSET, LogSpaceEntry, LogSpaceHeader};
+use cenote_layout::log_space::{
+    ENTRY_HEAD, LOG_SPACE_ENTRIES_OFFSET, Listing, LogSpaceEntry, LogSpaceHeader,
+};
 use cenote_layout::puddle::{Role, header_space};
 use cenote_log::{Body, CrashKind, inspect};
 use std::collections::BTreeMap;
@@ -112,8 +114,8 @@ fn read_space(
     }
     let mut logs = Vec::new();
     for bytes in bytes.get(LOG_SPACE_ENTRIES_OFFSET as usize..).unwrap_or_default().chunks_exact(64) {
-        let Some(entry) = parse(bytes) else { continue };
-        if !entry.is_valid() || entry.state != ENTRY_HEAD {
+        let Some(Listing::Names(entry)) = parse(bytes).map(|entry| entry.read(false)) else { continue };
+        if entry.state != ENTRY_HEAD {
             continue;
         }
         let contents = read_log(store, puddles, &entry, crash);

@@ -5,8 +5,8 @@ use crate::failure::{Failure, Verdict};
 use crate::opening;
 use crate::output::Out;
 use crate::table::{Align, Table};
-use crate::units::{bytes, date};
-use cenote::{Access, HeapKind, NamedRoot, PoolInfo, PoolMode, PoolStart, Store};
+use crate::units::{bytes, date, plural};
+use cenote::{Access, HeapKind, NamedRoot, PoolInfo, PoolMode, PoolStart, Store, StoreInfo};
 use serde_json::{Value, json};
 
 pub(crate) fn run(arguments: &Ls, out: &mut Out) -> Result<Verdict, Failure> {
@@ -18,10 +18,20 @@ pub(crate) fn run(arguments: &Ls, out: &mut Out) -> Result<Verdict, Failure> {
     } else {
         table(&pools).print(out, 0)?;
     }
+    if let Some(spare) = spare(&store.info()) {
+        out.line(out.dim(&spare))?;
+    }
     for pool in &pools {
         out.object(&as_json(pool))?;
     }
     Ok(Verdict::Clean)
+}
+
+/// Puddles that wait for a pool, if there are any.
+pub(crate) fn spare(info: &StoreInfo) -> Option<String> {
+    let puddles = plural(info.spare_puddles, "spare puddle");
+    (info.spare_puddles != 0)
+        .then(|| format!("{puddles} ({}) for pools that are created or grow", bytes(info.spare_bytes)))
 }
 
 /// A pool, and its named roots, or why they cannot be read.

@@ -95,7 +95,7 @@ fn judge(fs: FsKind, dax: bool, flush: FlushInstruction, eadr: bool, force_power
         _ => (
             Durability::Process,
             "files behind the page cache: commits of direct pools survive any crash of processes, not loss of power \
-             or a crash of the kernel; shadowed pools survive those as of their last psync"
+             or a crash of the kernel; objects survive those as of their last psync"
                 .to_owned(),
         ),
     };

@@ -211,6 +211,31 @@ impl Files {
         Ok(())
     }
 
+    pub(super) fn clear(&self, name: &str) -> Result<()> {
+        let op = Operation::Write;
+        self.may_write(op, name)?;
+        let len_bytes = self.len(name)?;
+        let failed = |source| failed_for_space(op, name, len_bytes, source);
+        let file = Arc::new(self.open(op, name, OFlags::RDWR)?);
+        if len_bytes != 0 {
+            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            match rustix::fs::fallocate(&*file, hole, 0, len_bytes) {
+                Ok(()) => take_space(&file, len_bytes).map_err(failed)?,
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => write_zeros(&file, 0, len_bytes).map_err(failed)?,
+                Err(errno) => return Err(failed(errno.into())),
+            }
+        }
+        if !self.unsynced().contains_key(name) {
+            self.keep_unsynced(name, &file);
+        }
+        Ok(())
+    }
+
+    pub(super) fn free_bytes(&self) -> u64 {
+        rustix::fs::fstatvfs(&self.dir)
+            .map_or(u64::MAX, |found| found.f_bavail.saturating_mul(found.f_frsize))
+    }
+
     pub(super) fn sync(&self, name: &str) -> Result<()> {
         let op = Operation::Sync;
         FileName::check(op, name)?;

@@ -81,7 +81,7 @@ pub(super) fn lock(
     let found = identity(dir, op, name)?;
     if let Some(entry) = held.iter_mut().find(|entry| found == Some((entry.device, entry.inode))) {
         if entry.kind == LockKind::Exclusive || kind == LockKind::Exclusive {
-            return Ok(Err(this_process()));
+            return Ok(Err(this_process(entry.kind)));
         }
         entry.guards += 1;
         return Ok(Ok(LockGuard::new(Guard { device: entry.device, inode: entry.inode, pid: entry.pid })));
@@ -139,9 +139,15 @@ impl Drop for Guard {
     }
 }
 
-fn this_process() -> Holder {
+fn this_process(kind: LockKind) -> Holder {
     let pid = cenote_sys::process::pid();
-    Holder { pid: Some(pid), text: format!("this process ({pid}), which has it open already") }
+    let how = match kind {
+        LockKind::Exclusive => "which has it open for writing already",
+        LockKind::Shared => {
+            "a handle of which has it open for reading, and keeps writers out until it is dropped"
+        }
+    };
+    Holder { pid: Some(pid), text: format!("this process ({pid}), {how}") }
 }
 
 fn other_process(HolderPid(pid): HolderPid) -> Holder {

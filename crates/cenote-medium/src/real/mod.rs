@@ -182,6 +182,14 @@ impl Medium for RealMedium {
         self.files.truncate(name, len_bytes)
     }
 
+    fn clear(&self, name: &str) -> Result<()> {
+        self.files.clear(name)
+    }
+
+    fn free_bytes(&self) -> u64 {
+        self.files.free_bytes()
+    }
+
     fn sync(&self, name: &str) -> Result<()> {
         self.files.sync(name)
     }
@@ -222,15 +230,15 @@ impl Medium for RealMedium {
         self.windows.reserve(base, len)
     }
 
-    fn release_window(&self, base: u64, len: u64) -> Result<()> {
+    unsafe fn release_window(&self, base: u64, len: u64) -> Result<()> {
         self.windows.release(base, len)
     }
 
-    fn map(&self, name: &str, addr: u64, len: u64, mode: MapMode) -> Result<()> {
+    unsafe fn map(&self, name: &str, addr: u64, len: u64, mode: MapMode) -> Result<()> {
         self.windows.map(&self.files, name, addr, len, mode, self.detected.kind == MediumKind::Dax)
     }
 
-    fn unmap(&self, addr: u64, len: u64) -> Result<()> {
+    unsafe fn unmap(&self, addr: u64, len: u64) -> Result<()> {
         self.windows.unmap(addr, len)
     }
 }

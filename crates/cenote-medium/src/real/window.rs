@@ -122,8 +122,8 @@ impl Windows {
                 found_bytes,
             });
         }
-        // SAFETY: the range lies in a window that this medium reserved, and whoever maps something there has nothing
-        // that relies on what was mapped before (the contract of `Medium`).
+        // SAFETY: the range lies in a window that this medium reserved, and the caller of `Medium::map` promises that nobody
+        // relies on what was mapped before.
         unsafe { memory::map_file(file.as_fd(), at, size, access, sharing) }
             .map_err(|source| MediumError::from_io(op, name, source))
     }

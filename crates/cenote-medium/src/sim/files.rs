@@ -289,6 +289,26 @@ impl Medium for SimMedium {
         Ok(())
     }
 
+    /// Cut to nothing and made long again: a crash may leave each step or both. (On real media the length stays; this is worse.)
+    fn clear(&self, name: &str) -> Result<()> {
+        let op = Operation::Write;
+        let mut live = self.live();
+        let course = self.begin_change(&mut live, op, name)?;
+        let inode = live.inode(op, name)?;
+        let len = live.file(inode).0;
+        if live.maps.iter().any(|map| map.inode == inode) {
+            return Err(bad_range(op, name, 0, len, "what is to be cleared is mapped"));
+        }
+        if matches!(course, Course::Normal) && len != 0 {
+            live.record(Event::SetLen { inode, len: 0 });
+            live.record(Event::SetLen { inode, len });
+            if let Some(file) = live.files.get_mut(&inode) {
+                Arc::make_mut(&mut file.content).cut(0);
+            }
+        }
+        Ok(())
+    }
+
     fn sync(&self, name: &str) -> Result<()> {
         let op = Operation::Sync;
         let mut live = self.live();
@@ -385,7 +405,14 @@ impl Medium for SimMedium {
         }
         let excluded = |other: LockKind| kind == LockKind::Exclusive || other == LockKind::Exclusive;
         if live.locks.iter().any(|(_, locked, other)| **locked == *name && excluded(*other)) {
-            let text = String::from("another handle of this simulated medium");
+            let shared =
+                live.locks.iter().all(|(_, locked, other)| **locked != *name || *other == LockKind::Shared);
+            let how = if shared {
+                "which reads, and keeps writers out until it is dropped"
+            } else {
+                "which writes"
+            };
+            let text = format!("another handle of this simulated medium, {how}");
             return Ok(Err(Holder { pid: Some(std::process::id()), text }));
         }
         let id = live.random.next();
@@ -408,7 +435,7 @@ impl Medium for SimMedium {
         Ok(())
     }
 
-    fn release_window(&self, base: u64, len: u64) -> Result<()> {
+    unsafe fn release_window(&self, base: u64, len: u64) -> Result<()> {
         let mut live = self.live();
         let Some(at) = live.windows.iter().position(|window| window.is(base, len)) else {
             return Err(bad_range(Operation::Reserve, "", base, len, "no window was reserved so"));
@@ -419,7 +446,7 @@ impl Medium for SimMedium {
         Ok(())
     }
 
-    fn map(&self, name: &str, addr: u64, len: u64, mode: MapMode) -> Result<()> {
+    unsafe fn map(&self, name: &str, addr: u64, len: u64, mode: MapMode) -> Result<()> {
         let op = Operation::Map;
         let mut live = self.live();
         if mode == MapMode::ReadWrite && self.core.options.read_only {
@@ -467,7 +494,7 @@ impl Medium for SimMedium {
         Ok(())
     }
 
-    fn unmap(&self, addr: u64, len: u64) -> Result<()> {
+    unsafe fn unmap(&self, addr: u64, len: u64) -> Result<()> {
         let op = Operation::Unmap;
         let mut live = self.live();
         if !live.windows.iter().any(|window| window.holds(addr, len)) {

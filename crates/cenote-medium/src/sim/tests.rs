@@ -16,6 +16,26 @@ fn window() -> u64 {
     NEXT.fetch_add(WINDOW, Ordering::Relaxed)
 }
 
+/// What changes mappings, as tests use it.
+trait Mappings: Medium {
+    fn map_at(&self, name: &str, addr: u64, len: u64, mode: MapMode) -> Result<(), MediumError> {
+        // SAFETY: tests reach mappings by raw pointers, and only while they are there.
+        unsafe { self.map(name, addr, len, mode) }
+    }
+
+    fn unmap_at(&self, addr: u64, len: u64) -> Result<(), MediumError> {
+        // SAFETY: as above.
+        unsafe { self.unmap(addr, len) }
+    }
+
+    fn let_go(&self, base: u64, len: u64) -> Result<(), MediumError> {
+        // SAFETY: as above.
+        unsafe { self.release_window(base, len) }
+    }
+}
+
+impl<M: Medium> Mappings for M {}
+
 /// A simulation with one durable file, mapped.
 struct Rig {
     sim: Arc<SimMedium>,
@@ -33,7 +53,7 @@ impl Rig {
         sim.sync_dir("puddles").unwrap();
         let base = window();
         sim.reserve_window(base, WINDOW).unwrap();
-        sim.map(FILE, base, LEN, MapMode::ReadWrite).unwrap();
+        sim.map_at(FILE, base, LEN, MapMode::ReadWrite).unwrap();
         sim.forget_trace();
         let persistence = sim.persistence(options.durability);
         Self { sim, base, persistence }
@@ -408,10 +428,10 @@ fn recovery_records_a_history_of_its_own() {
     let rig = Rig::power();
     rig.store(3, 7);
     let image = rig.sim.state_now().image_oldest();
-    rig.sim.release_window(rig.base, WINDOW).unwrap();
+    rig.sim.let_go(rig.base, WINDOW).unwrap();
     let second = SimMedium::from_image(&image);
     second.reserve_window(rig.base, WINDOW).unwrap();
-    second.map(FILE, rig.base, LEN, MapMode::ReadWrite).unwrap();
+    second.map_at(FILE, rig.base, LEN, MapMode::ReadWrite).unwrap();
     let rig = Rig { base: rig.base, persistence: second.persistence(Durability::Power), sim: second };
     assert_eq!(rig.load(3), 0);
     rig.store(3, 8);
@@ -420,11 +440,11 @@ fn recovery_records_a_history_of_its_own() {
     rig.persistence.fence();
     assert_eq!(rig.possible(&[3]), set(&[[8]]));
     let quiet = SimMedium::from_image_unrecorded(&rig.sim.state_now().image_process());
-    rig.sim.release_window(rig.base, WINDOW).unwrap();
+    rig.sim.let_go(rig.base, WINDOW).unwrap();
     quiet.reserve_window(rig.base, WINDOW).unwrap();
-    quiet.map(FILE, rig.base, LEN, MapMode::ReadWrite).unwrap();
+    quiet.map_at(FILE, rig.base, LEN, MapMode::ReadWrite).unwrap();
     rig.store(5, 1);
-    quiet.unmap(rig.base, LEN).unwrap();
+    quiet.unmap_at(rig.base, LEN).unwrap();
     assert_eq!(words_of(&quiet.image_now(CrashKind::Process), &[3, 5]), [8, 1]);
     assert_eq!(quiet.trace_len(), 0);
 }
@@ -589,13 +609,16 @@ fn mistakes_of_the_caller_are_errors() {
     let rig = Rig::power();
     let sim = &rig.sim;
     let at = rig.base + (1 << 20);
-    assert!(matches!(sim.map(FILE, at, LEN + 4096, MapMode::ReadOnly), Err(MediumError::Truncated { .. })));
-    assert!(matches!(sim.map(FILE, at, LEN, MapMode::ReadWrite), Err(MediumError::BadRange { .. })));
-    assert!(matches!(sim.map(FILE, rig.base, LEN, MapMode::ReadOnly), Err(MediumError::BadRange { .. })));
-    assert!(matches!(sim.map(FILE, at + 8, LEN, MapMode::ReadOnly), Err(MediumError::BadRange { .. })));
-    assert!(matches!(sim.map(FILE, 4096, LEN, MapMode::ReadOnly), Err(MediumError::BadRange { .. })));
+    assert!(matches!(
+        sim.map_at(FILE, at, LEN + 4096, MapMode::ReadOnly),
+        Err(MediumError::Truncated { .. })
+    ));
+    assert!(matches!(sim.map_at(FILE, at, LEN, MapMode::ReadWrite), Err(MediumError::BadRange { .. })));
+    assert!(matches!(sim.map_at(FILE, rig.base, LEN, MapMode::ReadOnly), Err(MediumError::BadRange { .. })));
+    assert!(matches!(sim.map_at(FILE, at + 8, LEN, MapMode::ReadOnly), Err(MediumError::BadRange { .. })));
+    assert!(matches!(sim.map_at(FILE, 4096, LEN, MapMode::ReadOnly), Err(MediumError::BadRange { .. })));
     assert!(matches!(sim.truncate(FILE, 0), Err(MediumError::BadRange { .. })));
-    assert!(matches!(sim.unmap(rig.base, 4096), Err(MediumError::BadRange { .. })));
+    assert!(matches!(sim.unmap_at(rig.base, 4096), Err(MediumError::BadRange { .. })));
     assert!(matches!(sim.create("../x", 0), Err(MediumError::BadName { .. })));
     assert!(matches!(sim.create("nowhere/x", 0), Err(MediumError::NotFound { .. })));
     assert!(matches!(sim.create(FILE, 0), Err(MediumError::Exists { .. })));
@@ -613,7 +636,7 @@ fn a_private_copy_never_reaches_the_file() {
     let rig = Rig::power();
     rig.store(0, 1);
     let at = rig.base + (1 << 20);
-    rig.sim.map(FILE, at, LEN, MapMode::PrivateCopy).unwrap();
+    rig.sim.map_at(FILE, at, LEN, MapMode::PrivateCopy).unwrap();
     let copy: *mut u64 = std::ptr::with_exposed_provenance_mut(at as usize);
     // SAFETY: mapped just now.
     unsafe {
@@ -633,13 +656,13 @@ fn memory_that_an_image_left_behind_does_not_show_in_the_next() {
     for round in 1..4u64 {
         let sim = SimMedium::from_image_unrecorded(&image);
         sim.reserve_window(base, WINDOW).unwrap();
-        sim.map(FILE, base, LEN, MapMode::ReadWrite).unwrap();
+        sim.map_at(FILE, base, LEN, MapMode::ReadWrite).unwrap();
         let rig = Rig { persistence: sim.persistence(Durability::Power), sim, base };
         assert!((0..LEN / 8).all(|word| rig.load(word) == 0), "round {round}");
         (0..10).for_each(|i| rig.store(i * 200, round));
         if round == 2 {
-            rig.sim.unmap(base, LEN).unwrap();
-            rig.sim.map(FILE, base, LEN, MapMode::ReadWrite).unwrap();
+            rig.sim.unmap_at(base, LEN).unwrap();
+            rig.sim.map_at(FILE, base, LEN, MapMode::ReadWrite).unwrap();
             assert_eq!((rig.load(200), rig.load(201)), (2, 0));
         }
         assert_eq!(words_of(&rig.sim.image_now(CrashKind::Process), &[0, 200, 201]), [round, round, 0]);
@@ -647,9 +670,9 @@ fn memory_that_an_image_left_behind_does_not_show_in_the_next() {
     // A part of what is left, in another way.
     let sim = SimMedium::from_image(&image);
     sim.reserve_window(base, WINDOW).unwrap();
-    sim.map(FILE, base + 4096, 4096, MapMode::ReadOnly).unwrap();
-    assert!(sim.map(FILE, base, LEN, MapMode::ReadWrite).is_err(), "overlaps");
-    sim.map(FILE, base + 65536, LEN, MapMode::ReadWrite).unwrap();
+    sim.map_at(FILE, base + 4096, 4096, MapMode::ReadOnly).unwrap();
+    assert!(sim.map_at(FILE, base, LEN, MapMode::ReadWrite).is_err(), "overlaps");
+    sim.map_at(FILE, base + 65536, LEN, MapMode::ReadWrite).unwrap();
     let first: *const u64 = std::ptr::with_exposed_provenance(base as usize + 4096);
     // SAFETY: mapped just now.
     assert_eq!(unsafe { first.read_volatile() }, 0);
@@ -669,57 +692,6 @@ fn a_lock_excludes_until_it_is_dropped() {
     drop(exclusive);
 }
 
-/// Not a promise but a measurement: run with `--release -- --ignored --nocapture`.
-#[test]
-#[ignore = "a measurement"]
-fn how_long_an_image_takes() {
-    let sim = SimMedium::new(SimOptions::new(Durability::Power));
-    let base = window();
-    let names = ["a", "b", "c"];
-    let size = 128 << 10;
-    sim.reserve_window(base, WINDOW).unwrap();
-    for (i, name) in names.iter().enumerate() {
-        sim.create(name, size).unwrap();
-        sim.write_at(name, 0, &[1; 6000]).unwrap();
-        sim.sync(name).unwrap();
-        sim.map(name, base + i as u64 * (2 << 20), size, MapMode::ReadWrite).unwrap();
-    }
-    sim.sync_dir("").unwrap();
-    let persistence = sim.persistence(Durability::Power);
-    let word: *mut u64 = std::ptr::with_exposed_provenance_mut(base as usize);
-    let rounds = 20_000u64;
-    let start = std::time::Instant::now();
-    for i in 0..rounds {
-        // SAFETY: mapped.
-        unsafe { word.add(i as usize % 500).write_volatile(i) };
-        persistence.fence();
-    }
-    println!("a recorded event: {:?}", start.elapsed() / rounds as u32);
-    sim.sync("a").unwrap();
-    sim.forget_trace();
-    for i in 0..12 {
-        // SAFETY: mapped.
-        unsafe { word.add(i * 1000).write_volatile(1) };
-    }
-    let state = sim.state_now();
-    sim.release_window(base, WINDOW).unwrap();
-    let map_images = |map: bool| {
-        let start = std::time::Instant::now();
-        let visited = state.for_each_image(12, 0, 1, |image| {
-            if map {
-                let sim = SimMedium::from_image_unrecorded(&image);
-                sim.reserve_window(base, WINDOW).unwrap();
-                for (i, name) in names.iter().enumerate() {
-                    sim.map(name, base + i as u64 * (2 << 20), size, MapMode::ReadWrite).unwrap();
-                }
-            }
-        });
-        println!("{visited:?}, mapped: {map}: {:?} an image", start.elapsed() / visited.images as u32);
-    };
-    map_images(false);
-    map_images(true);
-}
-
 #[test]
 fn a_history_may_begin_late_with_what_was_undecided_by_then() {
     let first = Rig::power();
@@ -731,7 +703,7 @@ fn a_history_may_begin_late_with_what_was_undecided_by_then() {
     let again = |value: u64| {
         let sim = SimMedium::from_image_paused(&before);
         sim.reserve_window(base, WINDOW).unwrap();
-        sim.map(FILE, base, LEN, MapMode::ReadWrite).unwrap();
+        sim.map_at(FILE, base, LEN, MapMode::ReadWrite).unwrap();
         let rig = Rig { persistence: sim.persistence(Durability::Power), sim, base };
         rig.store(0, value);
         rig.flush(0);

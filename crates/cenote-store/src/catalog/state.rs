@@ -164,8 +164,7 @@ impl State {
                 Some("its pool is not known")
             } else if puddle.role == Role::Object && !self.objects.contains_key(&puddle.uuid) {
                 Some("its object is not known")
-            } else if (puddle.pool.0 == 0) != matches!(puddle.role, Role::Log | Role::LogSpace | Role::Object)
-            {
+            } else if (puddle.pool.0 == 0) == (puddle.role == Role::Heap) {
                 Some("its role and its pool do not fit")
             } else {
                 None

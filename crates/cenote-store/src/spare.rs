@@ -1,0 +1,319 @@
+//! Spare puddles for pools (PUD-11; Puddles paper, 4.3): a pool that is created or grows takes one instead of making a file.
+//!
+//! A *spare* is a puddle of role `Spare`: the catalog names it, it has its file and its address, and no pool. What is
+//! removed with a pool becomes spare, and the puddle that a growing pool will ask for next is made ahead of time, by a
+//! thread that knows nothing but the medium. Both are bounded: [`OpenOptions::spare_bytes_max`](crate::OpenOptions::spare_bytes_max)
+//! in all, [`COUNT_MAX`] in number, a sixteenth of what the disk has left. A spare is wanted by its exact size.
+//!
+//! **Invariant.** If a spare's file has the header of that spare, the rest of the file is zeros, durably. A spare with
+//! any other header holds anything: it is made zeros before it is taken, so that nothing of a removed pool comes to another.
+//!
+//! # Updates in several steps
+//!
+//! **A removed pool's puddle becomes spare.** (1) the batch that removes the pool says that the puddle is spare: **the
+//! catalog's batch commits**; (2) the file is made zeros in place, its space taken, and synced; (3) the spare's header is
+//! written and synced: **this sync makes the contents believed**.
+//!
+//! **A spare is made ahead.** (1) the file is made with the spare's header, and synced: an orphan; (2) it is taken by a pool
+//! as below, or the batch of a close names it: **the catalog's batch commits**.
+//!
+//! **A spare is taken.** (1) if its header is not its own, the file is made zeros, and synced; (2) the header of the new
+//! puddle is written and synced: by its record the file is spare still; (3) one batch gives it to the pool: **the
+//! catalog's batch commits**.
+//!
+//! **Spares are given up**, for an operation that would have no space otherwise. (1) one batch takes them out: **the
+//! catalog's batch commits**; (2) the files are removed: orphans.
+//!
+//! Whatever a crash leaves is a spare, a pool's puddle or an orphan. No operation fails because a spare could not be
+//! made, kept or taken; a sync that fails poisons the store, as everywhere. Where records of the catalog were lost
+//! a spare may be a pool's by a record that is gone: then none is made, taken or given up.
+
+use crate::error::StoreError;
+use crate::pool::PoolHandle;
+use crate::puddle::{DIR, create_file, file_name, make_header, verify_file};
+use crate::store::{Control, Inner};
+use cenote_layout::catalog::{PuddleRecord, Record};
+use cenote_layout::id::{PoolId, Uuid};
+use cenote_layout::puddle::Role;
+use cenote_medium::planted::{Bug, planted};
+use cenote_medium::{MediumError, Operation};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use zerocopy::IntoBytes;
+
+/// Most spare puddles.
+pub(crate) const COUNT_MAX: usize = 16;
+/// A puddle up to this size is made ahead for any pool, a larger one only for a pool of 16 times as much.
+const AHEAD_BYTES: u64 = 8 << 20;
+
+/// A puddle that is being made ahead, or was.
+#[derive(Debug, Default)]
+pub(crate) enum Ahead {
+    /// None.
+    #[default]
+    Nothing,
+    /// A thread makes the file.
+    Making(PuddleRecord, JoinHandle<Result<(), MediumError>>),
+    /// The file is there; no record names it yet.
+    Made(PuddleRecord),
+}
+
+impl Ahead {
+    fn record(&self) -> Option<&PuddleRecord> {
+        match self {
+            Self::Nothing => None,
+            Self::Making(record, _) | Self::Made(record) => Some(record),
+        }
+    }
+}
+
+/// A puddle's record as that of a spare.
+fn as_spare(record: &PuddleRecord) -> PuddleRecord {
+    PuddleRecord { pool: PoolId(0), role: Role::Spare, index: 0, ..*record }
+}
+
+/// Spare puddles that the catalog names.
+fn named(control: &Control) -> Vec<PuddleRecord> {
+    control.catalog.state.puddles.values().filter(|p| p.role == Role::Spare).copied().collect()
+}
+
+impl PoolHandle {
+    /// Has a puddle of `size` bytes made in the background, because the pool will take one before long. Nothing is promised: not if there
+    /// is such a spare already, or one is being made; not beyond the bounds on spares, nor out of proportion to the pool.
+    pub fn expect_puddle(&self, size: u64) {
+        if !self.is_writable() {
+            return;
+        }
+        let inner = self.store().inner();
+        if let Ok(mut control) = inner.begin_write("let a pool grow") {
+            inner.make_ahead(&mut control, self.id(), size);
+        }
+    }
+}
+
+impl Inner {
+    /// Whether spares may take `more` bytes in one more puddle.
+    fn has_room_for_spare(&self, control: &Control, kept: &[PuddleRecord], more: u64) -> bool {
+        let ahead = control.ahead.record();
+        let bytes = kept.iter().chain(ahead).map(|p| p.size).sum::<u64>().saturating_add(more);
+        !control.catalog.is_damaged()
+            && kept.len() + usize::from(ahead.is_some()) < COUNT_MAX
+            && bytes <= self.options.spare_bytes_max
+            && bytes <= self.medium.free_bytes() / 16
+    }
+
+    /// Begins to make a puddle of `size` bytes that nobody has asked for yet.
+    fn make_ahead(&self, control: &mut Control, pool: PoolId, size: u64) {
+        let kept = named(control);
+        let held: u64 =
+            control.catalog.state.puddles.values().filter(|p| p.pool == pool).map(|p| p.size).sum();
+        if control.ahead.record().is_some()
+            || kept.iter().any(|p| p.size == size)
+            || size > AHEAD_BYTES.max(held / 16)
+            || !self.has_room_for_spare(control, &kept, size)
+        {
+            return;
+        }
+        let (Some(addr), Ok(uuid)) = (control.space.take(size), self.random_uuid()) else { return };
+        let record = PuddleRecord { uuid, pool: PoolId(0), role: Role::Spare, index: 0, addr, size };
+        let (medium, store) = (Arc::clone(&self.medium), self.uuid);
+        let make = move || create_file(&*medium, &record, store);
+        control.ahead = if self.eager {
+            // The simulated medium wants one order of events.
+            let done = make();
+            self.made(control, record, done)
+        } else {
+            match std::thread::Builder::new().name("cenote-spare".into()).spawn(make) {
+                Ok(thread) => Ahead::Making(record, thread),
+                Err(_) => {
+                    control.space.give_back(addr, size);
+                    Ahead::Nothing
+                }
+            }
+        };
+    }
+
+    /// What became of a puddle that was made ahead.
+    fn made(&self, control: &mut Control, record: PuddleRecord, done: Result<(), MediumError>) -> Ahead {
+        match done {
+            Ok(()) => Ahead::Made(record),
+            Err(error) => {
+                let _ = self.failed(error);
+                control.space.give_back(record.addr, record.size);
+                Ahead::Nothing
+            }
+        }
+    }
+
+    /// Waits for the thread, if one is at work.
+    fn settle_ahead(&self, control: &mut Control) {
+        control.ahead = match core::mem::take(&mut control.ahead) {
+            Ahead::Making(record, thread) => {
+                let lost = || {
+                    Err(MediumError::from_io(
+                        Operation::Create,
+                        DIR,
+                        std::io::Error::other("the thread is gone"),
+                    ))
+                };
+                let done = thread.join().unwrap_or_else(|_| lost());
+                self.made(control, record, done)
+            }
+            other => other,
+        };
+    }
+
+    /// Those of a pool's puddles that become spare when it is removed: the smallest, as many as there is room for.
+    pub(crate) fn kept_as_spare(&self, control: &Control, puddles: &[PuddleRecord]) -> BTreeSet<Uuid> {
+        let mut all = named(control);
+        let mut by_size: Vec<&PuddleRecord> = puddles.iter().collect();
+        by_size.sort_by_key(|p| (p.size, p.index));
+        let mut kept = BTreeSet::new();
+        for record in by_size {
+            let whole = self.medium.len(name(&file_name(record.uuid))).is_ok_and(|len| len == record.size);
+            if whole && self.has_room_for_spare(control, &all, record.size) {
+                kept.insert(record.uuid);
+                all.push(*record);
+            }
+        }
+        kept
+    }
+
+    /// What the catalog says of a removed puddle that is kept.
+    pub(crate) fn spare_record(record: &PuddleRecord) -> Record {
+        Record::Puddle(as_spare(record))
+    }
+
+    /// Makes the contents of a puddle that has just become spare believed. If that fails it is done when the spare is taken.
+    pub(crate) fn clean_spare(&self, record: &PuddleRecord) {
+        let record = as_spare(record);
+        let _ =
+            self.wipe(&record).and_then(|()| self.write_header(&record)).map_err(|error| self.failed(error));
+    }
+
+    fn wipe(&self, record: &PuddleRecord) -> Result<(), MediumError> {
+        let file = file_name(record.uuid);
+        if planted(Bug::SpareNotCleared) {
+            return Ok(());
+        }
+        self.medium.clear(name(&file))?;
+        if planted(Bug::SpareHeaderEarly) {
+            return Ok(());
+        }
+        self.medium.sync(name(&file))
+    }
+
+    fn write_header(&self, record: &PuddleRecord) -> Result<(), MediumError> {
+        let file = file_name(record.uuid);
+        self.medium.write_at(name(&file), 0, make_header(record, self.uuid).as_bytes())?;
+        self.medium.sync(name(&file))
+    }
+
+    /// Gives pool `pool` its puddle `index`: a spare one, else a new one, and names it in one batch after the records `with`.
+    pub(crate) fn add_heap_puddle(
+        &self,
+        control: &mut Control,
+        (pool, index, size): (PoolId, u32, u64),
+        with: &[Record],
+    ) -> Result<PuddleRecord, StoreError> {
+        if let Some((spare, is_named)) = self.ready_spare(control, size)? {
+            let record = PuddleRecord { pool, role: Role::Heap, index, ..spare };
+            let ready = self.write_header(&record).map_err(|error| self.failed(error));
+            if ready.is_ok() {
+                if is_named {
+                    let records: Vec<Record> = with.iter().cloned().chain([Record::Puddle(record)]).collect();
+                    self.commit(control, &records)?;
+                } else {
+                    self.commit_new_puddle(control, &record, with)?;
+                }
+                return Ok(record);
+            }
+            self.check_poisoned()?;
+            self.drop_spare(control, &spare, is_named);
+        }
+        let record = self.new_puddle(control, pool, Role::Heap, index, size)?;
+        self.commit_new_puddle(control, &record, with)?;
+        Ok(record)
+    }
+
+    /// A spare of exactly `size` bytes whose contents are zeros, and whether a record names it.
+    fn ready_spare(
+        &self,
+        control: &mut Control,
+        size: u64,
+    ) -> Result<Option<(PuddleRecord, bool)>, StoreError> {
+        if control.catalog.is_damaged() {
+            return Ok(None);
+        }
+        for spare in named(control).into_iter().filter(|p| p.size == size) {
+            let usable = match verify_file(&*self.medium, &spare, self.uuid, true) {
+                Ok(None) => true,
+                // Taken by somebody who did not come to name it, or not cleaned yet.
+                Ok(Some(_)) => {
+                    let whole = self.medium.len(name(&file_name(spare.uuid))).is_ok_and(|len| len == size);
+                    whole && self.wipe(&spare).map_err(|error| self.failed(error)).is_ok()
+                }
+                Err(_) => false,
+            };
+            self.check_poisoned()?;
+            if usable {
+                return Ok(Some((spare, true)));
+            }
+            self.drop_spare(control, &spare, true);
+        }
+        if control.ahead.record().is_some_and(|p| p.size == size) {
+            self.settle_ahead(control);
+            self.check_poisoned()?;
+            if let Ahead::Made(record) = core::mem::take(&mut control.ahead) {
+                return Ok(Some((record, false)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Gives up a spare that cannot be used. If its record cannot be taken out it stays, and is tried again.
+    fn drop_spare(&self, control: &mut Control, spare: &PuddleRecord, is_named: bool) {
+        if !is_named || self.commit(control, &[Record::PuddleRemoved(spare.uuid)]).is_ok() {
+            let _ = self.medium.remove(name(&file_name(spare.uuid)));
+            control.space.give_back(spare.addr, spare.size);
+        }
+    }
+
+    /// Gives up all spares; whether there were any.
+    pub(crate) fn give_up_spares(&self, control: &mut Control) -> bool {
+        self.settle_ahead(control);
+        let mut any = false;
+        if let Ahead::Made(record) = core::mem::take(&mut control.ahead) {
+            self.drop_spare(control, &record, false);
+            any = true;
+        }
+        let spares = named(control);
+        if spares.is_empty() || control.catalog.is_damaged() || self.check_poisoned().is_err() {
+            return any;
+        }
+        let records: Vec<Record> = spares.iter().map(|p| Record::PuddleRemoved(p.uuid)).collect();
+        if self.commit(control, &records).is_err() {
+            return any;
+        }
+        for spare in spares {
+            let _ = self.medium.remove(name(&file_name(spare.uuid)));
+            control.space.give_back(spare.addr, spare.size);
+        }
+        true
+    }
+
+    /// At a close: what was made ahead gets its record.
+    pub(crate) fn name_ahead(&self, control: &mut Control) -> Option<Record> {
+        self.settle_ahead(control);
+        match core::mem::take(&mut control.ahead) {
+            Ahead::Made(record) => Some(Record::Puddle(record)),
+            _ => None,
+        }
+    }
+}
+
+/// A puddle file's name as text.
+fn name(file: &[u8; 40]) -> &str {
+    core::str::from_utf8(file).unwrap_or_default()
+}
