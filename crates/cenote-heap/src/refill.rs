@@ -116,36 +116,19 @@ impl<G: Ground> TracedHeap<G> {
         // SAFETY: the caller's; nothing below reaches the bin by another way.
         let bin = unsafe { &mut *bin };
         let count = bin.len.div_ceil(2) as usize;
-        let mut kept = 0;
-        for at in 0..count {
-            let entry = bin.stack()[at];
-            if !bin.keep(entry) {
-                bin.stack()[kept] = entry;
-                kept += 1;
+        let mut freed = Freed::new(self, bin.list);
+        for place in 0..count {
+            let entry = bin.at(place);
+            if freed.is_next(entry) {
+                freed.free(entry);
+            } else if entry.addr.wrapping_sub(bin.current.base) < SUPERBLOCK_SIZE {
+                bin.keep(entry);
+            } else {
+                freed.add(entry);
             }
         }
-        let list = bin.list;
-        self.make_free(&bin.stack()[..kept], list);
-        bin.stack().copy_within(count.., 0);
-        bin.len -= count as u32;
-    }
-
-    /// Makes cached blocks free for all.
-    fn make_free(&self, entries: &[Entry], list: u32) {
-        for entry in entries {
-            // SAFETY: the mark of a block that a cache of this heap has; it lies in the mapping.
-            unsafe { (*entry.mark).store(mark::FREE, Ordering::Release) };
-        }
-        // Each superblock once, after all its marks: a small table remembers those that were announced.
-        let mut announced = [0u32; 64];
-        for entry in entries {
-            let reference = (entry.addr / SUPERBLOCK_SIZE) as u32;
-            let place = &mut announced[reference as usize % 64];
-            if *place != reference {
-                *place = reference;
-                self.announce(reference, list);
-            }
-        }
+        freed.announce_all();
+        bin.forget(count);
     }
 
     fn announce(&self, reference: u32, list: u32) {
@@ -167,9 +150,10 @@ impl<G: Ground> TracedHeap<G> {
         for bin in bins {
             // SAFETY: bins live as long as their cache.
             let bin = unsafe { &mut *bin };
-            let list = bin.list;
-            self.make_free(bin.stack(), list);
-            bin.len = 0;
+            let mut freed = Freed::new(self, bin.list);
+            (0..bin.len as usize).for_each(|place| freed.add(bin.at(place)));
+            freed.announce_all();
+            bin.forget(bin.len as usize);
             if bin.current.left != 0 {
                 for (w, bits) in bin.current.bits.iter_mut().enumerate() {
                     let mut rest = core::mem::take(bits);
@@ -314,6 +298,58 @@ impl<G: Ground> TracedHeap<G> {
         marks::write(&puddle.outer_marks(number)[0], mark::FREE);
         self.put_run(puddle, number, 1);
         true
+    }
+}
+
+/// Cached blocks on their way to be free for all, and the superblocks to be announced: each after all its marks, and seldom more than once.
+struct Freed<'a, G: Ground> {
+    heap: &'a TracedHeap<G>,
+    list: u32,
+    /// The superblock of the block before.
+    last: u32,
+    /// Places of `references` in use.
+    used: u64,
+    references: [u32; 64],
+}
+
+impl<'a, G: Ground> Freed<'a, G> {
+    fn new(heap: &'a TracedHeap<G>, list: u32) -> Self {
+        Self { heap, list, last: 0, used: 0, references: [0; 64] }
+    }
+
+    /// Whether the block is of the same superblock as the one before it.
+    #[inline]
+    fn is_next(&self, entry: Entry) -> bool {
+        (entry.addr / SUPERBLOCK_SIZE) as u32 == self.last
+    }
+
+    #[inline]
+    fn free(&self, entry: Entry) {
+        // SAFETY: the mark of a block that a cache of this heap has; it lies in the mapping.
+        unsafe { (*entry.mark).store(mark::FREE, Ordering::Release) };
+    }
+
+    fn add(&mut self, entry: Entry) {
+        self.free(entry);
+        let reference = (entry.addr / SUPERBLOCK_SIZE) as u32;
+        self.last = reference;
+        let place = &mut self.references[reference as usize % 64];
+        if *place == reference {
+            return;
+        }
+        let before = core::mem::replace(place, reference);
+        self.used |= 1 << (reference % 64);
+        if before != 0 {
+            self.heap.announce(before, self.list);
+        }
+    }
+
+    fn announce_all(self) {
+        let mut used = self.used;
+        while used != 0 {
+            self.heap.announce(self.references[used.trailing_zeros() as usize], self.list);
+            used &= used - 1;
+        }
     }
 }
 

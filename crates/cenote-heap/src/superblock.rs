@@ -31,7 +31,7 @@
 
 use crate::anchor;
 use crate::class::{blocks_per_superblock, class_size};
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, divide};
 use crate::marks;
 use crate::runs;
 use cenote_layout::heap::{
@@ -177,10 +177,7 @@ impl Place {
     #[inline]
     pub(crate) unsafe fn mark<'a>(&self, geometry: Geometry, offset: u64) -> Option<&'a AtomicU8> {
         let within = offset % SUPERBLOCK_SIZE;
-        let (index, start) = geometry.split(within);
-        if start != within {
-            return None;
-        }
+        let index = divide(within, geometry.reciprocal())?;
         let at = if geometry.is_outside() {
             self.marks + offset / SUPERBLOCK_SIZE * MARKS_SIZE + index
         } else if within < geometry.end() {

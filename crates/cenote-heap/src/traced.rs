@@ -125,8 +125,8 @@ impl<G: Ground> TracedHeap<G> {
         {
             // SAFETY: this thread's cache of this heap, which is alive; its bins live as long, and nobody else uses them.
             let (entry, block_size) = unsafe {
-                let bin = cache.as_ref().guess(type_id, u32::from(class));
-                ((*bin).pop(type_id, u32::from(class)), (*bin).block_size)
+                let bin = cache.as_ref().guess(type_id, class);
+                ((*bin).pop(type_id), (*bin).block_size)
             };
             if let Some(entry) = entry {
                 return self.commit(entry, u32::from(class), block_size, type_id, before);
@@ -187,7 +187,7 @@ impl<G: Ground> TracedHeap<G> {
             unsafe {
                 let bin = self.own_bin(lease.cache, type_id, class);
                 loop {
-                    if let Some(entry) = (*bin).pop(type_id, class) {
+                    if let Some(entry) = (*bin).pop(type_id) {
                         break (entry, (*bin).block_size);
                     }
                     self.refill(lease.cache, bin)
@@ -301,16 +301,12 @@ impl<G: Ground> TracedHeap<G> {
         let Some(cache) = cache::current(self.number.load(Ordering::Relaxed)) else { return false };
         // SAFETY: this thread's cache of this heap, which is alive, as its puddles are; bins live as long as the cache, and nobody else uses them.
         unsafe {
-            let place = cache.as_ref().place_of(addr);
-            let Some((line, offset)) = place.line_at(addr) else { return false };
-            let Some(mark) = place.mark(line.geometry(), offset) else { return false };
-            let (type_id, class) = (line.type_id(), line.class());
-            let bin = cache.as_ref().guess(type_id, class);
-            (*bin).is_for(type_id, class)
-                && (*bin).push_if(Entry { addr, mark }, || change(mark, from, mark::CACHED))
+            let Some((mark, bin)) = cache.as_ref().hot(addr) else { return false };
+            (*bin).push_if(Entry { addr, mark }, || change(mark, from, mark::CACHED))
         }
     }
 
+    /// A free in a superblock that this thread has not freed in lately, or into a full bin; or of what cannot be freed.
     #[cold]
     #[inline(never)]
     fn free_slow(&self, addr: u64, from: u8) -> Result<(), FreeError> {
@@ -320,31 +316,50 @@ impl<G: Ground> TracedHeap<G> {
         if !self.writable {
             return Err(FreeError::ReadOnly);
         }
-        let puddle = self.puddle_at(addr)?;
-        let Some((line, _, within)) = puddle.line_at(addr) else {
-            return Err(FreeError::NotInHeap { addr });
+        let lease = self.lease();
+        // SAFETY: the lease's cache is this thread's, and no other reference into it is held; its places are those of this heap's puddles.
+        let known = unsafe {
+            let place = (*lease.cache).place_of(addr);
+            place.line_at(addr).map(|(line, offset)| (*place, line, offset))
+        };
+        let (place, line, offset) = match known {
+            Some(known) => known,
+            None => {
+                let puddle = self.puddle_at(addr)?;
+                // SAFETY: as above; the puddle is of this heap and lives as long.
+                unsafe {
+                    (*lease.cache).remember(addr, puddle);
+                    let Some((line, offset)) = puddle.place().line_at(addr) else {
+                        return Err(FreeError::NotInHeap { addr });
+                    };
+                    (puddle.place(), line, offset)
+                }
+            }
         };
         let geometry = line.geometry();
         if !geometry.is_small() {
-            return self.free_large(puddle, addr, from);
+            return self.free_large(self.puddle_at(addr)?, addr, from);
         }
-        let (_, start) = geometry.split(within);
         let (type_id, class) = (line.type_id(), line.class());
-        let mark = puddle.mark(geometry, addr);
-        let Some(mark) =
-            mark.filter(|_| holds_block(geometry, start) && class_size(class) == geometry.size())
-        else {
-            return Err(self.explain(puddle, addr));
-        };
+        let within = offset % SUPERBLOCK_SIZE;
+        // SAFETY: the place of a puddle of this heap, which contains the offset; that of a superblock's first block too.
+        let marks = unsafe { (place.mark(geometry, offset), place.mark(geometry, offset - within)) };
+        let (Some(mark), Some(first)) = marks else { return Err(self.explain(self.puddle_at(addr)?, addr)) };
+        if !holds_block(geometry, within) || class_size(class) != geometry.size() {
+            return Err(self.explain(self.puddle_at(addr)?, addr));
+        }
         if !change(mark, from, mark::CACHED) {
             return Err(FreeError::NotAllocated { addr });
         }
-        {
-            let lease = self.lease();
-            // SAFETY: the lease's cache is this thread's, and no reference into it is held.
-            unsafe { (*lease.cache).remember(addr, puddle) };
+        // SAFETY: the cache is this thread's; no reference into it is held across the spill.
+        unsafe {
+            let bin = self.own_bin(lease.cache, type_id, class);
+            if (*bin).is_full() {
+                self.spill(bin);
+            }
+            (*bin).push_if(Entry { addr, mark }, || true);
+            (*lease.cache).warm(addr - within, line, (geometry, type_id), NonNull::from(first), bin);
         }
-        self.put_in_cache(Entry { addr, mark }, type_id, class);
         Ok(())
     }
 
@@ -460,7 +475,9 @@ pub(crate) enum Resolved {
 /// A pointer to a block; blocks are never at address 0.
 #[inline]
 pub(crate) fn pointer_to(addr: u64) -> NonNull<u8> {
-    NonNull::new(with_exposed_provenance_mut(addr as usize)).unwrap_or(NonNull::dangling())
+    debug_assert_ne!(addr, 0);
+    // SAFETY: no puddle lies at address 0, and `addr` is of a block in one.
+    unsafe { NonNull::new_unchecked(with_exposed_provenance_mut(addr as usize)) }
 }
 
 /// Why the slow path found no superblock, before it is known for what.
