@@ -30,8 +30,9 @@ const CLASSES: usize = 64;
 const HOT: usize = 256;
 const PUDDLES: usize = 64;
 const HEAPS: usize = 8;
-/// Most bytes in the stack of a bin, if that are 8 blocks at least.
+/// Most bytes in the stack of a bin, if that are `STACK_MIN` blocks at least.
 const STACK_BYTES: u64 = 128 << 10;
+const STACK_MIN: u64 = 16;
 const STACK_MAX: usize = 256;
 
 const _: () = assert!(CLASS_COUNT <= CLASSES);
@@ -79,7 +80,7 @@ impl Bin {
     pub(crate) fn new(type_id: TypeId, class: u32, list: u32) -> Self {
         let block_size = class_size(class);
         let capacity = match STACK_BYTES.checked_div(block_size) {
-            Some(count) => count.clamp(8, STACK_MAX as u64),
+            Some(count) => count.clamp(STACK_MIN, STACK_MAX as u64),
             None => 0,
         };
         let current = Current { base: 0, marks: null(), left: 0, word: 0, bits: [0; WORDS] };
@@ -506,7 +507,9 @@ mod tests {
         for class in 1..crate::class::CLASS_COUNT as u32 {
             let bin = Bin::new(TypeId(1), class, 0);
             let bytes = u64::from(bin.capacity) * u64::from(bin.block_size);
-            assert!((8..=256).contains(&bin.capacity) && (bytes <= STACK_BYTES || bin.capacity == 8));
+            assert!((16..=256).contains(&bin.capacity) && (bytes <= STACK_BYTES || bin.capacity == 16));
+            // Half a stack is filled and spilled at a time: what two of the largest kinds hold is less than one more puddle.
+            assert!(bytes <= 512 << 10);
         }
     }
 
