@@ -15,6 +15,7 @@ use crate::geometry::Geometry;
 use crate::ground::Ground;
 use crate::grow::{Growth, Puddles};
 use crate::heap::{Block, BlockInfo, Cancelled, Heap, Mark};
+use crate::large::IDLE_WORDS;
 use crate::report::{HeapReport, HeapStats, RecoveryReport};
 use crate::superblock::PuddleHeap;
 use crate::trace::{TraceOptions, Types};
@@ -47,6 +48,8 @@ pub struct TracedHeap<G: Ground = PoolHandle> {
     pub(crate) writable: bool,
     pub(crate) shared: Arc<Shared>,
     pub(crate) puddles: Puddles,
+    /// Lists in which idle runs of large blocks may be.
+    pub(crate) idle: [AtomicU64; IDLE_WORDS],
     /// Locked while a puddle is attached or taken, and by recovery and check.
     pub(crate) growth: Mutex<Growth>,
 }
@@ -90,6 +93,7 @@ impl<G: Ground> TracedHeap<G> {
             id: number,
             shared: Arc::new(Shared::new(number)),
             puddles: Puddles::new(),
+            idle: [const { AtomicU64::new(0) }; IDLE_WORDS],
             growth: Mutex::new(Growth::new(plots)),
             ground,
         };
