@@ -58,6 +58,21 @@ pub(crate) struct Current {
     pub(crate) bits: [u64; WORDS],
 }
 
+impl Current {
+    /// Takes a block back, if it is one of this superblock.
+    #[inline]
+    pub(crate) fn keep(&mut self, entry: Entry) -> bool {
+        if entry.addr.wrapping_sub(self.base) >= SUPERBLOCK_SIZE {
+            return false;
+        }
+        let index = (entry.mark.addr()).wrapping_sub(self.marks.addr());
+        self.bits[index / 64] |= 1 << (index % 64);
+        self.word = self.word.min((index / 64) as u32);
+        self.left += 1;
+        true
+    }
+}
+
 /// Blocks of one type and class that a cache has.
 #[derive(Debug)]
 #[repr(C)]
@@ -135,6 +150,7 @@ impl Bin {
     pub(crate) fn fill(&mut self) {
         let count = (self.capacity / 2).min(self.capacity - self.len).min(self.current.left);
         let current = &mut self.current;
+        let size = u64::from(self.block_size);
         let mut end = (self.len + count) as usize;
         while end > self.len as usize {
             let bits = current.bits[current.word as usize];
@@ -147,11 +163,11 @@ impl Bin {
             current.bits[current.word as usize] = bits & !(u64::MAX >> (64 - run) << first);
             let index = current.word * 64 + first;
             let start = end - run as usize;
-            let mut addr = current.base + u64::from(index) * u64::from(self.block_size);
+            let mut addr = current.base + u64::from(index) * size;
             let mut mark = current.marks.wrapping_add(index as usize);
             for (addrs, marks) in self.addrs[start..end].iter_mut().zip(&mut self.marks[start..end]).rev() {
                 (*addrs, *marks) = (addr, mark);
-                addr += u64::from(self.block_size);
+                addr += size;
                 mark = mark.wrapping_add(1);
             }
             end = start;
@@ -160,19 +176,11 @@ impl Bin {
         current.left -= count;
     }
 
-    /// Takes a block of the current superblock back into it.
-    #[inline]
-    pub(crate) fn keep(&mut self, entry: Entry) {
-        debug_assert!(entry.addr.wrapping_sub(self.current.base) < SUPERBLOCK_SIZE);
-        let index = (entry.mark.addr()).wrapping_sub(self.current.marks.addr());
-        self.current.bits[index / 64] |= 1 << (index % 64);
-        self.current.word = self.current.word.min((index / 64) as u32);
-        self.current.left += 1;
-    }
-
-    /// The block at a place of the stack, 0 for the oldest.
-    pub(crate) fn at(&self, place: usize) -> Entry {
-        Entry { addr: self.addrs[place], mark: self.marks[place] }
+    /// The `count` oldest blocks of the stack, or all, oldest first; and the current superblock.
+    pub(crate) fn oldest(&mut self, count: u32) -> (impl Iterator<Item = Entry>, &mut Current) {
+        let count = count.min(self.len) as usize;
+        let entries = self.addrs[..count].iter().zip(&self.marks[..count]);
+        (entries.map(|(&addr, &mark)| Entry { addr, mark }), &mut self.current)
     }
 
     /// Forgets the `count` oldest blocks of the stack.
@@ -523,10 +531,11 @@ mod tests {
         bin.fill();
         let base = 1 << 20;
         let size = u64::from(bin.block_size);
-        let addrs: Vec<u64> = (0..3).map(|place| bin.at(place).addr).collect();
+        let entries: Vec<Entry> = bin.oldest(9).0.collect();
+        let addrs: Vec<u64> = entries.iter().map(|entry| entry.addr).collect();
         assert_eq!(addrs, [base + 3 * size, base + size, base]);
         assert_eq!((bin.len, bin.current.left), (3, 0));
-        bin.keep(bin.at(1));
+        assert!(bin.current.keep(entries[1]) && !bin.current.keep(Entry { addr: base - 64, mark: null() }));
         assert_eq!((bin.current.left, bin.current.bits[0]), (1, 0b10));
     }
 

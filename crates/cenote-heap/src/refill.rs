@@ -118,20 +118,18 @@ impl<G: Ground> TracedHeap<G> {
         self.take_in_orphans();
         // SAFETY: the caller's; nothing below reaches the bin by another way.
         let bin = unsafe { &mut *bin };
-        let count = bin.len.div_ceil(2) as usize;
+        let count = bin.len.div_ceil(2);
         let mut freed = Freed::new(self, bin.list);
-        for place in 0..count {
-            let entry = bin.at(place);
+        let (entries, current) = bin.oldest(count);
+        for entry in entries {
             if freed.is_next(entry) {
                 freed.free(entry);
-            } else if entry.addr.wrapping_sub(bin.current.base) < SUPERBLOCK_SIZE {
-                bin.keep(entry);
-            } else {
+            } else if !current.keep(entry) {
                 freed.add(entry);
             }
         }
         freed.announce_all();
-        bin.forget(count);
+        bin.forget(count as usize);
     }
 
     fn announce(&self, reference: u32, list: u32) {
@@ -154,7 +152,7 @@ impl<G: Ground> TracedHeap<G> {
             // SAFETY: bins live as long as their cache.
             let bin = unsafe { &mut *bin };
             let mut freed = Freed::new(self, bin.list);
-            (0..bin.len as usize).for_each(|place| freed.add(bin.at(place)));
+            bin.oldest(bin.len).0.for_each(|entry| freed.add(entry));
             freed.announce_all();
             bin.forget(bin.len as usize);
             if bin.current.left != 0 {
@@ -347,12 +345,13 @@ impl<'a, G: Ground> Freed<'a, G> {
         (entry.addr / SUPERBLOCK_SIZE) as u32 == self.last
     }
 
-    #[inline]
+    #[inline(always)]
     fn free(&self, entry: Entry) {
         // SAFETY: the mark of a block that a cache of this heap has; it lies in the mapping.
         unsafe { (*entry.mark).store(mark::FREE, Ordering::Release) };
     }
 
+    #[inline(never)]
     fn add(&mut self, entry: Entry) {
         self.free(entry);
         let reference = (entry.addr / SUPERBLOCK_SIZE) as u32;
@@ -368,8 +367,8 @@ impl<'a, G: Ground> Freed<'a, G> {
         }
     }
 
-    fn announce_all(self) {
-        let mut used = self.used;
+    fn announce_all(&mut self) {
+        let mut used = core::mem::take(&mut self.used);
         while used != 0 {
             self.heap.announce(self.references[used.trailing_zeros() as usize], self.list);
             used &= used - 1;
