@@ -146,6 +146,7 @@ mod tests {
 
     #[test]
     fn every_size_gets_the_smallest_class_and_wastes_less_than_an_eighth() {
+        // Above, where no more than three blocks share a superblock, a third and a little.
         for size in 0..=SMALL_SIZE_MAX {
             let class = class_of(size, 1).unwrap();
             let block = class_size(u32::from(class));

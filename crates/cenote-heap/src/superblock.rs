@@ -82,6 +82,12 @@ impl Line {
         Geometry(self.geometry.load(Ordering::Acquire))
     }
 
+    /// Of the descriptor: another one for another class or type.
+    #[inline]
+    pub(crate) fn checksum(&self) -> u64 {
+        self.checksum.load(Ordering::Relaxed)
+    }
+
     #[inline]
     pub(crate) fn type_id(&self) -> TypeId {
         TypeId(self.type_id.load(Ordering::Acquire))

@@ -127,7 +127,7 @@ impl<G: Ground> TracedHeap<G> {
             && let Some(cache) = cache::current(self.number.load(Ordering::Relaxed))
             && let Some(class) = class_of(size, 16)
         {
-            // SAFETY: this thread's cache of this heap, which is alive; its bins live as long, and nobody else uses them.
+            // SAFETY: this thread's cache of this heap, which is alive; its bins live as long, and nobody else uses them. The class is from the table.
             let (entry, block_size) = unsafe {
                 let bin = cache.as_ref().guess(type_id, class);
                 ((*bin).pop(type_id), (*bin).block_size)
@@ -362,7 +362,10 @@ impl<G: Ground> TracedHeap<G> {
                 self.spill(bin);
             }
             (*bin).push_if(Entry { addr, mark }, || true);
-            (*lease.cache).warm(addr - within, line, (geometry, type_id), NonNull::from(first), bin);
+            // From here on the block keeps its superblock from changing hands; was all of it read in one life?
+            if (line.geometry(), line.type_id()) == (geometry, type_id) {
+                (*lease.cache).warm(addr - within, line, geometry, NonNull::from(first), bin);
+            }
         }
         Ok(())
     }

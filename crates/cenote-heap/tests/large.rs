@@ -3,6 +3,7 @@
 mod common;
 
 use cenote_heap::{AllocError, GroundError, Heap as _, TracedHeap};
+use cenote_medium::planted::{Bug, plant};
 use common::{A, B, Random, ground, heap};
 
 const S: u64 = 65_536;
@@ -117,6 +118,31 @@ fn superblocks_of_small_blocks_join_large_ones_again() {
     assert!(heap.alloc(S, 16, A).is_err());
     blocks.into_iter().for_each(|b| heap.free(b).unwrap());
     assert_eq!(heap.alloc(15 * S, 16, A).unwrap().size, 15 * S);
+}
+
+/// A heap is filled with blocks of one kind after the other, by a thread that remembers superblocks of the kind before. Whether every block was of its kind and was freed.
+fn kinds_follow_each_other(bug: Bug) -> bool {
+    let heap = heap(1 << 20, 1 << 20);
+    let mut right = true;
+    plant(bug);
+    for (type_id, size) in [(A, 64), (B, 64), (A, 128), (A, 64), (B, 48), (B, 3 * S), (A, 48), (A, 64)] {
+        let mut blocks = Vec::new();
+        while let Ok(block) = heap.alloc(size, 16, type_id) {
+            blocks.push(addr(block));
+        }
+        right &= blocks.len() as u64 >= (12 * S) / size.next_multiple_of(16).max(49);
+        right &= blocks.iter().all(|&block| heap.is_live(block, type_id));
+        right &= blocks.iter().all(|&block| heap.free(block).is_ok());
+        right &= heap.stats().is_ok_and(|stats| stats.blocks == 0);
+    }
+    plant(Bug::None);
+    right && heap.check(None).is_ok_and(|report| report.damage.is_empty() && report.miscounted.is_empty())
+}
+
+#[test]
+fn what_a_thread_remembers_of_a_superblock_is_compared_with_what_it_is_now() {
+    assert!(kinds_follow_each_other(Bug::None));
+    assert!(!kinds_follow_each_other(Bug::RememberedUnchecked));
 }
 
 #[test]
