@@ -203,7 +203,7 @@ struct Hot {
     len: u64,
     line: *const Line,
     checksum: u64,
-    reciprocal: u64,
+    reciprocal: u32,
     /// The mark of its first block.
     marks: NonNull<AtomicU8>,
     /// This cache's bin for them.
@@ -229,10 +229,10 @@ impl Hot {
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Cache {
+    /// Superblocks that blocks were freed in, by their number. First, so that finding one adds nothing to the cache's address.
+    hot: [Hot; HOT],
     /// Bins by type and class: some of `bins`, and `nothing` elsewhere.
     table: [[*mut Bin; CLASSES]; TYPES],
-    /// Superblocks that blocks were freed in, by their number.
-    hot: [Hot; HOT],
     /// Puddles of this heap by a hash of slots.
     places: [Place; PUDDLES],
     bins: HashMap<(TypeId, u32), *mut Bin>,
@@ -245,8 +245,8 @@ impl Cache {
         let mut nothing = Box::new(Bin::new(TypeId::UNTYPED, 0, 0));
         let pointer = &raw mut *nothing;
         Box::new(Self {
-            table: [[pointer; CLASSES]; TYPES],
             hot: [const { Hot::NONE }; HOT],
+            table: [[pointer; CLASSES]; TYPES],
             places: [Place::NOWHERE; PUDDLES],
             bins: HashMap::new(),
             _nothing: nothing,

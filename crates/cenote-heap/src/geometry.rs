@@ -66,14 +66,14 @@ impl Geometry {
 
     /// What [`divide`] multiplies with.
     #[inline]
-    pub(crate) const fn reciprocal(self) -> u64 {
-        self.0 & 0x1fff_ffff
+    pub(crate) const fn reciprocal(self) -> u32 {
+        (self.0 & 0x1fff_ffff) as u32
     }
 
     /// Index of the block that an offset falls into, and offset of that block.
     #[inline]
     pub(crate) const fn split(self, within: u64) -> (u64, u64) {
-        let index = (within * self.reciprocal()) >> 32;
+        let index = (within * self.reciprocal() as u64) >> 32;
         (index, index * self.size())
     }
 
@@ -86,9 +86,9 @@ impl Geometry {
 
 /// Index of the block that begins at this offset in its superblock, if one does, by one multiplication with the block size's [`Geometry::reciprocal`].
 #[inline(always)]
-pub(crate) const fn divide(within: u64, reciprocal: u64) -> Option<u64> {
-    let product = within * reciprocal;
-    if (product as u32 as u64) < reciprocal { Some(product >> 32) } else { None }
+pub(crate) const fn divide(within: u64, reciprocal: u32) -> Option<u64> {
+    let product = within * reciprocal as u64;
+    if (product as u32) < reciprocal { Some(product >> 32) } else { None }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The traced heap (Ralloc): the fast path of allocation and free, and everything that asks about one address.
 //!
-//! Allocation: this thread's cache (one thread-local load), size to class (one table), type and class to bin (a direct-mapped table), pop a block, store
-//! its mark. Free: address to puddle (the cache's table), to descriptor (shift), to block (multiply), look at its mark, store it, push the block. Plain loads and stores, no
+//! Allocation: this thread's cache (one thread-local comparison), size to class (one table), type and class to bin (another), pop a block, store
+//! its mark. Free: address to what this thread remembers of the superblock, compared with its descriptor; to the block's number (one multiplication), look at its mark, store it, push the block. Plain loads and stores, no
 //! locked instruction; the mark is one byte, and it is the block's owner who writes it (`marks`). Nothing on these paths is flushed or fenced, at any durability level:
 //! marks survive a crash of processes because they are in the mapping, and tracing computes them again after a loss of power (RAL-1, RAL-3).
 //!
