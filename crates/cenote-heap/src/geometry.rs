@@ -1,7 +1,8 @@
 //! The volatile word of a descriptor that says where blocks and marks of a superblock lie: all that is asked on the fast path, in one load.
 //!
 //! ```text
-//! bits  0 to 28   2^32 divided by the block size, rounded up: index = offset * this >> 32, exact for offsets below 64 KiB
+//! bits  0 to 28   2^32 divided by the block size, rounded up: offset * this is the index in its upper half, exact for offsets below 64 KiB; and
+//!                 its lower half is less than this exactly if the division leaves nothing
 //! bits 29 to 45   block size; 65,536 for a large block
 //! bits 46 to 56   where blocks end and marks begin, in 64 bytes: 1,024 if the marks lie in the puddle's metadata
 //! bits 57 to 62   generation: another one each time that the superblock is taken
@@ -63,10 +64,16 @@ impl Geometry {
         (self.0 >> END_SHIFT & 0x7ff) * 64
     }
 
+    /// What [`divide`] multiplies with.
+    #[inline]
+    pub(crate) const fn reciprocal(self) -> u32 {
+        (self.0 & 0x1fff_ffff) as u32
+    }
+
     /// Index of the block that an offset falls into, and offset of that block.
     #[inline]
     pub(crate) const fn split(self, within: u64) -> (u64, u64) {
-        let index = (within * (self.0 & 0x1fff_ffff)) >> 32;
+        let index = (within * self.reciprocal() as u64) >> 32;
         (index, index * self.size())
     }
 
@@ -75,6 +82,13 @@ impl Geometry {
     pub(crate) const fn is_outside(self) -> bool {
         self.0 & OUTSIDE != 0
     }
+}
+
+/// Index of the block that begins at this offset in its superblock, if one does, by one multiplication with the block size's [`Geometry::reciprocal`].
+#[inline(always)]
+pub(crate) const fn divide(within: u64, reciprocal: u32) -> Option<u64> {
+    let product = within * reciprocal as u64;
+    if (product as u32) < reciprocal { Some(product >> 32) } else { None }
 }
 
 #[cfg(test)]
@@ -90,6 +104,8 @@ mod tests {
             for within in 0..SUPERBLOCK_SIZE {
                 let (index, start) = g.split(within);
                 assert_eq!((index, start), (within / size, within / size * size));
+                let exactly = within.is_multiple_of(size).then_some(index);
+                assert_eq!(divide(within, g.reciprocal()), exactly, "{within} in blocks of {size}");
                 if g.is_outside() {
                     assert!(within < g.end() && index < 1024);
                 } else if within < g.end() {
@@ -97,6 +113,11 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn no_block_begins_anywhere_without_a_geometry() {
+        assert!((0..SUPERBLOCK_SIZE).all(|within| divide(within, Geometry(0).reciprocal()).is_none()));
     }
 
     #[test]

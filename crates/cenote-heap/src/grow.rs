@@ -158,6 +158,10 @@ static OPENING: Mutex<()> = Mutex::new(());
 impl<G: Ground> TracedHeap<G> {
     /// Takes `count` superblocks out of free space, making some if there are none. `cache` is this thread's: what it has may be given back.
     pub(crate) fn take_run(&self, cache: *mut Cache, count: u32, align: u32) -> Result<Taken<'_>, Shortage> {
+        if self.has_idle() {
+            let _growth = lock(&self.growth);
+            self.release_idle();
+        }
         let find = |thorough| {
             self.puddles.take(count, align, thorough).map(|(puddle, number)| Taken::Run(puddle, number))
         };

@@ -3,6 +3,19 @@
 //! Allocation: a run is taken (nobody else can have it), descriptors are written, one flush, one fence; then the caller's `before`; then tails, head and geometry are
 //! made known, and the mark is set: **the mark commits**. A crash before leaves superblocks that nothing points into. Free: whoever swaps the mark owns the run; the geometry is
 //! withdrawn, the mark cleared, and the superblocks are free one by one.
+//!
+//! **Idle runs.** A run of up to [`IDLE_SPAN_MAX`] superblocks stays together when its block is freed: anchors, geometry and descriptors say what they said, the mark is FREE, and
+//! the head is in the list of its type and number of superblocks, or in the hands of the thread that popped it. The next block of that type and size takes it from there, and writes nothing but the mark: no
+//! descriptor, no flush, no fence. The states, and what a crash makes of them:
+//!
+//! 1. the block is allocated: as above;
+//! 2. its mark is not ALLOCATED, **which this one store decides**: the descriptors of a large block without a mark describe free space, whether the run is in a list, in somebody's hands, or
+//!    given out again and not yet marked. Adoption makes it free superblocks, tracing does too: lists are not believed by either;
+//! 3. it is marked again, as a block of the same type and size: the descriptors that say so are durable since the fence before its first block was given out, and nobody has written to them,
+//!    because only the taker of a free run writes descriptors and this run was never free.
+//!
+//! Idle runs are no free space, so they must not make a pool grow, or be in the way of neighbours that would make a longer run with them: whoever takes free superblocks, of whatever number, first makes
+//! all idle runs free ([`TracedHeap::release_idle`]). So a pool takes no more space than it did without them, and first fit still finds the lowest gap.
 
 use crate::anchor;
 use crate::error::{AllocError, FreeError};
@@ -11,22 +24,37 @@ use crate::grow::Taken;
 use crate::heap::{Block, Cancelled};
 use crate::runs;
 use crate::superblock::PuddleHeap;
-use crate::traced::{TracedHeap, mark_of, pointer_to};
-use cenote_layout::heap::{Descriptor, SUPERBLOCK_SIZE, SuperblockState, mark};
+use crate::traced::{Shortage, TracedHeap, mark_of, pointer_to};
+use cenote_layout::heap::{Descriptor, LIST_COUNT, SUPERBLOCK_SIZE, SuperblockState, mark};
 use cenote_layout::id::TypeId;
 use core::sync::atomic::Ordering;
 
-/// Superblocks that were taken and are used by nobody yet; dropped, they are free again.
+/// Most superblocks of a run that stays together when its block is freed.
+pub(crate) const IDLE_SPAN_MAX: u32 = 16;
+
+/// With a number of superblocks: what lists call a class of large blocks.
+pub(crate) const LARGE: u32 = 1 << 31;
+
+/// Words that have a bit for every list: set if there may be idle runs in it.
+pub(crate) const IDLE_WORDS: usize = (LIST_COUNT / 64) as usize;
+
+/// A run that this thread has, and nobody uses yet; dropped, it is what it was before.
 struct Run<'a, G: Ground> {
     heap: &'a TracedHeap<G>,
     puddle: &'a PuddleHeap,
     number: u32,
     span: u32,
+    /// Out of free superblocks; else it was idle.
+    made: bool,
 }
 
 impl<G: Ground> Drop for Run<'_, G> {
     fn drop(&mut self) {
-        self.heap.put_run(self.puddle, self.number, self.span);
+        if self.made {
+            self.heap.put_run(self.puddle, self.number, self.span);
+        } else {
+            self.heap.push_idle(self.puddle, self.number, self.span);
+        }
     }
 }
 
@@ -48,20 +76,49 @@ impl<G: Ground> TracedHeap<G> {
         let Ok(span) = u32::try_from(size.div_ceil(SUPERBLOCK_SIZE).max(1)) else {
             return Err(AllocError::Size { size, size_max });
         };
-        let align = align.div_ceil(SUPERBLOCK_SIZE) as u32;
+        let idle = if align <= SUPERBLOCK_SIZE { self.pop_idle(span, type_id) } else { None };
+        // Whatever happens before the mark is set, a panic of `before` included, gives the run back.
+        let run = match idle {
+            Some(run) => run,
+            None => {
+                let align = align.div_ceil(SUPERBLOCK_SIZE) as u32;
+                self.make_run(span, align, type_id).map_err(|e| e.for_block(size, type_id, size_max))?
+            }
+        };
+        let Run { puddle, number, made, .. } = run;
+        let bytes = u64::from(span) * SUPERBLOCK_SIZE;
+        let mark = &puddle.class_marks(number, 0)[0];
+        let addr = puddle.address(number);
+        let block = Block { addr: pointer_to(addr), size: bytes, mark: mark_of(mark), type_id };
+        if before(&block).is_err() {
+            return Err(AllocError::Cancelled);
+        }
+        core::mem::forget(run);
+        if made {
+            for k in (1..span).rev() {
+                let tail = anchor::with(anchor::LARGE_TAIL, u64::from(k));
+                puddle.line(number + k).anchor.store(tail, Ordering::Release);
+            }
+            let head = puddle.line(number);
+            head.anchor.store(anchor::with(anchor::LARGE_HEAD, u64::from(span)), Ordering::Release);
+            head.publish(SUPERBLOCK_SIZE);
+        }
+        mark.store(mark::ALLOCATED, Ordering::Release);
+        Ok(block)
+    }
+
+    /// Takes free superblocks and makes them a large block, whose descriptors are durable and which is known to nobody.
+    fn make_run(&self, span: u32, align: u32, type_id: TypeId) -> Result<Run<'_, G>, Shortage> {
         let (puddle, number) = {
             let lease = self.lease();
             self.take_in_orphans();
             loop {
-                let taken = self.take_run(lease.cache, span, align);
-                match taken.map_err(|e| e.for_block(size, type_id, size_max))? {
-                    Taken::Run(puddle, number) => break (puddle, number),
-                    Taken::Retry => {}
+                if let Taken::Run(puddle, number) = self.take_run(lease.cache, span, align)? {
+                    break (puddle, number);
                 }
             }
         };
-        // Whatever happens before the mark is set, a panic of `before` included, gives the run back.
-        let run = Run { heap: self, puddle, number, span };
+        let run = Run { heap: self, puddle, number, span, made: true };
         let bytes = u64::from(span) * SUPERBLOCK_SIZE;
         for k in 0..span {
             puddle.clear_outer_marks(number + k);
@@ -72,22 +129,58 @@ impl<G: Ground> TracedHeap<G> {
             puddle.write_descriptor(number + k, &Descriptor::new(state, 0, bytes, type_id, u64::from(field)));
         }
         self.persist_descriptors(puddle, number, span);
-        let mark = &puddle.class_marks(number, 0)[0];
-        let addr = puddle.address(number);
-        let block = Block { addr: pointer_to(addr), size: bytes, mark: mark_of(mark), type_id };
-        if before(&block).is_err() {
-            return Err(AllocError::Cancelled);
+        Ok(run)
+    }
+
+    /// Takes an idle run.
+    fn pop_idle(&self, span: u32, type_id: TypeId) -> Option<Run<'_, G>> {
+        if span > IDLE_SPAN_MAX {
+            return None;
         }
-        core::mem::forget(run);
-        for k in (1..span).rev() {
-            let tail = anchor::with(anchor::LARGE_TAIL, u64::from(k));
-            puddle.line(number + k).anchor.store(tail, Ordering::Release);
+        let class = LARGE | span;
+        let (puddle, number) = self.pop(self.list_of(type_id, class), (type_id, class))?;
+        Some(Run { heap: self, puddle, number, span, made: false })
+    }
+
+    /// Makes a run idle: this thread has it, and its mark is FREE.
+    fn push_idle(&self, puddle: &PuddleHeap, number: u32, span: u32) {
+        let list = self.list_of(puddle.line(number).type_id(), LARGE | span);
+        self.push_to(list, puddle, number);
+        // After the push: a bit that is missing hides the run from those who need space until the next scavenging only, one that is set too much costs a look.
+        let (word, bit) = (&self.idle[list as usize / 64 % IDLE_WORDS], 1 << (list % 64));
+        if word.load(Ordering::Relaxed) & bit == 0 {
+            word.fetch_or(bit, Ordering::Release);
         }
-        let head = puddle.line(number);
-        head.anchor.store(anchor::with(anchor::LARGE_HEAD, u64::from(span)), Ordering::Release);
-        head.publish(SUPERBLOCK_SIZE);
-        mark.store(mark::ALLOCATED, Ordering::Release);
-        Ok(block)
+    }
+
+    /// Makes all idle runs free superblocks. Growth is locked by the caller, so that whoever finds no space waits until it is done.
+    pub(crate) fn release_idle(&self) {
+        for (word, bits) in self.idle.iter().enumerate() {
+            let mut bits =
+                if bits.load(Ordering::Relaxed) == 0 { 0 } else { bits.swap(0, Ordering::Acquire) };
+            while bits != 0 {
+                let list = word * 64 + bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                self.sweep(list, |puddle, number| self.retire_large(puddle, number));
+            }
+        }
+    }
+
+    /// Whether there may be idle runs.
+    pub(crate) fn has_idle(&self) -> bool {
+        self.idle.iter().any(|bits| bits.load(Ordering::Relaxed) != 0)
+    }
+
+    /// Makes an idle run that is in our hands free superblocks; false if it is something else.
+    pub(crate) fn retire_large(&self, puddle: &PuddleHeap, number: u32) -> bool {
+        let line = puddle.line(number);
+        let head = line.anchor.load(Ordering::Acquire);
+        if anchor::state(head) != anchor::LARGE_HEAD {
+            return false;
+        }
+        line.hide();
+        self.put_run(puddle, number, anchor::value(head) as u32);
+        true
     }
 
     /// Frees the large block at `addr` whose mark is `from`; or says why there is none.
@@ -105,9 +198,15 @@ impl<G: Ground> TracedHeap<G> {
         if mark.compare_exchange(from, mark::CACHED, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return Err(FreeError::NotAllocated { addr });
         }
-        line.hide();
-        mark.store(mark::FREE, Ordering::Relaxed);
-        self.put_run(puddle, number, anchor::value(head) as u32);
+        let span = anchor::value(head) as u32;
+        if span <= IDLE_SPAN_MAX {
+            mark.store(mark::FREE, Ordering::Release);
+            self.push_idle(puddle, number, span);
+        } else {
+            line.hide();
+            mark.store(mark::FREE, Ordering::Relaxed);
+            self.put_run(puddle, number, span);
+        }
         Ok(())
     }
 

@@ -23,22 +23,23 @@ fn equal(marks: &[AtomicU8], at: usize, value: u8) -> u64 {
 /// By the thread that has the superblock in its hands: makes every FREE mark CACHED, and sets its bit in `claimed`. How many they were.
 pub(crate) fn claim(marks: &[AtomicU8], claimed: &mut [u64; WORDS]) -> u32 {
     let mut count = 0;
-    for at in (0..marks.len()).step_by(STEP) {
-        let found = equal(marks, at, FREE);
-        if found == 0 {
-            continue;
+    for (word, claimed) in claimed.iter_mut().enumerate().take(marks.len().div_ceil(64)) {
+        let mut all = 0;
+        for at in (word * 64..(word * 64 + 64).min(marks.len())).step_by(STEP) {
+            let found = equal(marks, at, FREE);
+            all |= found << (at % 64);
+            if found.count_ones() as usize == STEP {
+                sync::fill(marks, at, CACHED);
+            } else {
+                let mut rest = found;
+                while rest != 0 {
+                    marks[at + rest.trailing_zeros() as usize].store(CACHED, Ordering::Relaxed);
+                    rest &= rest - 1;
+                }
+            }
         }
-        count += found.count_ones();
-        claimed[at / 64] |= found << (at % 64);
-        if found.count_ones() as usize == STEP {
-            sync::fill(marks, at, CACHED);
-            continue;
-        }
-        let mut rest = found;
-        while rest != 0 {
-            marks[at + rest.trailing_zeros() as usize].store(CACHED, Ordering::Relaxed);
-            rest &= rest - 1;
-        }
+        *claimed |= all;
+        count += all.count_ones();
     }
     count
 }

@@ -7,7 +7,8 @@
 //! announced, and pushed to its list if it was FULL.
 //!
 //! **Lists.** 512 heads in the root puddle; a type and class gets one of its own, at one of eight places that its hash says, as long as there is one. Types that come
-//! when all eight are others' share one: whoever pops a superblock of another kind keeps it aside for a moment and pushes it where it belongs.
+//! when all eight are others' share one: whoever pops a superblock of another kind keeps it aside for a moment and pushes it where it belongs. Idle runs
+//! of large blocks are in these lists too ([`crate::large`]).
 //!
 //! A superblock is set up as small in these steps, each after the one before: marks zero, descriptor written, flushed and fenced; TINY if marks lie inside; marks CACHED; geometry;
 //! anchor FULL. A crash in between leaves it free.
@@ -17,6 +18,7 @@ use crate::cache::{Bin, Cache, Entry};
 use crate::class::{blocks_per_superblock, class_size};
 use crate::ground::Ground;
 use crate::grow::Taken;
+use crate::large::LARGE;
 use crate::list;
 use crate::marks::{self, WORDS};
 use crate::superblock::{Line, List, PuddleHeap};
@@ -43,7 +45,8 @@ impl<G: Ground> TracedHeap<G> {
         // SAFETY: the caller's. Nothing below but `take_run` reaches the cache by itself, and no reference is held across it.
         unsafe {
             while (*bin).current.left == 0 {
-                if let Some((puddle, number)) = self.pop(&*bin) {
+                let kind = ((*bin).type_id, (*bin).class);
+                if let Some((puddle, number)) = self.pop((*bin).list, kind) {
                     self.claim(&mut *bin, puddle, number);
                     continue;
                 }
@@ -115,37 +118,18 @@ impl<G: Ground> TracedHeap<G> {
         self.take_in_orphans();
         // SAFETY: the caller's; nothing below reaches the bin by another way.
         let bin = unsafe { &mut *bin };
-        let count = bin.len.div_ceil(2) as usize;
-        let mut kept = 0;
-        for at in 0..count {
-            let entry = bin.stack()[at];
-            if !bin.keep(entry) {
-                bin.stack()[kept] = entry;
-                kept += 1;
+        let count = bin.len.div_ceil(2);
+        let mut freed = Freed::new(self, bin.list);
+        let (entries, current) = bin.oldest(count);
+        for entry in entries {
+            if freed.is_next(entry) {
+                freed.free(entry);
+            } else if !current.keep(entry) {
+                freed.add(entry);
             }
         }
-        let list = bin.list;
-        self.make_free(&bin.stack()[..kept], list);
-        bin.stack().copy_within(count.., 0);
-        bin.len -= count as u32;
-    }
-
-    /// Makes cached blocks free for all.
-    fn make_free(&self, entries: &[Entry], list: u32) {
-        for entry in entries {
-            // SAFETY: the mark of a block that a cache of this heap has; it lies in the mapping.
-            unsafe { (*entry.mark).store(mark::FREE, Ordering::Release) };
-        }
-        // Each superblock once, after all its marks: a small table remembers those that were announced.
-        let mut announced = [0u32; 64];
-        for entry in entries {
-            let reference = (entry.addr / SUPERBLOCK_SIZE) as u32;
-            let place = &mut announced[reference as usize % 64];
-            if *place != reference {
-                *place = reference;
-                self.announce(reference, list);
-            }
-        }
+        freed.announce_all();
+        bin.forget(count as usize);
     }
 
     fn announce(&self, reference: u32, list: u32) {
@@ -167,9 +151,10 @@ impl<G: Ground> TracedHeap<G> {
         for bin in bins {
             // SAFETY: bins live as long as their cache.
             let bin = unsafe { &mut *bin };
-            let list = bin.list;
-            self.make_free(bin.stack(), list);
-            bin.len = 0;
+            let mut freed = Freed::new(self, bin.list);
+            bin.oldest(bin.len).0.for_each(|entry| freed.add(entry));
+            freed.announce_all();
+            bin.forget(bin.len as usize);
             if bin.current.left != 0 {
                 for (w, bits) in bin.current.bits.iter_mut().enumerate() {
                     let mut rest = core::mem::take(bits);
@@ -242,29 +227,32 @@ impl<G: Ground> TracedHeap<G> {
         self.superblock(list::pop(head, link)?)
     }
 
-    /// Pops a superblock of the bin's kind.
-    fn pop(&self, bin: &Bin) -> Option<(&PuddleHeap, u32)> {
+    /// Pops a superblock of this type and class.
+    pub(crate) fn pop(&self, list: u32, kind: (TypeId, u32)) -> Option<(&PuddleHeap, u32)> {
         let mut strangers = [None; STRANGERS];
         let mut found = None;
         for place in &mut strangers {
-            let Some((puddle, number)) = self.pop_any(bin.list) else { break };
-            let line = puddle.line(number);
-            if (line.type_id(), line.class()) == (bin.type_id, bin.class) {
+            let Some((puddle, number)) = self.pop_any(list) else { break };
+            if kind_of(puddle.line(number)) == kind {
                 found = Some((puddle, number));
                 break;
             }
             *place = Some((puddle, number));
         }
         for (puddle, number) in strangers.into_iter().flatten() {
-            let line = puddle.line(number);
-            self.push(puddle, number, line.type_id(), line.class());
+            let (type_id, class) = kind_of(puddle.line(number));
+            self.push(puddle, number, type_id, class);
         }
         found
     }
 
-    /// Pushes a LISTED superblock that is in our hands to its list.
+    /// Pushes a LISTED superblock, or an idle run, that is in our hands to its list.
     pub(crate) fn push(&self, puddle: &PuddleHeap, number: u32, type_id: TypeId, class: u32) {
-        if let Some(list) = self.lists().get(self.list_of(type_id, class) as usize) {
+        self.push_to(self.list_of(type_id, class), puddle, number);
+    }
+
+    pub(crate) fn push_to(&self, list: u32, puddle: &PuddleHeap, number: u32) {
+        if let Some(list) = self.lists().get(list as usize) {
             list::push(&list.head, puddle.reference(number), &puddle.line(number).next);
         }
     }
@@ -272,37 +260,46 @@ impl<G: Ground> TracedHeap<G> {
     /// Gives back those superblocks of the lists that have no block any more: how many, of how many. Others find the lists shorter meanwhile, never wrong.
     pub(crate) fn scavenge(&self) -> (u64, u64) {
         let (mut freed, mut examined) = (0, 0);
-        for list in self.lists() {
-            let mut reference = list::take_all(&list.head);
-            let (mut first, mut last): (u32, Option<&Line>) = (0, None);
-            while let Some((puddle, number)) = self.superblock(reference) {
-                let line = puddle.line(number);
-                let this = reference;
-                reference = line.next.load(Ordering::Relaxed) as u32;
-                examined += 1;
-                if self.retire(puddle, number) {
-                    freed += 1;
-                    continue;
-                }
-                match last {
-                    Some(last) => last.next.store(u64::from(this), Ordering::Relaxed),
-                    None => first = this,
-                }
-                last = Some(line);
-            }
-            if let Some(last) = last {
-                list::push(&list.head, first, &last.next);
-            }
+        for list in 0..self.lists().len() {
+            let (some, of) = self.sweep(list, |puddle, number| self.retire(puddle, number));
+            (freed, examined) = (freed + some, examined + of);
         }
         (freed, examined)
     }
 
-    /// Gives a LISTED superblock that is in our hands back if all its blocks are FREE. Its descriptor stays as it is: without marks it says "free".
+    /// Takes a list apart: those superblocks that `retire` gives back do not return to it. How many, of how many.
+    pub(crate) fn sweep(&self, list: usize, retire: impl Fn(&PuddleHeap, u32) -> bool) -> (u64, u64) {
+        let Some(list) = self.lists().get(list) else { return (0, 0) };
+        let (mut freed, mut examined) = (0, 0);
+        let mut reference = list::take_all(&list.head);
+        let (mut first, mut last): (u32, Option<&Line>) = (0, None);
+        while let Some((puddle, number)) = self.superblock(reference) {
+            let line = puddle.line(number);
+            let this = reference;
+            reference = line.next.load(Ordering::Relaxed) as u32;
+            examined += 1;
+            if retire(puddle, number) {
+                freed += 1;
+                continue;
+            }
+            match last {
+                Some(last) => last.next.store(u64::from(this), Ordering::Relaxed),
+                None => first = this,
+            }
+            last = Some(line);
+        }
+        if let Some(last) = last {
+            list::push(&list.head, first, &last.next);
+        }
+        (freed, examined)
+    }
+
+    /// Gives a LISTED superblock that is in our hands back if all its blocks are FREE. Its descriptor stays as it is: without marks it says "free". An idle run is always given back.
     fn retire(&self, puddle: &PuddleHeap, number: u32) -> bool {
         let line = puddle.line(number);
         let class = line.class();
         if blocks_per_superblock(class) == 0 {
-            return false;
+            return self.retire_large(puddle, number);
         }
         let marks = puddle.class_marks(number, class);
         // Only the holder turns FREE into something else: once all are, they stay so.
@@ -314,6 +311,68 @@ impl<G: Ground> TracedHeap<G> {
         marks::write(&puddle.outer_marks(number)[0], mark::FREE);
         self.put_run(puddle, number, 1);
         true
+    }
+}
+
+/// Type and class of a listed superblock; of an idle run, as lists call it.
+fn kind_of(line: &Line) -> (TypeId, u32) {
+    let anchor = line.anchor.load(Ordering::Acquire);
+    match anchor::state(anchor) {
+        anchor::LARGE_HEAD => (line.type_id(), LARGE | anchor::value(anchor) as u32),
+        _ => (line.type_id(), line.class()),
+    }
+}
+
+/// Cached blocks on their way to be free for all, and the superblocks to be announced: each after all its marks, and seldom more than once.
+struct Freed<'a, G: Ground> {
+    heap: &'a TracedHeap<G>,
+    list: u32,
+    /// The superblock of the block before.
+    last: u32,
+    /// Places of `references` in use.
+    used: u64,
+    references: [u32; 64],
+}
+
+impl<'a, G: Ground> Freed<'a, G> {
+    fn new(heap: &'a TracedHeap<G>, list: u32) -> Self {
+        Self { heap, list, last: 0, used: 0, references: [0; 64] }
+    }
+
+    /// Whether the block is of the same superblock as the one before it.
+    #[inline]
+    fn is_next(&self, entry: Entry) -> bool {
+        (entry.addr / SUPERBLOCK_SIZE) as u32 == self.last
+    }
+
+    #[inline(always)]
+    fn free(&self, entry: Entry) {
+        // SAFETY: the mark of a block that a cache of this heap has; it lies in the mapping.
+        unsafe { (*entry.mark).store(mark::FREE, Ordering::Release) };
+    }
+
+    #[inline(never)]
+    fn add(&mut self, entry: Entry) {
+        self.free(entry);
+        let reference = (entry.addr / SUPERBLOCK_SIZE) as u32;
+        self.last = reference;
+        let place = &mut self.references[reference as usize % 64];
+        if *place == reference {
+            return;
+        }
+        let before = core::mem::replace(place, reference);
+        self.used |= 1 << (reference % 64);
+        if before != 0 {
+            self.heap.announce(before, self.list);
+        }
+    }
+
+    fn announce_all(&mut self) {
+        let mut used = core::mem::take(&mut self.used);
+        while used != 0 {
+            self.heap.announce(self.references[used.trailing_zeros() as usize], self.list);
+            used &= used - 1;
+        }
     }
 }
 

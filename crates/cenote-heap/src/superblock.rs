@@ -31,7 +31,7 @@
 
 use crate::anchor;
 use crate::class::{blocks_per_superblock, class_size};
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, divide};
 use crate::marks;
 use crate::runs;
 use cenote_layout::heap::{
@@ -80,6 +80,12 @@ impl Line {
     #[inline]
     pub(crate) fn geometry(&self) -> Geometry {
         Geometry(self.geometry.load(Ordering::Acquire))
+    }
+
+    /// Of the descriptor: another one for another class or type.
+    #[inline]
+    pub(crate) fn checksum(&self) -> u64 {
+        self.checksum.load(Ordering::Relaxed)
     }
 
     #[inline]
@@ -177,10 +183,7 @@ impl Place {
     #[inline]
     pub(crate) unsafe fn mark<'a>(&self, geometry: Geometry, offset: u64) -> Option<&'a AtomicU8> {
         let within = offset % SUPERBLOCK_SIZE;
-        let (index, start) = geometry.split(within);
-        if start != within {
-            return None;
-        }
+        let index = divide(within, geometry.reciprocal())?;
         let at = if geometry.is_outside() {
             self.marks + offset / SUPERBLOCK_SIZE * MARKS_SIZE + index
         } else if within < geometry.end() {

@@ -1,7 +1,7 @@
 //! The traced heap (Ralloc): the fast path of allocation and free, and everything that asks about one address.
 //!
-//! Allocation: this thread's cache (one thread-local load), size to class (one table), type and class to bin (a direct-mapped table), pop a block, store
-//! its mark. Free: address to puddle (the cache's table), to descriptor (shift), to block (multiply), look at its mark, store it, push the block. Plain loads and stores, no
+//! Allocation: this thread's cache (one thread-local comparison), size to class (one table), type and class to bin (another), pop a block, store
+//! its mark. Free: address to what this thread remembers of the superblock, compared with its descriptor; to the block's number (one multiplication), look at its mark, store it, push the block. Plain loads and stores, no
 //! locked instruction; the mark is one byte, and it is the block's owner who writes it (`marks`). Nothing on these paths is flushed or fenced, at any durability level:
 //! marks survive a crash of processes because they are in the mapping, and tracing computes them again after a loss of power (RAL-1, RAL-3).
 //!
@@ -15,6 +15,7 @@ use crate::geometry::Geometry;
 use crate::ground::Ground;
 use crate::grow::{Growth, Puddles};
 use crate::heap::{Block, BlockInfo, Cancelled, Heap, Mark};
+use crate::large::IDLE_WORDS;
 use crate::report::{HeapReport, HeapStats, RecoveryReport};
 use crate::superblock::PuddleHeap;
 use crate::trace::{TraceOptions, Types};
@@ -47,6 +48,8 @@ pub struct TracedHeap<G: Ground = PoolHandle> {
     pub(crate) writable: bool,
     pub(crate) shared: Arc<Shared>,
     pub(crate) puddles: Puddles,
+    /// Lists in which idle runs of large blocks may be.
+    pub(crate) idle: [AtomicU64; IDLE_WORDS],
     /// Locked while a puddle is attached or taken, and by recovery and check.
     pub(crate) growth: Mutex<Growth>,
 }
@@ -90,6 +93,7 @@ impl<G: Ground> TracedHeap<G> {
             id: number,
             shared: Arc::new(Shared::new(number)),
             puddles: Puddles::new(),
+            idle: [const { AtomicU64::new(0) }; IDLE_WORDS],
             growth: Mutex::new(Growth::new(plots)),
             ground,
         };
@@ -123,10 +127,10 @@ impl<G: Ground> TracedHeap<G> {
             && let Some(cache) = cache::current(self.number.load(Ordering::Relaxed))
             && let Some(class) = class_of(size, 16)
         {
-            // SAFETY: this thread's cache of this heap, which is alive; its bins live as long, and nobody else uses them.
+            // SAFETY: this thread's cache of this heap, which is alive; its bins live as long, and nobody else uses them. The class is from the table.
             let (entry, block_size) = unsafe {
-                let bin = cache.as_ref().guess(type_id, u32::from(class));
-                ((*bin).pop(type_id, u32::from(class)), (*bin).block_size)
+                let bin = cache.as_ref().guess(type_id, class);
+                ((*bin).pop(type_id), (*bin).block_size)
             };
             if let Some(entry) = entry {
                 return self.commit(entry, u32::from(class), block_size, type_id, before);
@@ -187,7 +191,7 @@ impl<G: Ground> TracedHeap<G> {
             unsafe {
                 let bin = self.own_bin(lease.cache, type_id, class);
                 loop {
-                    if let Some(entry) = (*bin).pop(type_id, class) {
+                    if let Some(entry) = (*bin).pop(type_id) {
                         break (entry, (*bin).block_size);
                     }
                     self.refill(lease.cache, bin)
@@ -301,16 +305,12 @@ impl<G: Ground> TracedHeap<G> {
         let Some(cache) = cache::current(self.number.load(Ordering::Relaxed)) else { return false };
         // SAFETY: this thread's cache of this heap, which is alive, as its puddles are; bins live as long as the cache, and nobody else uses them.
         unsafe {
-            let place = cache.as_ref().place_of(addr);
-            let Some((line, offset)) = place.line_at(addr) else { return false };
-            let Some(mark) = place.mark(line.geometry(), offset) else { return false };
-            let (type_id, class) = (line.type_id(), line.class());
-            let bin = cache.as_ref().guess(type_id, class);
-            (*bin).is_for(type_id, class)
-                && (*bin).push_if(Entry { addr, mark }, || change(mark, from, mark::CACHED))
+            let Some((mark, bin)) = cache.as_ref().hot(addr) else { return false };
+            (*bin).push_if(Entry { addr, mark }, || change(mark, from, mark::CACHED))
         }
     }
 
+    /// A free in a superblock that this thread has not freed in lately, or into a full bin; or of what cannot be freed.
     #[cold]
     #[inline(never)]
     fn free_slow(&self, addr: u64, from: u8) -> Result<(), FreeError> {
@@ -320,31 +320,53 @@ impl<G: Ground> TracedHeap<G> {
         if !self.writable {
             return Err(FreeError::ReadOnly);
         }
-        let puddle = self.puddle_at(addr)?;
-        let Some((line, _, within)) = puddle.line_at(addr) else {
-            return Err(FreeError::NotInHeap { addr });
+        let lease = self.lease();
+        // SAFETY: the lease's cache is this thread's, and no other reference into it is held; its places are those of this heap's puddles.
+        let known = unsafe {
+            let place = (*lease.cache).place_of(addr);
+            place.line_at(addr).map(|(line, offset)| (*place, line, offset))
+        };
+        let (place, line, offset) = match known {
+            Some(known) => known,
+            None => {
+                let puddle = self.puddle_at(addr)?;
+                // SAFETY: as above; the puddle is of this heap and lives as long.
+                unsafe {
+                    (*lease.cache).remember(addr, puddle);
+                    let Some((line, offset)) = puddle.place().line_at(addr) else {
+                        return Err(FreeError::NotInHeap { addr });
+                    };
+                    (puddle.place(), line, offset)
+                }
+            }
         };
         let geometry = line.geometry();
         if !geometry.is_small() {
-            return self.free_large(puddle, addr, from);
+            return self.free_large(self.puddle_at(addr)?, addr, from);
         }
-        let (_, start) = geometry.split(within);
         let (type_id, class) = (line.type_id(), line.class());
-        let mark = puddle.mark(geometry, addr);
-        let Some(mark) =
-            mark.filter(|_| holds_block(geometry, start) && class_size(class) == geometry.size())
-        else {
-            return Err(self.explain(puddle, addr));
-        };
+        let within = offset % SUPERBLOCK_SIZE;
+        // SAFETY: the place of a puddle of this heap, which contains the offset; that of a superblock's first block too.
+        let marks = unsafe { (place.mark(geometry, offset), place.mark(geometry, offset - within)) };
+        let (Some(mark), Some(first)) = marks else { return Err(self.explain(self.puddle_at(addr)?, addr)) };
+        if !holds_block(geometry, within) || class_size(class) != geometry.size() {
+            return Err(self.explain(self.puddle_at(addr)?, addr));
+        }
         if !change(mark, from, mark::CACHED) {
             return Err(FreeError::NotAllocated { addr });
         }
-        {
-            let lease = self.lease();
-            // SAFETY: the lease's cache is this thread's, and no reference into it is held.
-            unsafe { (*lease.cache).remember(addr, puddle) };
+        // SAFETY: the cache is this thread's; no reference into it is held across the spill.
+        unsafe {
+            let bin = self.own_bin(lease.cache, type_id, class);
+            if (*bin).is_full() {
+                self.spill(bin);
+            }
+            (*bin).push_if(Entry { addr, mark }, || true);
+            // From here on the block keeps its superblock from changing hands; was all of it read in one life?
+            if (line.geometry(), line.type_id()) == (geometry, type_id) {
+                (*lease.cache).warm(addr - within, line, geometry, NonNull::from(first), bin);
+            }
         }
-        self.put_in_cache(Entry { addr, mark }, type_id, class);
         Ok(())
     }
 
@@ -460,7 +482,9 @@ pub(crate) enum Resolved {
 /// A pointer to a block; blocks are never at address 0.
 #[inline]
 pub(crate) fn pointer_to(addr: u64) -> NonNull<u8> {
-    NonNull::new(with_exposed_provenance_mut(addr as usize)).unwrap_or(NonNull::dangling())
+    debug_assert_ne!(addr, 0);
+    // SAFETY: no puddle lies at address 0, and `addr` is of a block in one.
+    unsafe { NonNull::new_unchecked(with_exposed_provenance_mut(addr as usize)) }
 }
 
 /// Why the slow path found no superblock, before it is known for what.

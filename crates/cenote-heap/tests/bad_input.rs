@@ -61,7 +61,7 @@ fn every_wrong_address_is_named_and_nothing_changes() {
     heap.free(small).unwrap();
     assert_eq!(heap.free(small), Err(FreeError::NotAllocated { addr: small }));
     heap.free(large).unwrap();
-    assert_eq!(heap.free(large), Err(FreeError::NotABlock { addr: large }));
+    assert_eq!(heap.free(large), Err(FreeError::NotAllocated { addr: large }));
     assert_eq!(heap.stats().unwrap().blocks, 0);
 }
 

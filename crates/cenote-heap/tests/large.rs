@@ -3,6 +3,7 @@
 mod common;
 
 use cenote_heap::{AllocError, GroundError, Heap as _, TracedHeap};
+use cenote_medium::planted::{Bug, plant};
 use common::{A, B, Random, ground, heap};
 
 const S: u64 = 65_536;
@@ -29,6 +30,85 @@ fn neighbours_coalesce_in_whatever_order_they_are_freed() {
 }
 
 #[test]
+fn idle_runs_serve_their_own_size_and_are_free_space_for_all_others() {
+    // 31 superblocks.
+    let heap = heap(2 << 20, 2 << 20);
+    let blocks: Vec<u64> = (0..10).map(|_| addr(heap.alloc(3 * S, 16, A).unwrap())).collect();
+    for &block in &blocks {
+        heap.free(block).unwrap();
+        assert!(heap.free(block).is_err() && !heap.is_live(block, A) && heap.owner(block + S).is_none());
+    }
+    assert_eq!(heap.stats().unwrap().free_superblocks, 31);
+    // The last one freed is the first one used again.
+    for &block in blocks.iter().rev() {
+        assert_eq!(addr(heap.alloc(3 * S, 16, A).unwrap()), block);
+        assert!(heap.is_live(block, A) && heap.owner(block + 2 * S + 5).is_some());
+    }
+    blocks.iter().for_each(|&block| heap.free(block).unwrap());
+    // Another type, another size, small blocks and an alignment get what they need, in the lowest gap.
+    let other = heap.alloc(3 * S, 16, B).unwrap();
+    assert_eq!(addr(other), blocks[0]);
+    let aligned = heap.alloc(3 * S, 1 << 20, A).unwrap();
+    assert_eq!(addr(aligned) % (1 << 20), 0);
+    let small = heap.alloc(100, 16, A).unwrap();
+    assert_eq!(addr(small), blocks[0] + 3 * S);
+    let rest: u64 = (0..26).filter(|_| heap.alloc(S, 16, B).is_ok()).count() as u64;
+    assert_eq!((rest, heap.stats().unwrap().free_superblocks), (24, 0));
+    let report = heap.check(None).unwrap();
+    assert!(report.damage.is_empty() && report.miscounted.is_empty());
+}
+
+#[test]
+fn an_idle_run_that_is_not_taken_after_all_is_idle_again() {
+    let heap = heap(2 << 20, 2 << 20);
+    let block = addr(heap.alloc(5 * S, 16, A).unwrap());
+    heap.free(block).unwrap();
+    let cancelled = heap.alloc_with(5 * S, 16, A, &mut |found| {
+        assert_eq!(addr(*found), block);
+        Err(cenote_heap::Cancelled)
+    });
+    assert!(matches!(cancelled, Err(AllocError::Cancelled)));
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _ = heap.alloc_with(5 * S, 16, A, &mut |_| panic!("the caller's"));
+    }));
+    assert!(panicked.is_err() && !heap.is_live(block, A));
+    let again = heap.alloc(5 * S, 16, A).unwrap();
+    assert_eq!(addr(again), block);
+    // Halves of a free, as a transaction does them: held in between.
+    heap.clear_mark(&again);
+    assert_ne!(addr(heap.alloc(5 * S, 16, A).unwrap()), block);
+    heap.release(&again);
+    assert_eq!(addr(heap.alloc(5 * S, 16, A).unwrap()), block);
+    assert_eq!(heap.stats().unwrap().large_blocks, 2);
+}
+
+#[test]
+fn idle_runs_are_free_after_a_crash_and_after_recovery() {
+    let ground = ground(2 << 20, 2 << 20);
+    let kept = {
+        let heap = TracedHeap::open(ground.clone()).unwrap();
+        let blocks: Vec<u64> = (0..10).map(|_| addr(heap.alloc(3 * S, 16, A).unwrap())).collect();
+        blocks.iter().for_each(|&block| heap.free(block).unwrap());
+        // One is used again; nothing else is said to anybody.
+        addr(heap.alloc(3 * S, 16, A).unwrap())
+    };
+    let heap = TracedHeap::open(ground).unwrap();
+    assert!(heap.is_live(kept, A));
+    assert_eq!((heap.stats().unwrap().large_blocks, heap.stats().unwrap().free_superblocks), (1, 28));
+    // What was idle can be had in other sizes; and idle runs of this session are computed anew by recovery.
+    for size in [9 * S, S, 2 * S] {
+        heap.free(addr(heap.alloc(size, 16, B).unwrap())).unwrap();
+    }
+    heap.set_root(0, kept, A).unwrap();
+    let types = common::TypeMap::from([(A, common::record(A, 3 * S, false, Vec::new()))]);
+    heap.recover(&types, &[]).unwrap();
+    assert!(heap.is_live(kept, A));
+    // It was the last one of ten: what is before it is one run again.
+    assert_eq!(addr(heap.alloc(27 * S, 16, B).unwrap()), kept - 27 * S);
+    assert!(heap.check(None).unwrap().damage.is_empty());
+}
+
+#[test]
 fn superblocks_of_small_blocks_join_large_ones_again() {
     let heap = heap(1 << 20, 1 << 20);
     let mut blocks = Vec::new();
@@ -38,6 +118,31 @@ fn superblocks_of_small_blocks_join_large_ones_again() {
     assert!(heap.alloc(S, 16, A).is_err());
     blocks.into_iter().for_each(|b| heap.free(b).unwrap());
     assert_eq!(heap.alloc(15 * S, 16, A).unwrap().size, 15 * S);
+}
+
+/// A heap is filled with blocks of one kind after the other, by a thread that remembers superblocks of the kind before. Whether every block was of its kind and was freed.
+fn kinds_follow_each_other(bug: Bug) -> bool {
+    let heap = heap(1 << 20, 1 << 20);
+    let mut right = true;
+    plant(bug);
+    for (type_id, size) in [(A, 64), (B, 64), (A, 128), (A, 64), (B, 48), (B, 3 * S), (A, 48), (A, 64)] {
+        let mut blocks = Vec::new();
+        while let Ok(block) = heap.alloc(size, 16, type_id) {
+            blocks.push(addr(block));
+        }
+        right &= blocks.len() as u64 >= (12 * S) / size.next_multiple_of(16).max(49);
+        right &= blocks.iter().all(|&block| heap.is_live(block, type_id));
+        right &= blocks.iter().all(|&block| heap.free(block).is_ok());
+        right &= heap.stats().is_ok_and(|stats| stats.blocks == 0);
+    }
+    plant(Bug::None);
+    right && heap.check(None).is_ok_and(|report| report.damage.is_empty() && report.miscounted.is_empty())
+}
+
+#[test]
+fn what_a_thread_remembers_of_a_superblock_is_compared_with_what_it_is_now() {
+    assert!(kinds_follow_each_other(Bug::None));
+    assert!(!kinds_follow_each_other(Bug::RememberedUnchecked));
 }
 
 #[test]

@@ -13,11 +13,15 @@ fn since(ground: &cenote_heap::MemoryGround, before: Counts) -> (u64, u64, u64) 
 
 #[test]
 fn the_fast_path_flushes_and_fences_nothing() {
-    let ground = ground(4 << 20, 4 << 20);
+    let ground = ground(8 << 20, 8 << 20);
     let heap = TracedHeap::open(ground.clone()).unwrap();
-    let sizes = [16, 64, 1000, 14_336];
-    for size in sizes {
-        heap.alloc(size, 16, A).unwrap();
+    // The last three are large blocks, of up to 16 superblocks.
+    let sizes = [16, 64, 1000, 14_336, 16_384, 20_000, 32_768, 65_536, 100_000, 500_000];
+    // One of each that stays, and as many as the loop has at a time; all before the first is freed, because taking space makes idle runs of large blocks free.
+    let blocks: Vec<_> =
+        sizes.iter().flat_map(|&size| [size; 4]).map(|s| heap.alloc(s, 16, A).unwrap()).collect();
+    for (_, block) in blocks.iter().enumerate().filter(|(i, _)| i % 4 != 0) {
+        heap.free(block.addr.as_ptr() as u64).unwrap();
     }
     let before = ground.counts();
     for _ in 0..3 {
@@ -63,6 +67,15 @@ fn a_large_block_costs_a_line_a_superblock_and_one_fence() {
     assert_eq!(since(&ground, before), (1, 16, 1));
     heap.free(block.addr.as_ptr() as u64).unwrap();
     assert_eq!(since(&ground, before), (1, 16, 1));
+    // The same again costs nothing; another size or another type has to say so first.
+    let again = heap.alloc(1_000_000, 16, A).unwrap();
+    assert_eq!((again.addr, since(&ground, before)), (block.addr, (1, 16, 1)));
+    heap.free(again.addr.as_ptr() as u64).unwrap();
+    let other = heap.alloc(900_000, 16, A).unwrap();
+    assert_eq!((other.addr, since(&ground, before)), (block.addr, (2, 16 + 14, 2)));
+    heap.free(other.addr.as_ptr() as u64).unwrap();
+    let other = heap.alloc(900_000, 16, B).unwrap();
+    assert_eq!((other.addr, since(&ground, before)), (block.addr, (3, 16 + 14 + 14, 3)));
 }
 
 #[test]

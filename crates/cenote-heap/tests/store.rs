@@ -88,6 +88,16 @@ fn history(store: &Store, heap: &TracedHeap<PoolHandle>, sim: &SimMedium) {
     let persistence = store.persistence();
     for (i, &size) in SIZES.iter().enumerate() {
         let type_id = TypeId(1 + i as u64 % 3);
+        if size > 100_000 {
+            // The node is the second block in a run of superblocks that stays together: nothing is flushed for it.
+            let first = new(heap, size, type_id);
+            heap.free(first).unwrap();
+            let before = counters::snapshot();
+            let second = new(heap, size, type_id);
+            let spent = counters::snapshot() - before;
+            assert_eq!((second, spent.flushes, spent.fences), (first, 0, 0));
+            heap.free(second).unwrap();
+        }
         let node = new(heap, size, type_id);
         write(node, 0, heap.root(0).unwrap().addr);
         write(node, 8, i as u64);

@@ -34,7 +34,7 @@ pub const ROOT_COUNT: u64 = 1024;
 /// Least bytes of a heap puddle: metadata and one superblock.
 pub const HEAP_PUDDLE_SIZE_MIN: u64 = 2 * SUPERBLOCK_SIZE;
 /// Most bytes of a block that shares its superblock with others; larger ones take whole superblocks.
-pub const SMALL_SIZE_MAX: u64 = 14 << 10;
+pub const SMALL_SIZE_MAX: u64 = 32 << 10;
 
 /// What a mark, one byte a block, says.
 pub mod mark {

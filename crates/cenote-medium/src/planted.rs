@@ -59,6 +59,8 @@ pub enum Bug {
     TraceDueForgotten,
     /// A refill calls a superblock full without looking whether blocks of it were freed meanwhile.
     RefillUnchecked,
+    /// A free believes what its thread remembers of a superblock that has become another kind's since.
+    RememberedUnchecked,
     /// A psync syncs header and commit record before its data is written.
     PsyncCommitBeforeData,
     /// A psync is acknowledged without a sync of the journal.
