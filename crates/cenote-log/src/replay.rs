@@ -35,7 +35,7 @@ use cenote_layout::log::{
 use cenote_medium::Persistence;
 use cenote_medium::planted::{Bug, planted};
 use core::fmt;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 /// What ended the session that wrote a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -362,7 +362,12 @@ unsafe fn apply(action: &Action, persistence: Persistence) {
             Some(mask) => {
                 // Marks are computed again by tracing after a loss of power: nothing to flush.
                 let word = action.target.cast::<u64>();
-                word.write_unaligned(word.read_unaligned() & !mask);
+                if word.is_aligned() {
+                    // Other bits of the word may be those of processes that live and go on.
+                    AtomicU64::from_ptr(word).fetch_and(!mask, Ordering::AcqRel);
+                } else {
+                    word.write_unaligned(word.read_unaligned() & !mask);
+                }
             }
             None => {
                 let data = action.entry.data();
