@@ -45,6 +45,18 @@ pub enum OpenError {
         /// Its size in bytes.
         size: u64,
     },
+    /// As many processes have the pool open for writing as can.
+    #[error("{most} processes have this pool open for writing, and more cannot: close it in one of them")]
+    Members {
+        /// How many can.
+        most: u32,
+    },
+    /// The lock between the processes that have the pool open cannot be had.
+    #[error("the lock between the processes that have this pool open cannot be taken: {source}")]
+    Lock {
+        /// Why.
+        source: GroundError,
+    },
     /// Another `TracedHeap` of this process has the pool.
     #[error("the heap of this pool is open in this process already: share that one")]
     AlreadyOpen,
@@ -171,6 +183,18 @@ pub enum RecoverError {
     /// The pool is open for reading only.
     #[error("the pool is open read-only: it cannot be recovered; check works")]
     ReadOnly,
+    /// Others have the pool open for writing: marks cannot be computed anew under them.
+    #[error("{others} other processes have the pool open: close it there first")]
+    Shared {
+        /// How many.
+        others: u32,
+    },
+    /// A living member of the pool stayed in a slow path for too long: it is stopped, perhaps. Nothing is lost.
+    #[error("member {member} of the pool is busy or stopped: try again")]
+    NotQuiet {
+        /// Its number.
+        member: u32,
+    },
     /// The progress callback broke off tracing. Nothing has changed.
     #[error("tracing was cancelled; the heap is as it was before")]
     Cancelled,

@@ -22,6 +22,9 @@ pub struct Plot {
 /// # Safety
 /// Once `map` succeeded, the bytes of a plot are mapped (writable if `is_writable`) at `addr` for as long as the `Ground` lives, are used by
 /// nobody but this heap and those it gave blocks to, and `slot` answers for every address in them. A slot is null when the heap is opened.
+///
+/// If there is a `sharing`, "this heap" is that of all members: each has the same bytes mapped shared, at the same addresses, in one coherent memory. `plots` and
+/// `slot` know a puddle that any member took as soon as its `take` has returned there; slots are each process's own. What [`Sharing`] asks holds.
 pub unsafe trait Ground: Send + Sync + 'static {
     /// All heap puddles of the pool, in order of their numbers.
     fn plots(&self) -> Vec<Plot>;
@@ -49,6 +52,11 @@ pub unsafe trait Ground: Send + Sync + 'static {
     /// Whether `addr` is in a puddle of another pool.
     fn is_foreign(&self, addr: u64) -> bool;
 
+    /// How this process and others have the pool open for writing together; `None`: there is one process. Always the same answer.
+    fn sharing(&self) -> Option<&dyn Sharing> {
+        None
+    }
+
     /// The address that a region pointer leads to, in this pool or another of its store; `None` if the store has no such puddle, or the offset is beyond its end.
     fn region(&self, region: &RegionAddress) -> Option<u64> {
         let _ = region;
@@ -72,4 +80,34 @@ pub unsafe trait Ground: Send + Sync + 'static {
 
     /// Waits until what was flushed is durable, if the durability level asks for that.
     fn fence(&self);
+}
+
+/// Several processes on one pool: who they are, who lives, and a lock between them.
+///
+/// What a [`Ground`] that has one promises: two members never have the same identity in one epoch, also one after the other; `lives` is right; the lock excludes.
+pub trait Sharing: Send + Sync {
+    /// Names the boot of the machine, and the store: another one after each boot. Never 0. What stands in the mapping under another epoch means nothing.
+    fn epoch(&self) -> u64;
+
+    /// This member's identity: neither 0 nor `u64::MAX`; say, process number and start time.
+    fn me(&self) -> u64;
+
+    /// Whether that member may still write to the mapping, or has left a log that was not replayed yet. "No" is certain, and for ever. Often asked, for all members
+    /// in turn, but never on a fast path.
+    fn lives(&self, who: u64) -> bool;
+
+    /// Waits for the pool's lock. It lets go of itself when its holder dies. Only one thread of this process comes here at a time.
+    ///
+    /// # Errors
+    /// It cannot be had.
+    fn lock(&self) -> Result<(), GroundError>;
+
+    /// Takes the lock if nobody has it.
+    ///
+    /// # Errors
+    /// As `lock`.
+    fn try_lock(&self) -> Result<bool, GroundError>;
+
+    /// Lets go of the lock.
+    fn unlock(&self);
 }

@@ -1,6 +1,7 @@
 //! Where superblocks come from: free ones, empty ones of other types, puddles not looked at yet, new puddles.
 //!
-//! Finding free superblocks takes no lock; everything that makes some takes the growth lock of this process, because it calls the store.
+//! Finding free superblocks takes no lock; everything that makes some takes the growth lock of this process, because it calls the store; and where processes share the heap, their
+//! common lock, so that one takes or adopts a puddle for all. The others learn of it when a list names a superblock in it, when somebody hands them a block, or when they look for more themselves.
 //!
 //! A puddle grows the pool by the size of the largest so far, doubled, up to 64 MiB; or by what one large block needs; at the end by what the
 //! limit still allows.
@@ -12,11 +13,13 @@ use crate::adopt::adopt;
 use crate::cache::Cache;
 use crate::error::{GroundError, OpenError, RecoverError};
 use crate::ground::{Ground, Plot};
+use crate::members::{Members, Turn};
 use crate::runs;
 use crate::superblock::PuddleHeap;
 use crate::traced::{Shortage, TracedHeap, lock};
 use cenote_layout::heap::{Descriptor, HeapGeometry, SUPERBLOCK_SIZE, SuperblockState};
 use cenote_layout::id::TypeId;
+use cenote_medium::planted::{Bug, Step, planted, reach};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::collections::VecDeque;
@@ -32,7 +35,27 @@ const DISTURBANCES: u32 = 100;
 pub(crate) enum Taken<'a> {
     Run(&'a PuddleHeap, u32),
     Retry,
+    /// Leave the gate, do this, and look again.
+    Outside(Errand),
 }
+
+/// What a slow path has to do for which it may not be inside the gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Errand {
+    /// Another process takes a puddle, or looks at one: wait for it.
+    Wait,
+    /// Members of the pool may have died.
+    Sweep,
+}
+
+/// What one slow path has done outside.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tries {
+    sweeps: u32,
+}
+
+/// Sweeps after which a slow path that finds no memory believes that there is none.
+const SWEEPS_MAX: u32 = 3;
 
 type Chunk = Box<[OnceLock<Arc<PuddleHeap>>]>;
 
@@ -139,6 +162,8 @@ pub(crate) struct Growth {
     largest: u64,
     /// Number of superblocks taken at which scavenging is due.
     due: u64,
+    /// Highest number of a puddle that is known.
+    last: u32,
 }
 
 impl Growth {
@@ -146,9 +171,16 @@ impl Growth {
         Self {
             bytes: plots.iter().map(|p| p.size).sum(),
             largest: plots.iter().map(|p| p.size).max().unwrap_or(0),
+            last: plots.last().map_or(0, |p| p.index),
             pending: plots.into(),
             due: 1,
         }
+    }
+
+    fn add(&mut self, plot: &Plot) {
+        self.bytes += plot.size;
+        self.largest = self.largest.max(plot.size);
+        self.last = plot.index;
     }
 }
 
@@ -157,10 +189,16 @@ static OPENING: Mutex<()> = Mutex::new(());
 
 impl<G: Ground> TracedHeap<G> {
     /// Takes `count` superblocks out of free space, making some if there are none. `cache` is this thread's: what it has may be given back.
-    pub(crate) fn take_run(&self, cache: *mut Cache, count: u32, align: u32) -> Result<Taken<'_>, Shortage> {
+    /// The caller is inside the gate.
+    pub(crate) fn take_run(
+        &self,
+        cache: *mut Cache,
+        count: u32,
+        align: u32,
+        tries: Tries,
+    ) -> Result<Taken<'_>, Shortage> {
         if self.has_idle() {
-            let _growth = lock(&self.growth);
-            self.release_idle();
+            self.release_idle(&mut lock(&self.growth));
         }
         let find = |thorough| {
             self.puddles.take(count, align, thorough).map(|(puddle, number)| Taken::Run(puddle, number))
@@ -175,22 +213,92 @@ impl<G: Ground> TracedHeap<G> {
         let scavenge = |growth: &mut Growth| {
             // SAFETY: the cache is this thread's (the callers'), and no reference into it is held here.
             unsafe { self.empty(cache) };
-            let (_, examined) = self.scavenge();
+            let (_, examined) = self.scavenge(growth);
             growth.due = self.puddles.taken.load(Ordering::Relaxed) + (examined / 4).max(1);
             find(true)
         };
+        if tries.sweeps == 0 && self.members.as_ref().is_some_and(Members::is_due) && self.has_dead() {
+            return Ok(Taken::Outside(Errand::Sweep));
+        }
         if growth.due <= self.puddles.taken.load(Ordering::Relaxed)
             && let Some(taken) = scavenge(&mut growth)
         {
             return Ok(taken);
         }
+        let turn = match (&self.members, self.ground.sharing()) {
+            (Some(members), Some(sharing)) => {
+                let Some(turn) = members.try_lock(sharing).map_err(Shortage::Ground)? else {
+                    return Ok(Taken::Outside(Errand::Wait));
+                };
+                self.refresh(&mut growth);
+                Some(turn)
+            }
+            _ => None,
+        };
         // Puddles that are there already come before new ones; they may also have free blocks for a bin.
-        if self.attach_locked(&mut growth).map_err(Shortage::Puddle)? {
+        if self.attach_locked(&mut growth, true).map_err(Shortage::Puddle)? {
             return Ok(Taken::Retry);
         }
         match self.grow(&mut growth, count, align) {
             Ok(()) => Ok(find(true).unwrap_or(Taken::Retry)),
-            Err(shortage) => scavenge(&mut growth).ok_or(shortage),
+            Err(shortage) => {
+                drop(turn);
+                if let Some(taken) = scavenge(&mut growth) {
+                    return Ok(taken);
+                }
+                if tries.sweeps < SWEEPS_MAX && self.has_dead() {
+                    return Ok(Taken::Outside(Errand::Sweep));
+                }
+                Err(shortage)
+            }
+        }
+    }
+
+    /// Whether members of the pool have died and were not swept.
+    fn has_dead(&self) -> bool {
+        match (&self.members, self.ground.sharing()) {
+            (Some(members), Some(sharing)) => members.dead(sharing) != 0,
+            _ => false,
+        }
+    }
+
+    /// Does what `take_run` asked for. The caller is outside the gate.
+    pub(crate) fn step_out(&self, errand: Errand, tries: &mut Tries) -> Result<(), OpenError> {
+        match errand {
+            Errand::Wait => drop(self.turn()?),
+            Errand::Sweep => {
+                tries.sweeps += 1;
+                // One that fails is tried again, or the shortage stands.
+                let _ = self.sweep_dead();
+            }
+        }
+        Ok(())
+    }
+
+    /// The pool's lock, where there is one.
+    fn turn(&self) -> Result<Option<Turn<'_>>, OpenError> {
+        match (&self.members, self.ground.sharing()) {
+            (Some(members), Some(sharing)) => members.lock(sharing).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// The pool's lock for what only the last member may do.
+    pub(crate) fn turn_alone(&self) -> Result<Option<Turn<'_>>, RecoverError> {
+        let turn = self.turn()?;
+        if let (Some(members), Some(sharing)) = (&self.members, self.ground.sharing()) {
+            match members.others(sharing).count_ones() {
+                0 => {}
+                others => return Err(RecoverError::Shared { others }),
+            }
+        }
+        Ok(turn)
+    }
+
+    /// All puddles have been adopted anew, under the pool's lock: nothing of dead members is left.
+    pub(crate) fn forget_dead(&self) {
+        if let (Some(members), Some(sharing)) = (&self.members, self.ground.sharing()) {
+            members.clear(members.dead(sharing));
         }
     }
 
@@ -209,9 +317,9 @@ impl<G: Ground> TracedHeap<G> {
             taken = self.ground.take(least);
         }
         let plot = taken.map_err(Shortage::Ground)?;
-        growth.bytes += plot.size;
-        growth.largest = growth.largest.max(plot.size);
-        self.attach(&plot).map_err(Shortage::Puddle)?;
+        reach(Step::Grown);
+        growth.add(&plot);
+        self.attach(&plot, true).map_err(Shortage::Puddle)?;
         let next = self.next_size(growth, 0);
         if next != 0 {
             self.ground.expect(next);
@@ -226,31 +334,86 @@ impl<G: Ground> TracedHeap<G> {
         doubled.max(least).next_multiple_of(SUPERBLOCK_SIZE).min(left)
     }
 
+    /// Learns of puddles that other processes took.
+    fn refresh(&self, growth: &mut Growth) {
+        if self.members.is_none() {
+            return;
+        }
+        for plot in self.ground.plots() {
+            if plot.index > growth.last {
+                growth.add(&plot);
+                growth.pending.push_back(plot);
+            }
+        }
+    }
+
     /// Attaches a puddle that was not looked at yet; `false` if there is none.
     pub(crate) fn attach_next(&self) -> Result<bool, OpenError> {
-        self.attach_locked(&mut lock(&self.growth))
+        let _turn = self.turn()?;
+        let mut growth = lock(&self.growth);
+        self.refresh(&mut growth);
+        self.attach_locked(&mut growth, true)
     }
 
     /// The root puddle first, because the lists lie there. Then the newest: it is the likeliest to have room, so that after a crash the first
     /// allocation in a large heap looks at one puddle and not at all.
-    fn attach_locked(&self, growth: &mut Growth) -> Result<bool, OpenError> {
+    /// `adopt`: whether this process may look at one that nobody has looked at; see `attach`.
+    pub(crate) fn attach_locked(&self, growth: &mut Growth, adopt: bool) -> Result<bool, OpenError> {
         let at = if self.puddles.len() == 0 { 0 } else { growth.pending.len().saturating_sub(1) };
-        self.attach_pending(growth, at)
+        self.attach_pending(growth, at, adopt)
     }
 
-    fn attach_pending(&self, growth: &mut Growth, at: usize) -> Result<bool, OpenError> {
+    fn attach_pending(&self, growth: &mut Growth, at: usize, adopt: bool) -> Result<bool, OpenError> {
         let Some(plot) = growth.pending.get(at).copied() else { return Ok(false) };
-        self.attach(&plot)?;
+        if !self.attach(&plot, adopt)? {
+            return Ok(false);
+        }
         growth.pending.remove(at);
         Ok(true)
     }
 
+    /// Attaches all puddles that some member of the pool has adopted.
+    pub(crate) fn attach_adopted(&self, growth: &mut Growth) -> Result<(), OpenError> {
+        self.refresh(growth);
+        let mut at = 0;
+        while at < growth.pending.len() {
+            if !self.attach_pending(growth, at, false)? {
+                at += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// A superblock that a list names, in a puddle that this process has not met: another one took or adopted it.
+    #[cold]
+    pub(crate) fn meet(&self, reference: u32) -> Option<(&PuddleHeap, u32)> {
+        self.members.as_ref()?;
+        self.meet_locked(&mut lock(&self.growth), reference)
+    }
+
+    #[cold]
+    pub(crate) fn meet_locked(&self, growth: &mut Growth, reference: u32) -> Option<(&PuddleHeap, u32)> {
+        if reference == 0 || self.members.is_none() {
+            return None;
+        }
+        self.refresh(growth);
+        // One that is in a list was adopted before. Another thread may have attached it a moment ago.
+        let _ = self.attach_holding(growth, u64::from(reference) * SUPERBLOCK_SIZE, false);
+        self.superblock(reference)
+    }
+
     /// Attaches the puddle that `addr` is in, if it was not looked at yet.
     pub(crate) fn attach_of(&self, addr: u64) -> Result<bool, OpenError> {
+        let _turn = self.turn()?;
         let mut growth = lock(&self.growth);
+        self.refresh(&mut growth);
+        self.attach_holding(&mut growth, addr, true)
+    }
+
+    fn attach_holding(&self, growth: &mut Growth, addr: u64, adopt: bool) -> Result<bool, OpenError> {
         let holds = |plot: &Plot| addr.wrapping_sub(plot.addr) < plot.size;
         match growth.pending.iter().position(holds) {
-            Some(at) => self.attach_pending(&mut growth, at),
+            Some(at) => self.attach_pending(growth, at, adopt),
             None => Ok(false),
         }
     }
@@ -261,8 +424,9 @@ impl<G: Ground> TracedHeap<G> {
         Ok(())
     }
 
-    /// Looks at a puddle: which superblocks are free, which have blocks. Growth is locked.
-    fn attach(&self, plot: &Plot) -> Result<(), OpenError> {
+    /// Looks at a puddle: which superblocks are free, which have blocks. Growth is locked. Where processes share the heap, one adopts the puddle for all, if `may_adopt` says
+    /// that it has the pool's lock; without it, `false` is the answer for a puddle that nobody has adopted.
+    fn attach(&self, plot: &Plot, may_adopt: bool) -> Result<bool, OpenError> {
         let (index, addr, size) = (plot.index, plot.addr, plot.size);
         self.ground.map(plot).map_err(|source| OpenError::Ground { index, addr, source })?;
         let ordinal = self.puddles.len();
@@ -274,13 +438,27 @@ impl<G: Ground> TracedHeap<G> {
         // SAFETY: just mapped; it stays so as long as the ground lives, which the heap owns.
         let puddle = unsafe { PuddleHeap::new(addr, size, index, ordinal, self.id, self.writable) };
         let puddle = Arc::new(puddle.ok_or(OpenError::TooSmall { index, addr, size })?);
-        if self.writable {
-            self.label(&puddle);
-            for list in puddle.lists() {
-                reset_list(list);
+        let session = self.members.as_ref().map(|members| members.session);
+        let adopted = session.is_some_and(|session| session == puddle.session());
+        let mut listed = Vec::new();
+        if adopted && !planted(Bug::JoinAdoptsAgain) {
+            puddle.adopted.store(true, Ordering::Release);
+        } else if session.is_some() && !may_adopt {
+            return Ok(false);
+        } else {
+            if self.writable {
+                self.label(&puddle);
+                for list in puddle.lists() {
+                    reset_list(list);
+                }
             }
+            listed = adopt(&puddle);
+            reach(Step::Adopting);
+            if let Some(session) = session {
+                puddle.set_session(session);
+            }
+            reach(Step::Adopted);
         }
-        let listed = adopt(&puddle);
         self.puddles.push(Arc::clone(&puddle));
         let pointer = Arc::as_ptr(&puddle).cast_mut().cast::<()>();
         // Whoever frees a block of the puddle before this waits for the growth lock.
@@ -288,7 +466,7 @@ impl<G: Ground> TracedHeap<G> {
             return Err(OpenError::AlreadyOpen);
         }
         self.publish_listed(&puddle, &listed);
-        Ok(())
+        Ok(true)
     }
 
     /// Pushes adopted superblocks to their lists, so that lower addresses come out first.

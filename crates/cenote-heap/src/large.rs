@@ -20,13 +20,15 @@
 use crate::anchor;
 use crate::error::{AllocError, FreeError};
 use crate::ground::Ground;
-use crate::grow::Taken;
+use crate::grow::{Growth, Taken, Tries};
 use crate::heap::{Block, Cancelled};
+use crate::members::Inside;
 use crate::runs;
 use crate::superblock::PuddleHeap;
 use crate::traced::{Shortage, TracedHeap, mark_of, pointer_to};
 use cenote_layout::heap::{Descriptor, LIST_COUNT, SUPERBLOCK_SIZE, SuperblockState, mark};
 use cenote_layout::id::TypeId;
+use cenote_medium::planted::{Step, reach};
 use core::sync::atomic::Ordering;
 
 /// Most superblocks of a run that stays together when its block is freed.
@@ -76,13 +78,15 @@ impl<G: Ground> TracedHeap<G> {
         let Ok(span) = u32::try_from(size.div_ceil(SUPERBLOCK_SIZE).max(1)) else {
             return Err(AllocError::Size { size, size_max });
         };
+        let mut inside = self.enter();
         let idle = if align <= SUPERBLOCK_SIZE { self.pop_idle(span, type_id) } else { None };
         // Whatever happens before the mark is set, a panic of `before` included, gives the run back.
         let run = match idle {
             Some(run) => run,
             None => {
                 let align = align.div_ceil(SUPERBLOCK_SIZE) as u32;
-                self.make_run(span, align, type_id).map_err(|e| e.for_block(size, type_id, size_max))?
+                let made = self.make_run(&mut inside, span, align, type_id);
+                made.map_err(|e| e.for_block(size, type_id, size_max))?
             }
         };
         let Run { puddle, number, made, .. } = run;
@@ -99,22 +103,37 @@ impl<G: Ground> TracedHeap<G> {
                 let tail = anchor::with(anchor::LARGE_TAIL, u64::from(k));
                 puddle.line(number + k).anchor.store(tail, Ordering::Release);
             }
+            reach(Step::LargeTails);
             let head = puddle.line(number);
             head.anchor.store(anchor::with(anchor::LARGE_HEAD, u64::from(span)), Ordering::Release);
+            reach(Step::LargeHead);
             head.publish(SUPERBLOCK_SIZE);
         }
         mark.store(mark::ALLOCATED, Ordering::Release);
         Ok(block)
     }
 
-    /// Takes free superblocks and makes them a large block, whose descriptors are durable and which is known to nobody.
-    fn make_run(&self, span: u32, align: u32, type_id: TypeId) -> Result<Run<'_, G>, Shortage> {
+    /// Takes free superblocks and makes them a large block, whose descriptors are durable and which is known to nobody. The caller is inside the gate, and is so afterwards.
+    fn make_run<'a>(
+        &'a self,
+        inside: &mut Inside<'a>,
+        span: u32,
+        align: u32,
+        type_id: TypeId,
+    ) -> Result<Run<'a, G>, Shortage> {
         let (puddle, number) = {
             let lease = self.lease();
+            let mut tries = Tries::default();
             self.take_in_orphans();
             loop {
-                if let Taken::Run(puddle, number) = self.take_run(lease.cache, span, align)? {
-                    break (puddle, number);
+                match self.take_run(lease.cache, span, align, tries)? {
+                    Taken::Run(puddle, number) => break (puddle, number),
+                    Taken::Retry => {}
+                    Taken::Outside(errand) => {
+                        drop(core::mem::replace(inside, Inside::ALONE));
+                        self.step_out(errand, &mut tries).map_err(Shortage::Puddle)?;
+                        *inside = self.enter();
+                    }
                 }
             }
         };
@@ -154,14 +173,14 @@ impl<G: Ground> TracedHeap<G> {
     }
 
     /// Makes all idle runs free superblocks. Growth is locked by the caller, so that whoever finds no space waits until it is done.
-    pub(crate) fn release_idle(&self) {
+    pub(crate) fn release_idle(&self, growth: &mut Growth) {
         for (word, bits) in self.idle.iter().enumerate() {
             let mut bits =
                 if bits.load(Ordering::Relaxed) == 0 { 0 } else { bits.swap(0, Ordering::Acquire) };
             while bits != 0 {
                 let list = word * 64 + bits.trailing_zeros() as usize;
                 bits &= bits - 1;
-                self.sweep(list, |puddle, number| self.retire_large(puddle, number));
+                self.take_apart(growth, list, |puddle, number| self.retire_large(puddle, number));
             }
         }
     }
@@ -194,13 +213,16 @@ impl<G: Ground> TracedHeap<G> {
             return Err(self.explain(puddle, addr));
         }
         let mark = &puddle.class_marks(number, 0)[0];
+        let _inside = self.enter();
         // Whoever changes the mark owns the run.
-        if mark.compare_exchange(from, mark::CACHED, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        if mark.compare_exchange(from, self.cached, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return Err(FreeError::NotAllocated { addr });
         }
+        reach(Step::LargeFreed);
         let span = anchor::value(head) as u32;
         if span <= IDLE_SPAN_MAX {
             mark.store(mark::FREE, Ordering::Release);
+            reach(Step::LargeIdle);
             self.push_idle(puddle, number, span);
         } else {
             line.hide();

@@ -10,19 +10,23 @@
 //! `superblock` (what lies on media about it, and the one store that decides), `adopt` (what an opener makes of it), `large` (runs of superblocks). Tracing is in
 //! [`trace`] and `recover`.
 //!
-//! The *kernel*, on which the rest stands, is four small files over atomic words: `anchor` (who has a superblock), `list` (superblocks with free blocks), `marks`
-//! (who has a block), `runs` (free superblocks). They name atomics through `sync`, so that a model checker runs the same code (`tests/loom_kernel.rs`).
+//! Several processes on one heap (RAL-8): `members` (who they are, how one joins and leaves), `sweep` (what is done when one dies).
+//!
+//! The *kernel*, on which the rest stands, is five small files over atomic words: `anchor` (who has a superblock), `list` (superblocks with free blocks), `marks`
+//! (who has a block), `runs` (free superblocks), `gate` (keeps all from slow paths for a moment). They name atomics through `sync`, so that a model checker runs the same code (`tests/loom_kernel.rs`).
 //!
 //! What the heap stands on is the small trait [`Ground`]: puddles, flush, fence. A store's pool implements it;
 //! [`MemoryGround`] is plain memory, for tests and measurements.
 //!
-//! Allocation, free, refill and spill are lock-free. Locks, in the order in which they may be held together: growth (calls the store), the list of caches.
+//! Allocation, free, refill and spill are lock-free; where several processes share a heap, refill and spill wait while a dead one's superblocks are put right. Locks, in the order in which they
+//! may be held together: the pool's (between processes), growth (calls the store), the list of caches. Inside the gate, nobody waits for the pool's lock.
 
 mod adopt;
 mod anchor;
 mod cache;
 pub mod class;
 pub mod error;
+mod gate;
 mod geometry;
 pub mod ground;
 mod grow;
@@ -30,6 +34,7 @@ pub mod heap;
 mod large;
 mod list;
 mod marks;
+mod members;
 mod memory;
 mod pool;
 mod recover;
@@ -38,15 +43,17 @@ pub mod report;
 mod roots;
 mod runs;
 mod superblock;
+mod sweep;
 mod sync;
 pub mod trace;
 pub mod traced;
 
 pub use error::{AllocError, FreeError, GroundError, OpenError, RecoverError, RootError};
-pub use ground::{Ground, Plot};
+pub use ground::{Ground, Plot, Sharing};
 pub use heap::{Block, BlockInfo, Cancelled, Heap, Mark};
 pub use memory::{Counts, MemoryGround, MemoryOptions};
 pub use report::{BinStats, Damage, Finding, HeapReport, HeapStats, RecoveryReport};
 pub use superblock::PuddleHeap;
+pub use sweep::Swept;
 pub use trace::{TraceOptions, Types};
 pub use traced::TracedHeap;

@@ -6,7 +6,7 @@
 //! gets another number, under which no thread has one.
 //!
 //! Nothing here stops other threads but growth. While others allocate and free, check, walk and counts may see a block or not; recovery is for a heap
-//! that nobody else uses.
+//! that nobody else uses: where processes share a heap, it is refused as long as another one is there.
 
 use crate::adopt::{Holds, adopt, contents};
 use crate::anchor;
@@ -54,6 +54,8 @@ impl<G: Ground> TracedHeap<G> {
             return Err(RecoverError::ReadOnly);
         }
         self.attach_all()?;
+        // Nobody joins meanwhile.
+        let _alone = self.turn_alone()?;
         let _growth = lock(&self.growth);
         let puddles = self.puddles.all();
         let tracer = Tracer::new(&self.ground, types, &puddles);
@@ -75,8 +77,12 @@ impl<G: Ground> TracedHeap<G> {
         self.reset_lists();
         for puddle in &puddles {
             let listed = adopt(puddle);
+            if let Some(members) = &self.members {
+                puddle.set_session(members.session);
+            }
             self.publish_listed(puddle, &listed);
         }
+        self.forget_dead();
         report.took = began.elapsed();
         Ok(report)
     }
@@ -294,7 +300,7 @@ fn cached(puddle: &PuddleHeap, number: u32) -> u64 {
     if !puddle.writable || !in_use {
         return 0;
     }
-    u64::from(marks::count(puddle.class_marks(number, line.class()), mark::CACHED))
+    u64::from(marks::count_cached(puddle.class_marks(number, line.class())))
 }
 
 fn count(puddles: &[Arc<PuddleHeap>]) -> HeapStats {

@@ -12,12 +12,14 @@
 //!
 //! A superblock is set up as small in these steps, each after the one before: marks zero, descriptor written, flushed and fenced; TINY if marks lie inside; marks CACHED; geometry;
 //! anchor FULL. A crash in between leaves it free.
+//!
+//! Where processes share the heap, all of this happens inside the gate ([`crate::gate`]).
 
 use crate::anchor;
 use crate::cache::{Bin, Cache, Entry};
 use crate::class::{blocks_per_superblock, class_size};
 use crate::ground::Ground;
-use crate::grow::Taken;
+use crate::grow::{Growth, Taken, Tries};
 use crate::large::LARGE;
 use crate::list;
 use crate::marks::{self, WORDS};
@@ -25,7 +27,7 @@ use crate::superblock::{Line, List, PuddleHeap};
 use crate::traced::{Shortage, TracedHeap};
 use cenote_layout::heap::{Descriptor, SUPERBLOCK_SIZE, SuperblockState, mark, marks_offset};
 use cenote_layout::id::TypeId;
-use cenote_medium::planted::{Bug, planted};
+use cenote_medium::planted::{Bug, Step, planted, reach};
 use core::sync::atomic::{AtomicU8, Ordering};
 
 /// Places where the list of a type and class may be.
@@ -41,21 +43,31 @@ impl<G: Ground> TracedHeap<G> {
     #[cold]
     #[inline(never)]
     pub(crate) unsafe fn refill(&self, cache: *mut Cache, bin: *mut Bin) -> Result<(), Shortage> {
+        let mut tries = Tries::default();
+        let mut inside = self.enter();
         self.take_in_orphans();
         // SAFETY: the caller's. Nothing below but `take_run` reaches the cache by itself, and no reference is held across it.
         unsafe {
             while (*bin).current.left == 0 {
                 let kind = ((*bin).type_id, (*bin).class);
                 if let Some((puddle, number)) = self.pop((*bin).list, kind) {
+                    reach(Step::Popped);
                     self.claim(&mut *bin, puddle, number);
                     continue;
                 }
-                if let Taken::Run(puddle, number) = self.take_run(cache, 1, 1)? {
-                    self.set_up(&mut *bin, puddle, number);
+                match self.take_run(cache, 1, 1, tries)? {
+                    Taken::Run(puddle, number) => self.set_up(&mut *bin, puddle, number),
+                    Taken::Retry => {}
+                    Taken::Outside(errand) => {
+                        drop(inside);
+                        self.step_out(errand, &mut tries).map_err(Shortage::Puddle)?;
+                        inside = self.enter();
+                    }
                 }
             }
             (*bin).fill();
         }
+        drop(inside);
         Ok(())
     }
 
@@ -65,7 +77,8 @@ impl<G: Ground> TracedHeap<G> {
         let seen = line.anchor.load(Ordering::Acquire);
         let marks = puddle.class_marks(number, bin.class);
         bin.current.bits = [0; WORDS];
-        let left = marks::claim(marks, &mut bin.current.bits);
+        let left = marks::claim(marks, self.cached, &mut bin.current.bits);
+        reach(Step::Claimed);
         if !anchor::settle(&line.anchor, seen) {
             // More was announced meanwhile: it stays listed.
             list::push(&self.lists()[bin.list as usize].head, puddle.reference(number), &line.next);
@@ -75,6 +88,7 @@ impl<G: Ground> TracedHeap<G> {
 
     /// Makes a superblock that this thread has taken one of the bin's kind, with all its blocks the bin's.
     fn set_up(&self, bin: &mut Bin, puddle: &PuddleHeap, number: u32) {
+        reach(Step::Taken);
         let size = class_size(bin.class);
         let line = puddle.line(number);
         puddle.clear_outer_marks(number);
@@ -87,13 +101,15 @@ impl<G: Ground> TracedHeap<G> {
         }
         let descriptor = Descriptor::new(SuperblockState::Small, bin.class, size, bin.type_id, 0);
         puddle.write_descriptor(number, &descriptor);
+        reach(Step::Described);
         self.persist_descriptors(puddle, number, 1);
         if inside {
             puddle.outer_marks(number)[0].store(mark::TINY, Ordering::Release);
         }
         bin.current.bits = [0; WORDS];
-        let left = marks::claim(marks, &mut bin.current.bits);
+        let left = marks::claim(marks, self.cached, &mut bin.current.bits);
         line.publish(size);
+        reach(Step::SetUp);
         anchor::leave(&line.anchor, anchor::FULL);
         set_current(bin, puddle.address(number), marks.as_ptr(), left);
     }
@@ -115,6 +131,7 @@ impl<G: Ground> TracedHeap<G> {
     #[cold]
     #[inline(never)]
     pub(crate) unsafe fn spill(&self, bin: *mut Bin) {
+        let _inside = self.enter();
         self.take_in_orphans();
         // SAFETY: the caller's; nothing below reaches the bin by another way.
         let bin = unsafe { &mut *bin };
@@ -136,6 +153,7 @@ impl<G: Ground> TracedHeap<G> {
         if let Some((puddle, number)) = self.superblock(reference) {
             let line = puddle.line(number);
             if anchor::announce(&line.anchor) {
+                reach(Step::Announced);
                 list::push(&self.lists()[list as usize].head, reference, &line.next);
             }
         }
@@ -221,7 +239,7 @@ impl<G: Ground> TracedHeap<G> {
     fn pop_any(&self, list: u32) -> Option<(&PuddleHeap, u32)> {
         let head = &self.lists().get(list as usize)?.head;
         let link = |reference| {
-            let (puddle, number) = self.superblock(reference)?;
+            let (puddle, number) = self.superblock(reference).or_else(|| self.meet(reference))?;
             Some(&puddle.line(number).next)
         };
         self.superblock(list::pop(head, link)?)
@@ -258,26 +276,34 @@ impl<G: Ground> TracedHeap<G> {
     }
 
     /// Gives back those superblocks of the lists that have no block any more: how many, of how many. Others find the lists shorter meanwhile, never wrong.
-    pub(crate) fn scavenge(&self) -> (u64, u64) {
+    pub(crate) fn scavenge(&self, growth: &mut Growth) -> (u64, u64) {
         let (mut freed, mut examined) = (0, 0);
         for list in 0..self.lists().len() {
-            let (some, of) = self.sweep(list, |puddle, number| self.retire(puddle, number));
+            let (some, of) = self.take_apart(growth, list, |puddle, number| self.retire(puddle, number));
             (freed, examined) = (freed + some, examined + of);
         }
         (freed, examined)
     }
 
     /// Takes a list apart: those superblocks that `retire` gives back do not return to it. How many, of how many.
-    pub(crate) fn sweep(&self, list: usize, retire: impl Fn(&PuddleHeap, u32) -> bool) -> (u64, u64) {
+    pub(crate) fn take_apart(
+        &self,
+        growth: &mut Growth,
+        list: usize,
+        retire: impl Fn(&PuddleHeap, u32) -> bool,
+    ) -> (u64, u64) {
         let Some(list) = self.lists().get(list) else { return (0, 0) };
         let (mut freed, mut examined) = (0, 0);
         let mut reference = list::take_all(&list.head);
         let (mut first, mut last): (u32, Option<&Line>) = (0, None);
-        while let Some((puddle, number)) = self.superblock(reference) {
+        while let Some((puddle, number)) =
+            self.superblock(reference).or_else(|| self.meet_locked(growth, reference))
+        {
             let line = puddle.line(number);
             let this = reference;
             reference = line.next.load(Ordering::Relaxed) as u32;
             examined += 1;
+            reach(Step::Scavenging);
             if retire(puddle, number) {
                 freed += 1;
                 continue;
@@ -307,6 +333,7 @@ impl<G: Ground> TracedHeap<G> {
             return false;
         }
         anchor::retire(&line.anchor);
+        reach(Step::Retired);
         line.hide();
         marks::write(&puddle.outer_marks(number)[0], mark::FREE);
         self.put_run(puddle, number, 1);
@@ -368,6 +395,7 @@ impl<'a, G: Ground> Freed<'a, G> {
     }
 
     fn announce_all(&mut self) {
+        reach(Step::Spilled);
         let mut used = core::mem::take(&mut self.used);
         while used != 0 {
             self.heap.announce(self.references[used.trailing_zeros() as usize], self.list);

@@ -145,8 +145,8 @@ pub struct HeapReport {
     pub unallocated_blocks: u64,
     /// The first of them, up to [`LISTED_MAX`].
     pub unallocated: Vec<BlockInfo>,
-    /// Superblocks whose marks do not fit what they are used for in this session: somebody wrote over the heap's metadata. May name a superblock wrongly
-    /// that others use meanwhile.
+    /// Superblocks whose marks do not fit what they are used for in this session: somebody wrote over the heap's metadata, or a member of the pool died and
+    /// nobody has swept. May name a superblock wrongly that others use meanwhile.
     pub miscounted: Vec<u64>,
 }
 

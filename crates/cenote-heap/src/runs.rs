@@ -7,6 +7,7 @@
 
 use crate::anchor;
 use crate::sync::{AtomicU64, Ordering};
+use cenote_medium::planted::{Step, reach};
 
 /// What [`take`] says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +71,9 @@ pub(crate) fn claim(ground: &impl Ground, start: u32, count: u32) -> Result<(), 
 pub(crate) fn put(ground: &impl Ground, start: u32, count: u32) {
     for number in start..start + count {
         anchor::leave(ground.anchor(number), anchor::FREE);
+        reach(Step::Unhinted);
         ground.hints(number / 64).fetch_or(1 << (number % 64), Ordering::Release);
+        reach(Step::PutOne);
     }
 }
 

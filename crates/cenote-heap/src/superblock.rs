@@ -449,6 +449,16 @@ impl PuddleHeap {
         unsafe { core::slice::from_raw_parts(self.pointer(self.layout.lists).as_ptr(), LIST_COUNT as usize) }
     }
 
+    /// The session of members in which the puddle was adopted last: in a word of the metadata's own descriptor that has no other use.
+    pub(crate) fn session(&self) -> u64 {
+        self.line(0).next.load(Ordering::Acquire)
+    }
+
+    /// It is adopted in this session: from now on others believe its volatile words.
+    pub(crate) fn set_session(&self, session: u64) {
+        self.line(0).next.store(session, Ordering::Release);
+    }
+
     pub(crate) fn superblocks(&self) -> u32 {
         self.count
     }

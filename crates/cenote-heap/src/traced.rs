@@ -16,6 +16,7 @@ use crate::ground::Ground;
 use crate::grow::{Growth, Puddles};
 use crate::heap::{Block, BlockInfo, Cancelled, Heap, Mark};
 use crate::large::IDLE_WORDS;
+use crate::members::{Inside, Locked, Members};
 use crate::report::{HeapReport, HeapStats, RecoveryReport};
 use crate::superblock::PuddleHeap;
 use crate::trace::{TraceOptions, Types};
@@ -38,14 +39,19 @@ pub(crate) fn next_number() -> u64 {
     NEXT_NUMBER.fetch_add(1, Ordering::Relaxed)
 }
 
-/// The traced heap of one pool. Share it by reference or `Arc`; there is one per pool and process.
+/// The traced heap of one pool. Share it by reference or `Arc`; there is one per pool and process. Several processes have one each on the same pool, if the ground says that they
+/// may (`Ground::sharing`).
 #[derive(Debug)]
 pub struct TracedHeap<G: Ground = PoolHandle> {
     pub(crate) ground: G,
     /// Under this number threads find their caches. Recovery takes another one: then all caches are dead.
     pub(crate) number: AtomicU64,
     pub(crate) id: u64,
+    /// What a mark says of a block that a cache of this process has, or one of its transactions holds.
+    pub(crate) cached: u8,
+    pub(crate) held: u8,
     pub(crate) writable: bool,
+    pub(crate) members: Option<Members>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) puddles: Puddles,
     /// Lists in which idle runs of large blocks may be.
@@ -75,20 +81,24 @@ impl<G: Ground> Drop for Chosen<'_, G> {
 }
 
 impl<G: Ground> TracedHeap<G> {
-    /// Opens the heap of a pool. Only the root puddle is looked at; others follow when they are needed.
+    /// Opens the heap of a pool. Only the root puddle is looked at; others follow when they are needed. Where processes share the pool, this one becomes a member.
     ///
     /// After a loss of power, [`Heap::recover`] must be called before anything else.
     ///
     /// # Errors
-    /// The pool has no usable root puddle, or its heap is open already.
+    /// The pool has no usable root puddle, its heap is open already, or in as many processes as can be.
     pub fn open(ground: G) -> Result<Self, OpenError> {
         let plots = ground.plots();
         if plots.first().is_none_or(|plot| plot.index != 0) {
             return Err(OpenError::NoPuddle);
         }
         let number = next_number();
-        let heap = Self {
+        let root = plots[0];
+        let mut heap = Self {
+            cached: mark::CACHED,
+            held: mark::HELD | mark::CACHED,
             writable: ground.is_writable(),
+            members: None,
             number: AtomicU64::new(number),
             id: number,
             shared: Arc::new(Shared::new(number)),
@@ -97,8 +107,34 @@ impl<G: Ground> TracedHeap<G> {
             growth: Mutex::new(Growth::new(plots)),
             ground,
         };
-        heap.attach_next()?;
+        let Some(sharing) = heap.ground.sharing().filter(|_| heap.writable) else {
+            heap.attach_next()?;
+            return Ok(heap);
+        };
+        let locked = Locked::new(sharing)?;
+        let unmapped = |source| OpenError::Ground { index: root.index, addr: root.addr, source };
+        heap.ground.map(&root).map_err(unmapped)?;
+        // SAFETY: just mapped; it stays so as long as the ground lives, which the heap owns.
+        if let Some(members) = unsafe { Members::join(sharing, root.addr, root.size) }? {
+            (heap.cached, heap.held) = (members.number, mark::HELD | members.number);
+            heap.members = Some(members);
+        }
+        // What fails from here on leaves the pool as any member does.
+        let attached = heap.attach_locked(&mut lock(&heap.growth), true);
+        drop(locked);
+        attached?;
+        // Seats of dead members are not to run out. If it cannot be done now, it is done later.
+        let _ = heap.sweep_dead();
         Ok(heap)
+    }
+
+    /// Goes inside the gate, if there is one: to where superblocks change hands.
+    #[inline]
+    pub(crate) fn enter(&self) -> Inside<'_> {
+        match (&self.members, self.ground.sharing()) {
+            (Some(members), Some(sharing)) => members.enter(sharing),
+            _ => Inside::ALONE,
+        }
     }
 
     /// What the heap stands on.
@@ -156,7 +192,7 @@ impl<G: Ground> TracedHeap<G> {
         let mark = unsafe { &*entry.mark };
         let (addr, size) = (pointer_to(entry.addr), u64::from(block_size));
         let block = Block { addr, size, mark: mark_of(mark), type_id };
-        debug_assert_eq!(mark.load(Ordering::Relaxed), mark::CACHED);
+        debug_assert_eq!(mark.load(Ordering::Relaxed), self.cached);
         let chosen = Chosen { heap: self, entry, type_id, class };
         if before(&block).is_err() {
             return Err(AllocError::Cancelled);
@@ -306,7 +342,7 @@ impl<G: Ground> TracedHeap<G> {
         // SAFETY: this thread's cache of this heap, which is alive, as its puddles are; bins live as long as the cache, and nobody else uses them.
         unsafe {
             let Some((mark, bin)) = cache.as_ref().hot(addr) else { return false };
-            (*bin).push_if(Entry { addr, mark }, || change(mark, from, mark::CACHED))
+            (*bin).push_if(Entry { addr, mark }, || change(mark, from, self.cached))
         }
     }
 
@@ -352,7 +388,7 @@ impl<G: Ground> TracedHeap<G> {
         if !holds_block(geometry, within) || class_size(class) != geometry.size() {
             return Err(self.explain(self.puddle_at(addr)?, addr));
         }
-        if !change(mark, from, mark::CACHED) {
+        if !change(mark, from, self.cached) {
             return Err(FreeError::NotAllocated { addr });
         }
         // SAFETY: the cache is this thread's; no reference into it is held across the spill.
@@ -380,7 +416,7 @@ impl<G: Ground> TracedHeap<G> {
             return Err(FreeError::NotInHeap { addr });
         };
         match puddle.mark(line.geometry(), addr) {
-            Some(mark) if change(mark, mark::ALLOCATED, mark::HELD) => Ok(()),
+            Some(mark) if change(mark, mark::ALLOCATED, self.held) => Ok(()),
             _ => Err(self.explain(puddle, addr)),
         }
     }
@@ -509,6 +545,7 @@ impl Shortage {
 impl<G: Ground> Drop for TracedHeap<G> {
     fn drop(&mut self) {
         self.shared.renew(0);
+        self.leave();
         for puddle in self.puddles.all() {
             if let Some(slot) = self.ground.slot(puddle.base) {
                 // Not if it is another heap's: this one failed to open then.
@@ -558,8 +595,8 @@ impl<G: Ground> Heap for TracedHeap<G> {
 
     fn release(&self, block: &Block) {
         let addr = address(block);
-        if !self.free_fast(addr, mark::HELD) {
-            let _ = self.free_slow(addr, mark::HELD);
+        if !self.free_fast(addr, self.held) {
+            let _ = self.free_slow(addr, self.held);
         }
     }
 

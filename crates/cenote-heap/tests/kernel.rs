@@ -39,7 +39,7 @@ proptest! {
             }
         }
         let mut claimed = [0; marks::WORDS];
-        let number = marks::claim(marks, &mut claimed);
+        let number = marks::claim(marks, mark::CACHED, &mut claimed);
         prop_assert_eq!(number as usize, bytes.iter().filter(|b| **b == mark::FREE).count());
         for (i, &byte) in bytes.iter().enumerate() {
             prop_assert_eq!(claimed[i / 64] >> (i % 64) & 1 != 0, byte == mark::FREE);
@@ -141,7 +141,7 @@ fn lost_by_a_refill(bug: Bug) -> u32 {
     assert!(anchor::announce(&anchor));
     let seen = anchor.load(Ordering::Acquire);
     let mut claimed = [0; marks::WORDS];
-    assert_eq!((marks::claim(marks, &mut claimed), claimed[0]), (1, 8));
+    assert_eq!((marks::claim(marks, mark::CACHED, &mut claimed), claimed[0]), (1, 8));
     marks[5].store(mark::FREE, Ordering::Release);
     assert!(!anchor::announce(&anchor), "it is listed already");
     plant(bug);

@@ -5,6 +5,9 @@
 #[path = "../src/anchor.rs"]
 mod anchor;
 #[allow(dead_code)]
+#[path = "../src/gate.rs"]
+mod gate;
+#[allow(dead_code)]
 #[path = "../src/list.rs"]
 mod list;
 #[allow(dead_code)]
@@ -100,7 +103,7 @@ impl Heap {
         let superblock = self.get(reference);
         let seen = superblock.anchor.load(Ordering::Acquire);
         let mut claimed = [0; marks::WORDS];
-        marks::claim(&superblock.marks, &mut claimed);
+        marks::claim(&superblock.marks, CACHED, &mut claimed);
         if !anchor::settle(&superblock.anchor, seen) {
             self.push(reference);
         }
@@ -323,4 +326,85 @@ fn two_that_claim_runs_get_different_superblocks_and_all_come_back() {
         // Nothing is lost, and every hint is set again.
         assert_eq!(runs::take(&*puddle, 3, 1), runs::Taken::At(0));
     });
+}
+
+/// The gate, and how many threads of a living member and of a dead one are inside.
+struct Gate {
+    closed: AtomicU64,
+    living: AtomicU64,
+}
+
+/// What a sweep does with superblocks: whatever is LISTED and in no list was in hands of the dead.
+fn sweep(heap: &Heap, gate: &Gate) {
+    gate::close(&gate.closed);
+    while !gate::is_quiet(&gate.living) {
+        thread::yield_now();
+    }
+    let mut listed = Vec::new();
+    let mut reference = heap.head.load(Ordering::Acquire) as u32;
+    while reference != 0 {
+        assert!(!listed.contains(&reference), "a ring");
+        listed.push(reference);
+        reference = heap.get(reference).next.load(Ordering::Acquire) as u32;
+    }
+    for reference in 1..=heap.superblocks.len() as u32 {
+        let superblock = heap.get(reference);
+        if anchor::state(superblock.anchor.load(Ordering::Acquire)) == anchor::LISTED
+            && !listed.contains(&reference)
+        {
+            heap.push(reference);
+        }
+        // In nobody's hands.
+        if anchor::state(superblock.anchor.load(Ordering::Acquire)) == anchor::LISTED {
+            // SAFETY: the checker panics if two threads are here at a time.
+            superblock.whole.with_mut(|value| unsafe { *value += 1 });
+        }
+    }
+    gate::open(&gate.closed);
+}
+
+/// A dead member has superblock 1 in hands; a living one refills and spills while another one sweeps.
+fn sweep_against_a_refill() {
+    let heap = Heap::new(2);
+    heap.spill(1, 0);
+    heap.spill(2, 0);
+    assert_eq!(heap.pop(), Some(2));
+    assert_eq!(heap.pop(), Some(1));
+    heap.push(2);
+    let gate = Arc::new(Gate { closed: AtomicU64::new(0), living: AtomicU64::new(0) });
+    let (one, its) = (heap.clone(), gate.clone());
+    let living = thread::spawn(move || {
+        while !gate::enter(&its.closed, &its.living) {
+            thread::yield_now();
+        }
+        let got = one.refill();
+        if let Some((reference, _)) = got {
+            // SAFETY: as in `sweep`.
+            one.get(reference).whole.with_mut(|value| unsafe { *value += 1 });
+        }
+        gate::leave(&its.living);
+        got.map_or(0, |(_, claimed)| claimed.count_ones())
+    });
+    sweep(&heap, &gate);
+    let claimed = living.join().unwrap();
+    // Two blocks were free, one in the dead hand.
+    assert_eq!(heap.check() as u32 + claimed, 2);
+}
+
+#[test]
+fn a_sweep_behind_the_gate_and_a_refill_lose_nothing_and_list_nothing_twice() {
+    model(3, sweep_against_a_refill);
+}
+
+#[test]
+fn a_gate_that_is_not_looked_at_is_noticed() {
+    let found = std::panic::catch_unwind(|| {
+        model(3, || {
+            // Planted in the thread that the model runs in, which all its threads share.
+            plant(Bug::GateIgnored);
+            sweep_against_a_refill();
+        });
+    });
+    plant(Bug::None);
+    assert!(found.is_err());
 }

@@ -3,7 +3,7 @@
 //! The body of a heap puddle, after the header space:
 //!
 //! ```text
-//! | descriptors, 64 B each | marks, 1,024 B each | hints, 1 bit each | roots, 16 KiB, and lists, 8 KiB (root puddle only) | pad | superblocks ... |
+//! | descriptors, 64 B each | marks, 1,024 B each | hints, 1 bit each | roots, 16 KiB, lists, 6 KiB, members, 2 KiB (root puddle only) | pad | superblocks ... |
 //! ```
 //!
 //! Superblock `i` is the 64 KiB at `puddle + i * 64 KiB`; descriptor `i` and marks `i` are about it. The superblocks that hold
@@ -12,7 +12,7 @@
 //! 64 bytes are more than 1,024: their marks are the last bytes of the superblock itself. A descriptor's checksummed part changes when its
 //! superblock is taken, and is flushed then.
 //!
-//! Hints, lists and the words of a descriptor behind `span` mean something only to the processes that have the pool open now. Whoever opens it first writes
+//! Hints, lists, members and the words of a descriptor behind `span` mean something only to the processes that have the pool open now. Whoever opens it first writes
 //! them again and believes nothing of what stands there.
 
 use crate::checksum::{checksum, seed};
@@ -28,7 +28,11 @@ pub const BLOCK_SIZE_MIN: u64 = 16;
 /// Bytes of one superblock's marks.
 pub const MARKS_SIZE: u64 = 1024;
 /// Heads of lists in a pool's root puddle, 16 bytes each.
-pub const LIST_COUNT: u64 = 512;
+pub const LIST_COUNT: u64 = 384;
+/// Most processes that have a pool open for writing at one time.
+pub const MEMBER_COUNT: u64 = 62;
+/// Bytes of the table of members in a pool's root puddle: a line about all of them, and 32 bytes for each.
+pub const MEMBERS_SIZE: u64 = 64 + 32 * MEMBER_COUNT;
 /// Numbered roots of a pool (RAL-6).
 pub const ROOT_COUNT: u64 = 1024;
 /// Least bytes of a heap puddle: metadata and one superblock.
@@ -40,12 +44,14 @@ pub const SMALL_SIZE_MAX: u64 = 32 << 10;
 pub mod mark {
     /// Nobody has the block: it can be claimed.
     pub const FREE: u8 = 0;
-    /// In a cache of the first process. Up to `0xfc`: of further ones. Free after a crash of that process.
+    /// In a cache of member 1, and of the only process where there is one. Up to [`MEMBER_COUNT`](super::MEMBER_COUNT): of that member. Free after a crash of
+    /// that process.
     pub const CACHED: u8 = 1;
+    /// With a member's number in the lower bits: freed by a transaction of that member that is not over yet. Not allocated, and not to be given
+    /// out. Free after a crash of that process.
+    pub const HELD: u8 = 0x80;
     /// In place of the first mark of a superblock whose marks lie at its own end, while it is in use.
     pub const TINY: u8 = 0xfd;
-    /// Freed by a transaction that is not over yet: not allocated, and not to be given out. Free after a crash.
-    pub const HELD: u8 = 0xfe;
     /// Allocated: the only value that survives a crash.
     pub const ALLOCATED: u8 = 0xff;
 }
@@ -193,6 +199,8 @@ pub struct HeapGeometry {
     pub roots: u64,
     /// Where the lists begin (meaningful in the root puddle).
     pub lists: u64,
+    /// Where the table of members begins (meaningful in the root puddle).
+    pub members: u64,
     /// Number of the first superblock for blocks.
     pub first_usable: u64,
 }
@@ -208,7 +216,8 @@ impl HeapGeometry {
         let hints = marks + superblocks * MARKS_SIZE;
         let roots = hints + superblocks.div_ceil(512) * 64;
         let lists = roots + ROOT_COUNT * size_of::<RootEntry>() as u64;
-        let end = if root { lists + LIST_COUNT * 16 } else { roots };
+        let members = lists + LIST_COUNT * 16;
+        let end = if root { members + MEMBERS_SIZE } else { roots };
         let first_usable = match round_up(end, SUPERBLOCK_SIZE) {
             Some(rounded) => rounded / SUPERBLOCK_SIZE,
             None => return None,
@@ -216,7 +225,7 @@ impl HeapGeometry {
         if first_usable >= superblocks {
             return None;
         }
-        Some(Self { superblocks, descriptors, marks, hints, roots, lists, first_usable })
+        Some(Self { superblocks, descriptors, marks, hints, roots, lists, members, first_usable })
     }
 }
 
@@ -233,19 +242,19 @@ mod tests {
                     assert!(size < 3 * SUPERBLOCK_SIZE);
                     continue;
                 };
-                for offset in [g.descriptors, g.marks, g.hints, g.roots, g.lists] {
+                for offset in [g.descriptors, g.marks, g.hints, g.roots, g.lists, g.members] {
                     assert_eq!(offset % 64, 0);
                 }
                 assert!((g.roots - g.hints) * 8 >= g.superblocks);
                 assert!(
-                    g.first_usable * SUPERBLOCK_SIZE
-                        >= if root { g.lists + 16 * LIST_COUNT } else { g.roots }
+                    g.first_usable * SUPERBLOCK_SIZE >= if root { g.members + MEMBERS_SIZE } else { g.roots }
                 );
                 assert!(g.superblocks * SUPERBLOCK_SIZE <= size);
             }
         }
         let g = HeapGeometry::new(2 << 20, true).unwrap();
         assert_eq!((g.superblocks, g.first_usable), (32, 1));
+        assert_eq!((g.roots, g.lists, g.members, g.members + MEMBERS_SIZE), (38_976, 55_360, 61_504, 63_552));
     }
 
     #[test]

@@ -83,11 +83,97 @@ pub enum Bug {
     SpareNotCleared,
     /// A spare puddle's header says that the rest is zeros before they are durable.
     SpareHeaderEarly,
+    /// A member of a heap works on although another one has closed the gate.
+    GateIgnored,
+    /// A sweep does not look for superblocks that dead members had in hands.
+    SweepForgetsHands,
+    /// A sweep frees what dead members had in caches, and tells nobody.
+    SweepNotAnnounced,
+    /// Whoever joins adopts puddles that others use.
+    JoinAdoptsAgain,
+    /// A member's number is given to another before its blocks were swept.
+    SeatFreedEarly,
 }
+
+/// Places between two stores of a protocol, where a test stops a process that it kills there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Step {
+    /// A superblock was popped from its list.
+    Popped,
+    /// Its free blocks were claimed.
+    Claimed,
+    /// A superblock was taken out of free space.
+    Taken,
+    /// Its descriptor was written.
+    Described,
+    /// Its blocks are the taker's, and it is not known to be full.
+    SetUp,
+    /// Blocks were made free, and not announced.
+    Spilled,
+    /// They were announced, and their superblock is not in its list.
+    Announced,
+    /// A list was swapped out by a scavenger.
+    Scavenging,
+    /// A superblock without blocks was retired, and is not free.
+    Retired,
+    /// The first superblock of several was given back.
+    PutOne,
+    /// A superblock is free, and its hint is not set.
+    Unhinted,
+    /// The tails of a large block are known, its head is not.
+    LargeTails,
+    /// So is its head, and the block is not marked.
+    LargeHead,
+    /// The mark of a large block was changed to free it.
+    LargeFreed,
+    /// A large block is free, and the run that is to stay together is in no list.
+    LargeIdle,
+    /// A puddle was taken, and nobody has looked at it.
+    Grown,
+    /// A puddle's words were written, and it does not count as adopted.
+    Adopting,
+    /// A puddle is adopted, and its superblocks are not in lists.
+    Adopted,
+    /// A member has its seat and nothing else.
+    Joined,
+    /// A sweeper has closed the gate.
+    SweepClosed,
+    /// A sweeper has put one superblock right.
+    SweepHand,
+    /// A sweeper has freed a dead member's blocks in one superblock, and not announced them.
+    SweepFreed,
+    /// A sweeper is done but for the seats.
+    SweepDone,
+}
+
+/// A step, and what is called there.
+#[cfg(feature = "planted-bugs")]
+pub type Stop = (Step, fn());
 
 #[cfg(feature = "planted-bugs")]
 std::thread_local! {
     static ACTIVE: core::cell::Cell<u32> = const { core::cell::Cell::new(0) };
+    static STOP: core::cell::Cell<Option<Stop>> = const { core::cell::Cell::new(None) };
+}
+
+/// This thread has come to a step: nothing, unless a test wants it to stop here.
+#[inline(always)]
+pub fn reach(step: Step) {
+    #[cfg(feature = "planted-bugs")]
+    STOP.with(|stop| {
+        if let Some((_, here)) = stop.get().filter(|(wanted, _)| *wanted == step) {
+            here();
+        }
+    });
+    #[cfg(not(feature = "planted-bugs"))]
+    let _ = step;
+}
+
+/// Calls `here` whenever this thread comes to that step.
+#[cfg(feature = "planted-bugs")]
+pub fn stop_at(stop: Option<Stop>) {
+    STOP.with(|known| known.set(stop));
 }
 
 /// Whether this bug is planted in this thread.

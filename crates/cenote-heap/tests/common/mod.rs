@@ -2,6 +2,8 @@
 
 #![allow(dead_code, unreachable_pub)] // each test program uses its own part
 
+pub mod shared;
+
 use cenote_heap::{MemoryGround, MemoryOptions, TracedHeap};
 use cenote_layout::id::TypeId;
 use cenote_layout::pointer::PointerKind;
