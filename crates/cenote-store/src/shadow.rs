@@ -334,9 +334,12 @@ pub(crate) fn restore(
         Ok(patches) => patches,
         Err(StoreError::Medium(error)) => return Err(error),
         Err(error) => {
-            let (detail, pools) = (error.to_string(), pools.iter().copied().collect());
-            report.damage.push(Damage::Journal { detail, pools });
-            return Ok(pools_of(&report.damage));
+            let detail = match error {
+                StoreError::JournalDamaged { detail } => detail,
+                error => error.to_string(),
+            };
+            report.damage.push(Damage::Journal { detail, pools: pools.iter().copied().collect() });
+            return Ok(pools.clone());
         }
     };
     let mut failed = BTreeSet::new();
@@ -374,10 +377,6 @@ pub(crate) fn restore(
         report.restored.push(RestoredPool { pool: *pool, name, pages });
     }
     Ok(failed)
-}
-
-fn pools_of(damage: &[Damage]) -> BTreeSet<PoolId> {
-    damage.iter().filter(|d| matches!(d, Damage::Journal { .. })).flat_map(Damage::pools).collect()
 }
 
 /// Makes a shadow what its primary is; returns the pages that were not.
