@@ -293,7 +293,7 @@ fn check_run(seq: u64, puddle: &PuddleRecord, offset: u64, len: usize) -> Result
     Err(StoreError::JournalDamaged { detail })
 }
 
-/// Removes primaries that no record names, or, where records of the catalog are lost, reports them. Returns how many are gone.
+/// Removes primaries that no record names, unless records of the catalog are lost (`all_known` is false). Returns how many are gone.
 pub(crate) fn remove_orphans(inner: &Inner, control: &Control, all_known: bool) -> Result<u64, MediumError> {
     let state = &control.catalog.state;
     let files = match inner.medium.list(PRIMARY_DIR) {
