@@ -20,7 +20,9 @@ use crate::case::{Case, Failure, Length, POWER, PROCESS, Sample, Stopwatch};
 use crate::figures::psync::ROWS;
 use crate::figures::{Body, Figure};
 use crate::place::{Settings, medium};
-use cenote::{Durability, FormatOptions, OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr, Store, field};
+use cenote::{
+    Durability, FormatOptions, OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr, Store, field,
+};
 use cenote_medium::MediumKind;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
