@@ -405,15 +405,15 @@ fn explore(steps: &[Step], level: Durability, bug: Bug, when: When) -> (Tally, O
             plant(bug);
         }
         let mut found = known.verify(&image, note);
-        if found.is_ok() && tally.images % 17 == 0 {
+        if found.is_ok() && tally.images.is_multiple_of(17) {
             tally.read_only += 1;
             found = known.verify_read_only(&image, note);
         }
-        if found.is_ok() && tally.images % 41 == 0 {
+        if found.is_ok() && tally.images.is_multiple_of(41) {
             tally.went_on += 1;
             found = known.go_on(&image);
         }
-        if found.is_ok() && tally.images % 199 == 0 {
+        if found.is_ok() && tally.images.is_multiple_of(199) {
             found = crash_recovery(&known, &image, &mut tally);
         }
         plant(Bug::None);

@@ -416,10 +416,9 @@ mod tests {
             let waiters: Vec<_> = (0..8)
                 .map(|_| {
                     scope.spawn(|| {
-                        gate.enter(true).map(|number| {
+                        gate.enter(true).inspect(|&number| {
                             std::thread::sleep(Duration::from_millis(20));
                             gate.leave(number, Some(done(number)));
-                            number
                         })
                     })
                 })

@@ -125,7 +125,7 @@ fn lose_power(dir: &Path, seed: u64) {
         let mut bytes = std::fs::read(&path).unwrap();
         let is_shadow = dir.join("primary").join(path.file_name().unwrap()).exists();
         // Headers were synced when the file was made, but a shadow needs none.
-        let from = if is_shadow && mix(random) % 2 == 0 { 0 } else { 4096 };
+        let from = if is_shadow && mix(random).is_multiple_of(2) { 0 } else { 4096 };
         for page in bytes[from..].chunks_mut(4096) {
             random = mix(random);
             match random % 4 {
