@@ -139,7 +139,7 @@ impl Journal {
         Ok(Self::start(home, Arc::new(file), header, settings))
     }
 
-    /// Goes on with a journal that [`scan`] has read, after its records are in the primaries: a new epoch begins. **The sync
+    /// Goes on with a journal that [`crate::scan`] has read, after its records are in the primaries: a new epoch begins. **The sync
     /// of the header commits.**
     ///
     /// # Errors
