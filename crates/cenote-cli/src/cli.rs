@@ -2,6 +2,7 @@
 
 use crate::failure::EXIT_HELP;
 use crate::units::{parse_bytes, parse_seconds};
+use cenote::PoolMode;
 use clap::{Args, Parser, Subcommand, ValueHint};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -84,9 +85,21 @@ pub(crate) struct Create {
     /// Bytes that it may grow to; without it, as far as there is space
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) size_max: Option<u64>,
+    /// Where stores go: straight into the pool's files (direct), or into a shadow of them that a psync makes safe from loss of power on any disk (shadowed).
+    /// Without it: shadowed where a commit does not survive loss of power, but files do
+    #[arg(long, value_name = "MODE", value_parser = parse_mode)]
+    pub(crate) mode: Option<PoolMode>,
     /// Only say what would be done
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
+}
+
+fn parse_mode(text: &str) -> Result<PoolMode, String> {
+    match text {
+        "direct" => Ok(PoolMode::Direct),
+        "shadowed" => Ok(PoolMode::Shadowed),
+        _ => Err("use direct or shadowed".into()),
+    }
 }
 
 /// List the pools of a store

@@ -67,6 +67,51 @@ fn create_makes_pools_and_says_why_not() {
 }
 
 #[test]
+fn info_says_what_a_crash_cost_a_pool_in_shadowed_mode() {
+    use cenote_layout::header::{read, seal};
+    use cenote_layout::superblock::{COPY_SIZE, Superblock};
+    use zerocopy::IntoBytes;
+    let fixture = empty();
+    let made = fixture.run("create", &["plain", "--mode", "direct", "--json"]).exits(0).json();
+    assert_eq!(made["mode"], "direct");
+    let made = fixture.run("create", &["words", "--mode", "shadowed", "--json"]).exits(0).json();
+    assert_eq!(made["mode"], "shadowed");
+    fixture.run("create", &["odd", "--mode", "odd"]).complains(2, &["direct or shadowed"]);
+    let set = |store: &cenote::Store, value: u64| {
+        let pool = store.pool("words").expect("a pool");
+        pool.write(|tx| {
+            let value = tx.alloc(value)?;
+            tx.set_root(value)
+        })
+        .expect("a transaction");
+        pool
+    };
+    {
+        let store = cenote::Store::open(&fixture.store).expect("opened");
+        set(&store, 1).psync().expect("durable");
+        drop(set(&store, 2));
+        store.abandon();
+    }
+    let info = fixture.run("info", &[]).exits(0).out;
+    assert!(info.contains("\"words\" goes on from its last transaction"), "{info}");
+    // The machine went down.
+    let path = fixture.store.join("superblock");
+    let mut bytes = std::fs::read(&path).expect("readable");
+    for copy in bytes.chunks_exact_mut(COPY_SIZE as usize) {
+        let mut block = read::<Superblock>(copy, true).expect("a superblock");
+        block.boot_id.0[0] ^= 1;
+        seal(&mut block);
+        copy.copy_from_slice(block.as_bytes());
+    }
+    std::fs::write(&path, bytes).expect("writable");
+    let info = fixture.run("info", &[]).exits(0).out;
+    assert!(info.contains("\"words\" is as its last psync left it"), "{info}");
+    let info = fixture.run("info", &["--json"]).exits(0).json();
+    assert_eq!((info["at_last_psync"][0].as_str(), info["crash"].as_str()), (Some("words"), Some("power")));
+    assert_eq!(info["not_covered"].as_array().map(Vec::len), Some(0));
+}
+
+#[test]
 fn ls_info_stats_and_dump_tell_of_pools() {
     let fixture = with_pool();
     assert!(fixture.run("ls", &[]).exits(0).out.contains("words"));

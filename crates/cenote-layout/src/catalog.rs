@@ -62,6 +62,9 @@ const _: () = assert!(size_of::<RecordHeader>() == 48);
 pub enum PoolMode {
     /// Stores go straight into the puddle files.
     Direct,
+    /// Stores go into the puddle files, which are the *shadow*; each has a *primary* beside it, which only a psync changes, of all puddles of
+    /// the pool together. After a loss of power the primaries are the truth.
+    Shadowed,
 }
 
 /// Which allocator a pool has.

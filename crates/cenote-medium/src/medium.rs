@@ -65,6 +65,17 @@ pub enum MapMode {
     /// Private and writable: stores stay in this process (copy on write) and the file is opened for reading only.
     /// A read-only open replays logs into such a mapping.
     PrivateCopy,
+    /// Shared, for stores that are asked for page by page: mapped without write permission, but such that
+    /// [`cenote_sys::memory::protect`] can give it. Stores go into the file then. A first store to a page faults.
+    Tracked,
+}
+
+impl MapMode {
+    /// Whether stores go into the file.
+    #[must_use]
+    pub const fn is_shared_writable(self) -> bool {
+        matches!(self, Self::ReadWrite | Self::Tracked)
+    }
 }
 
 /// How a file is locked.

@@ -93,6 +93,16 @@ pub enum Bug {
     JoinAdoptsAgain,
     /// A member's number is given to another before its blocks were swept.
     SeatFreedEarly,
+    /// A psync of a pool copies pages and does not protect them again.
+    PsyncNotProtected,
+    /// The first psync after a crash of processes believes that only this session's pages differ.
+    PsyncTrustsLostNotes,
+    /// After a loss of power a pool in shadowed mode goes on with what its shadow happens to hold.
+    ShadowNotRestored,
+    /// After a loss of power logs are replayed into pools that went back to their last psync.
+    VoidLogReplayed,
+    /// A store is closed without a psync of its pools in shadowed mode.
+    CloseWithoutPsync,
 }
 
 /// Places between two stores of a protocol, where a test stops a process that it kills there.

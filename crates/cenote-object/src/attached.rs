@@ -1,13 +1,12 @@
 //! An attached object: its memory, and `psync`, which makes what was stored there durable. The states of a psync are on the crate's
 //! front page; this module goes through them.
 
-use crate::diff::Changes;
-use crate::dirty::{Mechanism, Pages, Tracker, normalise};
+use crate::dirty::{Mechanism, Tracker, normalise};
 use crate::error::ObjectError;
 use crate::header::{self, Found};
-use crate::journal::Draft;
 use crate::objects::Shared;
 use crate::options::Permission;
+use cenote_journal::{Changes, Draft, Pages};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::id::Uuid;
 use cenote_layout::object::ObjectState;

@@ -14,16 +14,16 @@
 //! may hold pages that were not. The caller keeps what was answered until it is durable: a page is answered again only if it is
 //! written again, except by `PrivateCopy` and `Compare`.
 //!
-//! `Mprotect` changes protection page by page, which makes mappings of the kernel's, of which a process may have some 65,000. When it
-//! refuses one more, 2 MiB at once are let through and all their pages noted; when it refuses that, the whole object.
+//! How `Mprotect` notes pages, and what it does where the kernel refuses a further mapping: `cenote_sys::notes`.
 
+use cenote_journal::Pages;
 use cenote_layout::PAGE_SIZE;
 use cenote_sys::fault::{self, Registration};
 use cenote_sys::memory::{self, Access};
+use cenote_sys::notes::Notes;
 use cenote_sys::pagemap::{Pagemap, WriteProtection, discard_copies};
 use core::fmt;
 use core::ops::Range;
-use core::sync::atomic::{AtomicU64, Ordering};
 use std::io;
 
 const PAGE: usize = PAGE_SIZE as usize;
@@ -56,9 +56,6 @@ impl fmt::Display for Mechanism {
         })
     }
 }
-
-/// Pages of a shadow's data, by number.
-pub(crate) type Pages = Range<u64>;
 
 enum Means {
     WriteProtect { pagemap: Pagemap, _protection: WriteProtection },
@@ -162,10 +159,13 @@ impl Tracker {
                 if notes.is_empty() {
                     return Ok(());
                 }
-                // SAFETY: the mapping of `new`; the resolver gives writing back.
-                unsafe { memory::protect(base, len, Some(Access::ReadOnly)) }?;
+                let known = pages.len();
                 notes.take(pages);
-                Ok(())
+                // SAFETY: the mapping of `new`; the resolver gives writing back.
+                unsafe { memory::protect(base, len, Some(Access::ReadOnly)) }.inspect_err(|_| {
+                    // They may be written still.
+                    pages[known..].iter().for_each(|range| notes.note(range.clone()));
+                })
             }
             Means::Compare => {
                 pages.push(0..(len / PAGE) as u64);
@@ -190,94 +190,13 @@ impl Tracker {
     }
 }
 
-/// Pages per word of [`Notes::pages`], and words per bit of [`Notes::chunks`]: a chunk is 512 pages.
-const WORD_PAGES: usize = 64;
-const CHUNK_WORDS: usize = 8;
-const CHUNK: usize = WORD_PAGES * CHUNK_WORDS * PAGE;
-
-/// What the fault handler noted.
-struct Notes {
-    base: usize,
-    len: usize,
-    /// A bit for each page that may be written.
-    pages: Box<[AtomicU64]>,
-    /// A bit for each chunk with a noted page.
-    chunks: Box<[AtomicU64]>,
-}
-
-fn zeroed(words: usize) -> Box<[AtomicU64]> {
-    // Zeroed by the kernel, page by page, on first use.
-    let words = vec![0u64; words].into_boxed_slice();
-    // SAFETY: `AtomicU64` has the size and alignment of `u64`, and any value is valid; the box is ours.
-    unsafe { Box::from_raw(Box::into_raw(words) as *mut [AtomicU64]) }
-}
-
-impl Notes {
-    fn new(base: usize, len: usize) -> Self {
-        let chunks = len.div_ceil(CHUNK);
-        Self { base, len, pages: zeroed(chunks * CHUNK_WORDS), chunks: zeroed(chunks.div_ceil(64)) }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.chunks.iter().all(|word| word.load(Ordering::Acquire) == 0)
-    }
-
-    /// Notes the pages of `[from, to)`, offsets of whole pages. Async-signal-safe.
-    fn note(&self, from: usize, to: usize) {
-        for page in from / PAGE..to / PAGE {
-            if let Some(word) = self.pages.get(page / WORD_PAGES) {
-                word.fetch_or(1 << (page % WORD_PAGES), Ordering::AcqRel);
-            }
-            let chunk = page / (WORD_PAGES * CHUNK_WORDS);
-            if let Some(word) = self.chunks.get(chunk / 64) {
-                word.fetch_or(1 << (chunk % 64), Ordering::AcqRel);
-            }
-        }
-    }
-
-    /// Takes what is noted, in order.
-    fn take(&self, pages: &mut Vec<Pages>) {
-        for (at, chunks) in self.chunks.iter().enumerate() {
-            let mut chunks = chunks.swap(0, Ordering::AcqRel);
-            while chunks != 0 {
-                let chunk = at * 64 + chunks.trailing_zeros() as usize;
-                chunks &= chunks - 1;
-                for index in chunk * CHUNK_WORDS..(chunk + 1) * CHUNK_WORDS {
-                    let Some(word) = self.pages.get(index) else { break };
-                    let mut bits = word.swap(0, Ordering::AcqRel);
-                    while bits != 0 {
-                        let page = (index * WORD_PAGES) as u64 + u64::from(bits.trailing_zeros());
-                        bits &= bits - 1;
-                        pages.push(page..page + 1);
-                    }
-                }
-            }
-        }
-    }
-}
-
 /// Resolver of faults: notes the page, then lets it be written.
 ///
 /// # Safety
 /// `context` is the [`Notes`] of a tracked range, and `address` lies in it.
 unsafe fn note_store(context: *const (), address: usize) -> bool {
-    // SAFETY: registered with a box that outlives the registration.
-    let notes = unsafe { &*context.cast::<Notes>() };
-    let offset = address.wrapping_sub(notes.base);
-    if offset >= notes.len {
-        return false;
-    }
-    let page = offset / PAGE * PAGE;
-    let chunk = offset / CHUNK * CHUNK;
-    for (from, to) in [(page, page + PAGE), (chunk, (chunk + CHUNK).min(notes.len)), (0, notes.len)] {
-        // Noted first: once it can be written, it is in the next answer.
-        notes.note(from, to);
-        // SAFETY: part of the tracked mapping; writing is given, not taken.
-        if unsafe { memory::protect(notes.base + from, to - from, Some(Access::ReadWrite)) }.is_ok() {
-            return true;
-        }
-    }
-    false
+    // SAFETY: registered with a box that outlives the registration, for the tracked mapping.
+    unsafe { (*context.cast::<Notes>()).allow(address) }
 }
 
 /// Brings page ranges into order, joined where they touch.
@@ -307,19 +226,7 @@ mod tests {
         assert!(none.is_empty());
     }
 
-    #[test]
-    fn notes_come_back_in_order_and_once() {
-        let notes = Notes::new(0, 3 * CHUNK + 5 * PAGE);
-        for page in [1540, 0, 63, 64, 511, 512] {
-            notes.note(page * PAGE, (page + 1) * PAGE);
-        }
-        let mut pages = Vec::new();
-        notes.take(&mut pages);
-        assert_eq!(pages, [0..1, 63..64, 64..65, 511..512, 512..513, 1540..1541]);
-        assert!(notes.is_empty());
-        notes.take(&mut pages);
-        assert_eq!(pages.len(), 6);
-    }
+    const CHUNK: usize = 2 << 20;
 
     /// A private mapping of a file of 4 MiB, tracked.
     fn tracked(mechanism: Mechanism, test: impl FnOnce(&mut Tracker, &dyn Fn(u64, u8))) {
@@ -368,22 +275,5 @@ mod tests {
                 }
             });
         }
-    }
-
-    #[test]
-    fn more_scattered_pages_than_the_kernel_has_mappings_for_are_found_all_the_same() {
-        let notes = Notes::new(0x1000, 2 * CHUNK);
-        // Addresses that are not mapped: every attempt to let them be written is refused.
-        // SAFETY: the notes live; nothing is mapped there, so that nothing changes.
-        let resolved = unsafe { note_store((&raw const notes).cast(), 0x1000 + 5 * PAGE) };
-        assert!(!resolved);
-        let mut pages = Vec::new();
-        notes.take(&mut pages);
-        normalise(&mut pages);
-        assert_eq!(
-            pages,
-            std::slice::from_ref(&(0..1024)),
-            "what cannot be told page by page is told as a whole"
-        );
     }
 }

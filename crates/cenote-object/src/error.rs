@@ -1,6 +1,7 @@
 //! What can go wrong with objects, with the error number of the paper where it names one.
 
 use crate::dirty::Mechanism;
+use cenote_journal::{JournalError, Stopped};
 use cenote_medium::MediumError;
 use cenote_store::StoreError;
 
@@ -157,6 +158,18 @@ impl ObjectError {
                 StoreError::Medium(error) => of_medium(error),
                 _ => EIO,
             },
+        }
+    }
+}
+
+impl From<JournalError> for ObjectError {
+    fn from(error: JournalError) -> Self {
+        match error {
+            JournalError::Medium(error) => error.into(),
+            JournalError::TooLarge { needed, limit } => Self::PsyncTooLarge { needed, limit },
+            JournalError::Stopped(Stopped::Forked) => StoreError::Forked.into(),
+            JournalError::Stopped(Stopped::Poisoned(reason)) => StoreError::Poisoned { reason }.into(),
+            other => StoreError::Poisoned { reason: other.to_string() }.into(),
         }
     }
 }

@@ -9,8 +9,8 @@
 //! Objects::pcreate, attach, pdestroy          objects.rs
 //! Attached: psync, psync_all, detach          attached.rs
 //!   which pages were written                  dirty.rs     four mechanisms, chosen at run time
-//!   which lines of them differ                diff.rs
-//!   one record, one sync                      journal/     append, group commit, halves, growth, recovery
+//!   which lines of them differ; one record,   crate `cenote-journal`: compare, append, group commit, halves, growth, recovery
+//!   one sync
 //! ```
 //!
 //! # The states, and what commits
@@ -83,11 +83,9 @@
 //! no store into the object while one of its psyncs runs.
 
 mod attached;
-mod diff;
 mod dirty;
 mod error;
 mod header;
-mod journal;
 mod objects;
 mod options;
 

@@ -7,8 +7,8 @@ use crate::attached::Attached;
 use crate::dirty::Mechanism;
 use crate::error::ObjectError;
 use crate::header::{self, Found};
-use crate::journal::{JOURNAL, Journal, Scan, Settings, poison_if_sync, scan};
 use crate::options::{Key, ObjectsOptions, Permission, Trim};
+use cenote_journal::{Guard, Home, Journal, Scan, Settings, Stopped, is_failed_sync, scan};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::id::Uuid;
 use cenote_layout::object::ObjectState;
@@ -77,6 +77,27 @@ pub(crate) struct Shared {
     recovery: Recovery,
     /// Nothing is written any more: the store is abandoned.
     silent: AtomicBool,
+}
+
+/// The file of the objects' journal.
+const JOURNAL: &str = "journal";
+
+/// Tells the journal what becomes of the store, and the store what becomes of the journal.
+#[derive(Debug)]
+struct StoreGuard(Store);
+
+impl Guard for StoreGuard {
+    fn check(&self) -> Result<(), Stopped> {
+        self.0.check_usable().map_err(|error| match error {
+            StoreError::Forked => Stopped::Forked,
+            StoreError::Poisoned { reason } => Stopped::Poisoned(reason),
+            other => Stopped::Poisoned(other.to_string()),
+        })
+    }
+
+    fn poison(&self, reason: &str) {
+        self.0.poison(reason);
+    }
 }
 
 static REGISTRY: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
@@ -238,7 +259,7 @@ impl Objects {
     /// The medium; nothing is lost by that.
     pub fn checkpoint(&self) -> Result<(), ObjectError> {
         match self.0.journal.get() {
-            Some(journal) if self.0.store.is_writable() => journal.checkpoint(),
+            Some(journal) if self.0.store.is_writable() => Ok(journal.checkpoint()?),
             _ => Ok(()),
         }
     }
@@ -395,10 +416,14 @@ impl Shared {
         }
         if !planted(Bug::JournalReplayNotSynced) {
             for primary in primaries.values() {
-                primary.sync().map_err(|error| poison_if_sync(&self.store, error))?;
+                primary.sync().inspect_err(|error| {
+                    if is_failed_sync(error) {
+                        self.store.poison(&error.to_string());
+                    }
+                })?;
             }
         }
-        let journal = Journal::resume(&self.store, file, scan, self.settings())?;
+        let journal = Journal::resume(self.home(), file, scan, self.settings())?;
         self.adopt(journal);
         Ok(())
     }
@@ -409,6 +434,15 @@ impl Shared {
             // Memory has nothing to be flushed to.
             syncs: self.kind != MediumKind::Tmpfs,
             background: self.options.trim == Trim::Background,
+        }
+    }
+
+    fn home(&self) -> Home {
+        Home {
+            medium: Arc::clone(self.store.medium()),
+            store: self.store.uuid(),
+            name: JOURNAL,
+            guard: Arc::new(StoreGuard(self.store.clone())),
         }
     }
 
@@ -430,7 +464,7 @@ impl Shared {
         if let Some(journal) = self.journal.get() {
             return Ok(journal);
         }
-        let journal = Journal::create(&self.store, self.options.half_len, self.settings())?;
+        let journal = Journal::create(self.home(), self.options.half_len, self.settings())?;
         Ok(self.adopt(journal))
     }
 

@@ -1,6 +1,6 @@
 //! Closing a store, and letting go of one.
 //!
-//! States of a close: (1) puddles of leased pools are synced; (2) a batch ends the leases and removes the client; (3) the
+//! States of a close: (1) pools in shadowed mode are psynced, then the puddles of all leased pools synced; (2) a batch ends the leases and removes the client; (3) the
 //! superblock says "clean", and that the catalog has this batch: **its sync commits**. A crash before leaves a store that is recovered, with nothing to do.
 
 use crate::error::StoreError;
@@ -33,6 +33,8 @@ impl Inner {
             return Err(StoreError::LogsInUse { logs });
         }
         self.persistence.fence();
+        // Whoever opens the store next goes on from here, and may lose power before its first psync.
+        crate::psync::psync_leased(self, control)?;
         self.sync_leased(control)?;
         let ahead = self.name_ahead(control);
         self.check_poisoned()?;
@@ -68,6 +70,7 @@ impl Drop for Inner {
             core::mem::forget(control.lock.take());
         }
         control.registration = None; // waits for resolvers that are running
+        self.shadows.stop(forked);
         if !forked {
             // SAFETY: no handle of the store is left, and references borrow from handles.
             let _ = unsafe { self.medium.release_window(self.window.base(), self.window.len()) };

@@ -1,6 +1,7 @@
 //! What can go wrong, and what to do then. Damage is told from misuse; nothing is changed by what is refused.
 
 use crate::report::Damage;
+use cenote_journal::{JournalError, Stopped};
 use cenote_layout::header::HeaderError;
 use cenote_layout::id::PoolId;
 use cenote_layout::types::{TypeError, TypeRecord};
@@ -308,6 +309,45 @@ pub enum StoreError {
         /// The name.
         name: String,
     },
+    /// A psync of a pool that has no primary.
+    #[error(
+        "pool \"{name}\" is in direct mode: its transactions are as durable as they can be there without psync; create a pool with PoolMode::Shadowed to psync it"
+    )]
+    NotShadowed {
+        /// The name.
+        name: String,
+    },
+    /// Pools of several stores in one psync.
+    #[error("pools are psynced together only if they are of one store")]
+    NotTogether,
+    /// One psync is larger than the journal may become.
+    #[error(
+        "a psync of {needed} bytes is larger than half the journal may be ({limit} bytes): psync more often"
+    )]
+    PsyncTooLarge {
+        /// Bytes of its record.
+        needed: u64,
+        /// Most bytes of a record.
+        limit: u64,
+    },
+    /// The psync is committed, and a primary could not be written. The store is poisoned; the next open completes the psync.
+    #[error(
+        "the psync is committed, but {name} was not written: {source}; close the store and open it again"
+    )]
+    NotCopied {
+        /// The primary.
+        name: String,
+        /// Why.
+        source: Box<MediumError>,
+    },
+    /// Records of psyncs are lost, or a primary that they change.
+    #[error(
+        "the journal of psyncs cannot be used: {detail}; restore the store from a copy, or bring the file back"
+    )]
+    JournalDamaged {
+        /// What is wrong.
+        detail: String,
+    },
     /// The pool would grow beyond its limit.
     #[error("pool \"{name}\" cannot take {wanted} bytes: it has {used} of at most {size_max}")]
     PoolFull {
@@ -443,6 +483,18 @@ impl StoreError {
     #[must_use]
     pub fn is_no_space(&self) -> bool {
         matches!(self, Self::Medium(error) if error.is_no_space())
+    }
+}
+
+impl From<JournalError> for StoreError {
+    fn from(error: JournalError) -> Self {
+        match error {
+            JournalError::Medium(error) => error.into(),
+            JournalError::TooLarge { needed, limit } => Self::PsyncTooLarge { needed, limit },
+            JournalError::Stopped(Stopped::Forked) => Self::Forked,
+            JournalError::Stopped(Stopped::Poisoned(reason)) => Self::Poisoned { reason },
+            other => Self::Poisoned { reason: other.to_string() },
+        }
     }
 }
 

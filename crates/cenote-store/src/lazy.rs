@@ -4,6 +4,8 @@
 //! them. The touch faults, because the window is reserved without access; the resolver looks the address up and maps
 //! the puddle. It runs in a signal handler: it reads the slot table, maps, and allocates nothing.
 //!
+//! In a pool in shadowed mode the first store into a page faults too: the page is noted, and may be written from then on ([`crate::psync`]).
+//!
 //! A puddle that is mapped already was mapped by another thread while this one faulted: the access is tried again. A
 //! stray write to a read-only puddle looks the same; `cenote_sys::fault` tries that a bounded number of times, and then
 //! it goes to the next handler.
@@ -18,5 +20,5 @@ pub(crate) unsafe fn resolve(context: *const (), address: usize) -> bool {
     // SAFETY: registered with the store's `Inner`, which unregisters before it is freed.
     let inner = unsafe { &*context.cast::<Inner>() };
     let Some(puddle) = inner.window.find(address as u64) else { return false };
-    matches!(puddle.map(&*inner.medium), Ok(true))
+    puddle.resolve(&*inner.medium, address)
 }

@@ -5,6 +5,8 @@
 //! catalog.0, catalog.1  pools, puddles, types, clients, leases                                         catalog/
 //! lock                  one writer or many readers                                                     store.rs
 //! puddles/<uuid>        memory, mapped into the window at the address that the catalog says            puddle.rs, spare.rs
+//! primary/<uuid>        what the last psync of a pool in shadowed mode left of a puddle                shadow.rs
+//! journal.pools         psyncs of pools that are not in all primaries yet                              psync.rs
 //! ```
 //!
 //! What holds at any time, whoever crashes when:
@@ -30,10 +32,12 @@ mod object;
 mod open;
 mod options;
 mod pool;
+mod psync;
 mod puddle;
 mod recovery;
 mod region;
 mod report;
+mod shadow;
 mod spare;
 mod store;
 mod superblock;
@@ -45,8 +49,9 @@ pub use logs::LogLease;
 pub use object::ObjectInfo;
 pub use options::{Access, DamagePolicy, FormatOptions, OpenOptions, PoolOptions, PowerLossPolicy};
 pub use pool::{PoolHandle, PoolInfo};
+pub use psync::{Begun, Psync, Psyncing};
 pub use puddle::Puddle;
-pub use report::{Damage, DamageEffect, LogReport, OpenReport, PoolStart, StoreInfo};
+pub use report::{Damage, DamageEffect, LogReport, OpenReport, PoolStart, RestoredPool, StoreInfo};
 pub use store::Store;
 
 pub use cenote_layout::catalog::{AtRest, HeapKind, ObjectRecord, PoolMode};

@@ -11,6 +11,7 @@ use crate::logs::Logs;
 use crate::options::{Access, DamagePolicy, OpenOptions};
 use crate::puddle::DIR;
 use crate::report::{Damage, DamageEffect, OpenReport};
+use crate::shadow::Shadows;
 use crate::spare::Ahead;
 use crate::store::{Control, Inner, LOCK, Store};
 use crate::superblock::{self, FILE, NEW_FILE};
@@ -28,7 +29,7 @@ use cenote_medium::{
 use cenote_sys::{fault, fork_guard};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// How often a lock is tried while waiting for it.
@@ -126,7 +127,8 @@ impl Store {
             options,
             durability,
             token: fork_guard::token(),
-            poisoned: OnceLock::new(),
+            poisoned: Arc::default(),
+            shadows: Shadows::default(),
             silent: AtomicBool::new(true),
             control: Mutex::new(Control {
                 superblock: block,
@@ -156,6 +158,10 @@ fn check_options(options: &OpenOptions, info: &MediumInfo) -> Result<(), OpenErr
         return Err(OpenError::Options(
             "log_puddle_size is not a multiple of 4 KiB from 8 KiB to 1 GiB".into(),
         ));
+    }
+    let half = options.journal_half_len;
+    if half < PAGE_SIZE || !half.is_multiple_of(PAGE_SIZE) || half > 1 << 36 {
+        return Err(OpenError::Options("journal_half_len is not a multiple of 4 KiB up to 64 GiB".into()));
     }
     if let Some(wanted) = options.durability
         && wanted > info.durability
@@ -251,6 +257,8 @@ impl Inner {
             if !orphans.is_empty() {
                 self.medium.sync_dir(DIR)?;
             }
+            report.orphans_removed +=
+                crate::shadow::remove_orphans(self, control, merged.canonical.is_some())?;
             control.superblock.state = STATE_OPEN;
             control.superblock.boot_id = boot;
             control.superblock.durability = match self.durability {

@@ -2,7 +2,7 @@
 
 use cenote_layout::catalog::{HeapKind, PoolMode};
 use cenote_layout::id::Uuid;
-use cenote_medium::Durability;
+use cenote_medium::{Durability, MediumInfo, MediumKind};
 use std::time::Duration;
 
 /// What somebody wants to do with a store or a pool.
@@ -77,6 +77,8 @@ pub struct OpenOptions {
     /// Most bytes of puddles that are kept for pools to come and pools that grow, so that these need not make files. 0: none. Never more than a
     /// sixteenth of what the disk has left, and given up before an operation fails for want of space. Those that are there are taken whatever this says.
     pub spare_bytes_max: u64,
+    /// Bytes of each half of the journal of psyncs of pools, when it is made: a multiple of 4 KiB. It grows when a psync needs more.
+    pub journal_half_len: u64,
 }
 
 impl Default for OpenOptions {
@@ -89,6 +91,7 @@ impl Default for OpenOptions {
             durability: None,
             log_puddle_size: 256 << 10,
             spare_bytes_max: 32 << 20,
+            journal_half_len: 4 << 20,
         }
     }
 }
@@ -119,6 +122,15 @@ pub struct PoolOptions {
 impl PoolOptions {
     /// Least bytes of a heap puddle: metadata and one superblock of 64 KiB.
     pub const PUDDLE_SIZE_MIN: u64 = cenote_layout::heap::HEAP_PUDDLE_SIZE_MIN;
+
+    /// The default for a store that lies there: in shadowed mode where a commit does not survive loss of power, but files do.
+    #[must_use]
+    pub fn for_medium(medium: &MediumInfo) -> Self {
+        let files_survive =
+            matches!(medium.kind, MediumKind::Ordinary | MediumKind::Network | MediumKind::Overlay);
+        let shadowed = files_survive && medium.durability == Durability::Process;
+        Self { mode: if shadowed { PoolMode::Shadowed } else { PoolMode::Direct }, ..Self::default() }
+    }
 }
 
 impl Default for PoolOptions {

@@ -3,7 +3,8 @@
 //! # Updates in several steps
 //!
 //! **Create a pool.** (1) the root puddle's file is made and synced: an orphan, or a spare puddle is prepared
-//! ([`crate::spare`]); (2) one batch names pool and puddle: **the catalog's batch commits**; (3) nothing else.
+//! ([`crate::spare`]); (2) one batch names pool and puddle: **the catalog's batch commits**; (3) nothing else. In shadowed mode the primary's file is
+//! made after the puddle's, with the same contents: an orphan until (2).
 //!
 //! **Take a puddle.** The same with an existing pool; after the batch it becomes findable and is mapped.
 //!
@@ -12,16 +13,20 @@
 
 use crate::error::{StoreError, concerns};
 use crate::options::{Access, DamagePolicy, PoolOptions, PowerLossPolicy};
-use crate::puddle::{DIR, Puddle, create_file, file_name, verify_file};
+use crate::puddle::{
+    DIR, Kind, Puddle, create_file, create_primary, file_name, primary_name, text, verify_file,
+    verify_primary,
+};
 use crate::report::{Damage, PoolStart};
 use crate::store::{Control, Inner, Store};
 use cenote_layout::PAGE_SIZE;
-use cenote_layout::catalog::{POOL_NAME_LEN_MAX, PoolRecord, PuddleRecord, Record};
+use cenote_layout::catalog::{POOL_NAME_LEN_MAX, PoolMode, PoolRecord, PuddleRecord, Record};
 use cenote_layout::heap::HeapGeometry;
 use cenote_layout::id::PoolId;
 use cenote_layout::puddle::Role;
 use cenote_medium::{MapMode, MediumError};
 use core::ptr::NonNull;
+use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// A pool as the store's list has it.
@@ -181,8 +186,14 @@ impl PoolHandle {
                 size_max: self.core.record.size_max,
             });
         }
-        let record = inner.add_heap_puddle(&mut control, (self.id(), index, size), &[])?;
-        let puddle = inner.own(&mut control, record, MapMode::ReadWrite);
+        let shadowed = self.core.record.mode == PoolMode::Shadowed;
+        let record = inner.add_heap_puddle(&mut control, (self.id(), index, size), shadowed, &[])?;
+        let mode = if shadowed { MapMode::Tracked } else { MapMode::ReadWrite };
+        let puddle = inner.own(&mut control, record, mode);
+        if shadowed {
+            // Before it can be stored into, so that no psync goes without it.
+            inner.shadow_of(&mut control, self.id())?.add(puddle, false);
+        }
         // SAFETY: it lives until the store is dropped, and its range was checked to lie in the window.
         let puddle = unsafe {
             inner.window.insert(puddle.as_ref());
@@ -300,7 +311,13 @@ impl Store {
             permissions: options.permissions,
             created_at_s: inner.medium.now_s(),
         };
-        inner.add_heap_puddle(&mut control, (id, 0, options.puddle_size), &[Record::Pool(pool)])?;
+        let shadowed = options.mode == PoolMode::Shadowed;
+        if shadowed {
+            // Before the pool, so that there is none without a journal.
+            inner.pool_journal(&control.catalog.state)?;
+        }
+        let place = (id, 0, options.puddle_size);
+        inner.add_heap_puddle(&mut control, place, shadowed, &[Record::Pool(pool)])?;
         Ok(id)
     }
 
@@ -341,7 +358,9 @@ impl Store {
         }
         inner.settle_logs(&control);
         let puddles = control.catalog.state.puddles_of(id);
-        let kept = inner.kept_as_spare(&control, &puddles);
+        let shadowed = control.catalog.state.is_shadowed(id);
+        // The journal of psyncs may speak of puddles in shadowed mode: their identities are not used again.
+        let kept = if shadowed { BTreeSet::new() } else { inner.kept_as_spare(&control, &puddles) };
         let gone = |p: &PuddleRecord| match kept.contains(&p.uuid) {
             true => Inner::spare_record(p),
             false => Record::PuddleRemoved(p.uuid),
@@ -363,6 +382,9 @@ impl Store {
             // Left over files are orphans; the next writable open removes them.
             let _ = inner.medium.remove(core::str::from_utf8(&file).unwrap_or_default());
         }
+        if shadowed {
+            inner.forget_shadow(id, &puddles).map_err(|error| inner.failed(error))?;
+        }
         inner.medium.sync_dir(DIR).map_err(|error| inner.failed(error))
     }
 
@@ -383,6 +405,14 @@ impl Store {
         let mut control = inner.control();
         let id = find(&control, name)?;
         let mut writable = access == Access::ReadWrite;
+        let shadowed = control.catalog.state.is_shadowed(id);
+        if shadowed && control.catalog.state.not_covered.contains(&id) {
+            // Its last psync is there and cannot be brought back now: say why.
+            let damage = concerns(&control.damage, id);
+            if inner.options.power_loss == PowerLossPolicy::Refuse && !damage.is_empty() {
+                return Err(StoreError::PoolDamaged { name: name.into(), damage });
+            }
+        }
         if control.catalog.state.not_covered.contains(&id) {
             match inner.options.power_loss {
                 PowerLossPolicy::Refuse => return Err(StoreError::PoolNotCovered { name: name.into() }),
@@ -410,12 +440,15 @@ impl Store {
                 return Err(StoreError::PoolLogDamaged { name: name.into(), damage });
             }
             inner.check_poisoned()?;
+            if shadowed {
+                inner.shadow_of(&mut control, id)?;
+            }
             inner.lease_writable(&mut control, id)?;
         }
         let handle = PoolHandle { core, store: self.clone(), writable };
         for puddle in handle.puddles() {
             if writable {
-                puddle.set_mode(&*inner.medium, MapMode::ReadWrite).map_err(|e| inner.failed(e))?;
+                puddle.set_mode(&*inner.medium, puddle.writable_mode()).map_err(|e| inner.failed(e))?;
             }
             if puddle.index() == 0 || inner.eager {
                 puddle.map(&*inner.medium).map_err(|e| inner.failed(e))?;
@@ -449,7 +482,17 @@ impl Store {
                 expected += 1;
             }
             expected = puddle.index + 1;
-            match verify_file(&*inner.medium, &puddle, inner.uuid, inner.writable)? {
+            // SAFETY: puddles live until the store is dropped.
+            let known = control.puddles.get(&puddle.uuid).map(|known| unsafe { known.as_ref() });
+            let by_primary = known.is_some_and(Puddle::shows_primary);
+            let mut problem = None;
+            if !by_primary {
+                problem = verify_file(&*inner.medium, &puddle, inner.uuid, inner.writable)?;
+            }
+            if problem.is_none() && record.mode == PoolMode::Shadowed && (by_primary || inner.writable) {
+                problem = verify_primary(&*inner.medium, &puddle, inner.uuid, inner.writable)?;
+            }
+            match problem {
                 None => sound.push(puddle),
                 Some(detail) => {
                     damage.push(Damage::Puddle { uuid: puddle.uuid, pool: id, index: puddle.index, detail });
@@ -549,6 +592,16 @@ impl Inner {
         made
     }
 
+    /// Creates the primary of a new puddle. On failure the puddle is gone again.
+    pub(crate) fn new_primary(&self, control: &mut Control, record: &PuddleRecord) -> Result<(), StoreError> {
+        create_primary(&*self.medium, record, self.uuid).map_err(|error| {
+            let error = self.failed(error);
+            let _ = self.medium.remove(text(&file_name(record.uuid)));
+            control.space.give_back(record.addr, record.size);
+            error
+        })
+    }
+
     /// Names a new puddle, and whatever belongs to it, in one batch. On failure the file is removed again.
     pub(crate) fn commit_new_puddle(
         &self,
@@ -561,8 +614,8 @@ impl Inner {
         self.commit(control, &records).inspect_err(|_| {
             // Where the batch may have been made after all the store is poisoned, and the file has to stay.
             if self.check_poisoned().is_ok() {
-                let file = file_name(record.uuid);
-                let _ = self.medium.remove(core::str::from_utf8(&file).unwrap_or_default());
+                let _ = self.medium.remove(text(&file_name(record.uuid)));
+                let _ = self.medium.remove(text(&primary_name(record.uuid)));
                 control.space.give_back(record.addr, record.size);
             }
         })
@@ -570,10 +623,11 @@ impl Inner {
 
     /// The [`Puddle`] of a record, made if need be; it lives until the store is dropped.
     pub(crate) fn own(&self, control: &mut Control, record: PuddleRecord, mode: MapMode) -> NonNull<Puddle> {
+        let kind = if control.catalog.state.is_shadowed(record.pool) { Kind::Shadow } else { Kind::Direct };
         *control
             .puddles
             .entry(record.uuid)
-            .or_insert_with(|| NonNull::from(Box::leak(Box::new(Puddle::new(record, mode)))))
+            .or_insert_with(|| NonNull::from(Box::leak(Box::new(Puddle::new(record, mode, kind)))))
     }
 
     /// Takes a removed puddle out of the window. Its memory stays until the store is dropped.

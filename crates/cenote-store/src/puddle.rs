@@ -1,5 +1,7 @@
 //! A puddle of an open store: what is known of it, and whether it is mapped.
 //!
+//! A puddle of a pool in shadowed mode is mapped such that the first store into a page faults, and is noted: see [`crate::psync`].
+//!
 //! A [`Puddle`] stays at its address in memory until the store is dropped, so that references to it can be taken
 //! without locks. Its mapping state is one word:
 //!
@@ -15,11 +17,15 @@ use cenote_layout::header::{self, HeaderPrefix, read};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::{PuddleHeader, Role, header_space};
 use cenote_medium::{MapMode, Medium, MediumError};
+use cenote_sys::notes::Notes;
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use zerocopy::IntoBytes;
 
 /// The directory of puddle files.
 pub(crate) const DIR: &str = "puddles";
+/// The directory of the primaries of puddles in shadowed mode, under the same names.
+pub(crate) const PRIMARY_DIR: &str = "primary";
 
 const ABSENT: u32 = 0;
 const MAPPING: u32 = 1;
@@ -30,18 +36,34 @@ const REFUSED: u32 = 3;
 #[derive(Debug)]
 pub struct Puddle {
     record: PuddleRecord,
-    /// `puddles/<32 hex digits>`.
+    /// `puddles/<32 hex digits>`, or `primary/...` if that is what is mapped.
     name: [u8; 40],
+    kind: Kind,
+    /// Of one in shadowed mode that is open for writing: pages that may differ from the primary.
+    notes: OnceLock<Arc<Notes>>,
     state: AtomicU32,
     mode: AtomicU8,
     heap_slot: AtomicPtr<()>,
 }
 
+/// What a puddle's mapping shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Its file, which is all that there is.
+    Direct,
+    /// Its file, which is the shadow of a primary.
+    Shadow,
+    /// The primary, to be looked at.
+    Primary,
+}
+
 impl Puddle {
-    pub(crate) fn new(record: PuddleRecord, mode: MapMode) -> Self {
+    pub(crate) fn new(record: PuddleRecord, mode: MapMode, kind: Kind) -> Self {
         Self {
             record,
-            name: file_name(record.uuid),
+            name: if kind == Kind::Primary { primary_name(record.uuid) } else { file_name(record.uuid) },
+            kind,
+            notes: OnceLock::new(),
             state: AtomicU32::new(ABSENT),
             mode: AtomicU8::new(encode_mode(mode)),
             heap_slot: AtomicPtr::new(core::ptr::null_mut()),
@@ -126,7 +148,35 @@ impl Puddle {
     /// Whether stores into it are allowed once it is mapped.
     #[must_use]
     pub fn is_writable(&self) -> bool {
-        decode_mode(self.mode.load(Ordering::Acquire)) == MapMode::ReadWrite
+        self.mode().is_shared_writable()
+    }
+
+    /// Whether its mapping shows the primary.
+    pub(crate) fn shows_primary(&self) -> bool {
+        self.kind == Kind::Primary
+    }
+
+    /// How it is mapped for writing.
+    pub(crate) fn writable_mode(&self) -> MapMode {
+        if self.kind == Kind::Shadow { MapMode::Tracked } else { MapMode::ReadWrite }
+    }
+
+    /// The notes of pages that were stored into; made by the first who asks, before the puddle is mapped for writing.
+    pub(crate) fn notes(&self) -> &Arc<Notes> {
+        self.notes.get_or_init(|| Arc::new(Notes::new(self.record.addr as usize, self.record.size as usize)))
+    }
+
+    /// What the fault handler does about an access to `address`, which is in this puddle. Whether the access can succeed now.
+    pub(crate) fn resolve(&self, medium: &dyn Medium, address: usize) -> bool {
+        if self.is_mapped()
+            && self.mode() == MapMode::Tracked
+            && let Some(notes) = self.notes.get()
+        {
+            // SAFETY: the puddle's mapping, in which stores are allowed. That a store is meant is not known here: it may be a load that
+            // faulted while another thread mapped the puddle, which costs a note too many.
+            return unsafe { notes.allow(address) };
+        }
+        matches!(self.map(medium), Ok(true))
     }
 
     pub(crate) fn file_name(&self) -> &str {
@@ -224,6 +274,7 @@ const fn encode_mode(mode: MapMode) -> u8 {
         MapMode::ReadWrite => 0,
         MapMode::ReadOnly => 1,
         MapMode::PrivateCopy => 2,
+        MapMode::Tracked => 3,
     }
 }
 
@@ -231,6 +282,7 @@ const fn decode_mode(byte: u8) -> MapMode {
     match byte {
         0 => MapMode::ReadWrite,
         1 => MapMode::ReadOnly,
+        3 => MapMode::Tracked,
         _ => MapMode::PrivateCopy,
     }
 }
@@ -240,6 +292,18 @@ pub(crate) fn file_name(uuid: Uuid) -> [u8; 40] {
     let mut name = *b"puddles/00000000000000000000000000000000";
     name[8..].copy_from_slice(&uuid.to_hex());
     name
+}
+
+/// The name of a puddle's primary.
+pub(crate) fn primary_name(uuid: Uuid) -> [u8; 40] {
+    let mut name = *b"primary/00000000000000000000000000000000";
+    name[8..].copy_from_slice(&uuid.to_hex());
+    name
+}
+
+/// A file's name as a text.
+pub(crate) fn text(name: &[u8; 40]) -> &str {
+    core::str::from_utf8(name).unwrap_or_default()
 }
 
 /// The header of a new puddle.
@@ -267,14 +331,35 @@ pub(crate) fn create_file(
     record: &PuddleRecord,
     store: Uuid,
 ) -> Result<(), MediumError> {
-    let name = file_name(record.uuid);
-    let name = core::str::from_utf8(&name).unwrap_or_default();
+    create_as(medium, text(&file_name(record.uuid)), DIR, record, store)
+}
+
+/// The same for the primary.
+pub(crate) fn create_primary(
+    medium: &dyn Medium,
+    record: &PuddleRecord,
+    store: Uuid,
+) -> Result<(), MediumError> {
+    if !medium.exists(PRIMARY_DIR)? {
+        medium.make_dir(PRIMARY_DIR)?;
+        medium.sync_dir("")?;
+    }
+    create_as(medium, text(&primary_name(record.uuid)), PRIMARY_DIR, record, store)
+}
+
+fn create_as(
+    medium: &dyn Medium,
+    name: &str,
+    dir: &str,
+    record: &PuddleRecord,
+    store: Uuid,
+) -> Result<(), MediumError> {
     medium.create(name, record.size)?;
     let header = make_header(record, store);
     let done = medium
         .write_at(name, 0, header.as_bytes())
         .and_then(|()| medium.sync(name))
-        .and_then(|()| medium.sync_dir(DIR));
+        .and_then(|()| medium.sync_dir(dir));
     if done.is_err() {
         let _ = medium.remove(name);
     }
@@ -289,8 +374,26 @@ pub(crate) fn verify_file(
     store: Uuid,
     writing: bool,
 ) -> Result<Option<String>, MediumError> {
-    let name = file_name(record.uuid);
-    let name = core::str::from_utf8(&name).unwrap_or_default();
+    verify_as(medium, text(&file_name(record.uuid)), record, store, writing)
+}
+
+/// The same for the primary.
+pub(crate) fn verify_primary(
+    medium: &dyn Medium,
+    record: &PuddleRecord,
+    store: Uuid,
+    writing: bool,
+) -> Result<Option<String>, MediumError> {
+    verify_as(medium, text(&primary_name(record.uuid)), record, store, writing)
+}
+
+fn verify_as(
+    medium: &dyn Medium,
+    name: &str,
+    record: &PuddleRecord,
+    store: Uuid,
+    writing: bool,
+) -> Result<Option<String>, MediumError> {
     let len = match medium.len(name) {
         Ok(len) => len,
         Err(error) if error.is_not_found() => {

@@ -15,6 +15,13 @@
 //!
 //! A read-only open stops after 2, and does that in private pages.
 //!
+//! # Pools in shadowed mode
+//!
+//! After a crash of processes as any other. After a loss of power they go back to their last psync ([`crate::shadow`]), before anything else, and what logs
+//! say about them is *void*: a log whose entries are all about such pools is not replayed. A log that is about others too is, and its entries about
+//! void pools are refused, so that it is set aside: transactions over pools of both modes cannot be whole after that. The leases of the dead on these pools end
+//! in any case.
+//!
 //! # What stays
 //!
 //! * A client with a log that failed its checks, or a log space that cannot be read: it keeps client record, leases and
@@ -62,22 +69,28 @@ pub(crate) fn recover(
     missing: &BTreeSet<Uuid>,
     report: &mut OpenReport,
 ) -> Result<(), MediumError> {
+    let void = crate::shadow::void(&control.catalog.state, crash);
+    let lost = crate::shadow::restore(inner, control, &void, report)?;
     let state = &control.catalog.state;
     let mut clients: BTreeSet<Uuid> = state.clients.keys().copied().collect();
     clients.extend(state.leases.keys().map(|(client, _)| *client));
 
     let mut records = Vec::new();
+    let mut not_covered = state.not_covered.clone();
     if crash == Some(CrashKind::Power) && !covered(inner, control) {
         for pool in clients.iter().flat_map(|client| state.writable_pools(*client)) {
-            if !state.not_covered.contains(&pool) {
+            if !void.contains(&pool) && not_covered.insert(pool) {
                 records.push(Record::PoolNotCovered(pool));
             }
         }
     }
-    let mut not_covered = state.not_covered.clone();
-    for record in &records {
-        if let Record::PoolNotCovered(pool) = record {
-            not_covered.insert(*pool);
+    for pool in &void {
+        if lost.contains(pool) {
+            if not_covered.insert(*pool) {
+                records.push(Record::PoolNotCovered(*pool));
+            }
+        } else if not_covered.remove(pool) {
+            records.push(Record::PoolCovered(*pool));
         }
     }
     report.not_covered = not_covered
@@ -87,18 +100,43 @@ pub(crate) fn recover(
 
     let as_is = inner.options.power_loss == PowerLossPolicy::AsIs;
     let (mut inherited, mut retired) = (BTreeSet::new(), BTreeSet::new());
-    let mut session = Session::new(inner, control);
+    let mut session = Session::new(inner, control, &void);
     for client in clients {
-        let pools = session.control.catalog.state.writable_pools(client);
+        let (gone, pools): (BTreeSet<PoolId>, BTreeSet<PoolId>) = session
+            .control
+            .catalog
+            .state
+            .writable_pools(client)
+            .into_iter()
+            .partition(|pool| void.contains(pool));
         let torn = pools.iter().any(|pool| not_covered.contains(pool));
+        for pool in &gone {
+            note_dirty(session.control, *pool, CrashKind::Power);
+        }
+        inherited.extend(gone.difference(&lost));
+        // A client that stays keeps its leases on pools that are not void.
+        let end_void = |records: &mut Vec<Record>| {
+            if !gone.is_empty() {
+                records.push(Record::LeasesEnded(client));
+                let keep = |pool: &PoolId| Record::Lease(LeaseRecord { client, pool: *pool, writable: true });
+                records.extend(pools.iter().map(keep));
+            }
+        };
         if torn && !as_is {
+            end_void(&mut records);
             continue;
         }
         let kind = if torn { CrashKind::Power } else { crash.unwrap_or(CrashKind::Process) };
         for pool in &pools {
             note_dirty(session.control, *pool, kind);
         }
-        let verdict = session.client(client, kind, report)?;
+        // After a loss of power nothing that its logs say counts.
+        let silent = kind == CrashKind::Power && pools.is_empty() && !gone.is_empty();
+        let verdict = if silent && !planted(Bug::VoidLogReplayed) {
+            Verdict::Done
+        } else {
+            session.client(client, kind, report)?
+        };
         // Whoever takes torn pools as they are takes them without the logs that do not fit them. And a log that
         // concerns no pool any more is of no use.
         if verdict == Verdict::Done || torn || pools.is_empty() {
@@ -112,6 +150,8 @@ pub(crate) fn recover(
                 records.extend(pools.iter().copied().map(Record::TraceDue));
             }
             inherited.extend(pools);
+        } else {
+            end_void(&mut records);
         }
     }
     let used = session.used_by_others(&retired);
@@ -128,8 +168,10 @@ pub(crate) fn recover(
     }
     if !inner.writable {
         for record in records {
-            if let Record::PoolNotCovered(_) | Record::TraceDue(_) = record {
-                control.catalog.state.apply(&record);
+            match &record {
+                Record::PoolNotCovered(_) | Record::TraceDue(_) => control.catalog.state.apply(&record),
+                Record::PoolCovered(pool) if void.contains(pool) => control.catalog.state.apply(&record),
+                _ => {}
             }
         }
         return Ok(());
@@ -212,6 +254,8 @@ struct Session<'a> {
     verified: BTreeMap<Uuid, Option<String>>,
     /// Mapped by recovery.
     mapped: BTreeSet<Uuid>,
+    /// Pools that went back to their last psync.
+    void: &'a BTreeSet<PoolId>,
     /// Of the client in hand.
     client: Uuid,
     pools: BTreeSet<PoolId>,
@@ -219,7 +263,7 @@ struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    fn new(inner: &'a Inner, control: &'a mut Control) -> Self {
+    fn new(inner: &'a Inner, control: &'a mut Control, void: &'a BTreeSet<PoolId>) -> Self {
         let by_addr = control.catalog.state.puddles.values().map(|p| (p.addr, *p)).collect();
         Self {
             inner,
@@ -227,6 +271,7 @@ impl<'a> Session<'a> {
             by_addr,
             verified: BTreeMap::new(),
             mapped: BTreeSet::new(),
+            void,
             client: Uuid::NIL,
             pools: BTreeSet::new(),
             segments: BTreeMap::new(),
@@ -274,6 +319,9 @@ impl<'a> Session<'a> {
     ) -> Result<Verdict, MediumError> {
         self.client = client;
         self.pools = self.control.catalog.state.writable_pools(client);
+        if !planted(Bug::VoidLogReplayed) {
+            self.pools.retain(|pool| !self.void.contains(pool));
+        }
         self.segments.clear();
         let pools: Vec<PoolId> = self.pools.iter().copied().collect();
         let Some(space) = self.control.catalog.state.clients.get(&client).copied() else {
@@ -319,6 +367,9 @@ impl<'a> Session<'a> {
                     continue;
                 }
             };
+            if self.is_void(body, crash) {
+                continue;
+            }
             if let Some(detail) = self.prepare(body, crash) {
                 report.damage.push(damage(detail));
                 verdict = Verdict::Stays;
@@ -396,6 +447,23 @@ impl<'a> Session<'a> {
             return Err(format!("its puddle holds log {:016x} of client {}", header.log_id, header.owner));
         }
         Ok(body)
+    }
+
+    /// Whether all that a log says is about pools that went back to their last psync.
+    fn is_void(&mut self, head: Body, crash: CrashKind) -> bool {
+        if self.void.is_empty() || crash != CrashKind::Power || planted(Bug::VoidLogReplayed) {
+            return false;
+        }
+        // SAFETY: mapped, and nobody writes to it meanwhile; so are the segments.
+        let Ok(summary) =
+            (unsafe { inspect(head, crash, &mut |owner, addr| self.segment_body(owner, addr)) })
+        else {
+            return false;
+        };
+        let of_heaps = summary.entries.iter().filter_map(|entry| self.record_at(entry.addr));
+        let mut pools =
+            of_heaps.filter(|record| record.role == Role::Heap).map(|record| record.pool).peekable();
+        pools.peek().is_some() && pools.all(|pool| self.void.contains(&pool))
     }
 
     /// Verifies and maps all that a replay of this log will touch. If some of it cannot be used: why. The log is then not

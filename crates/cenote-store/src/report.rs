@@ -83,6 +83,13 @@ pub enum Damage {
         /// The pools that the client could write.
         pools: Vec<PoolId>,
     },
+    /// The journal of psyncs of pools: pools that power failed under cannot be brought to their last psync.
+    Journal {
+        /// What is wrong.
+        detail: String,
+        /// Those pools.
+        pools: Vec<PoolId>,
+    },
     /// A file among the puddles that no record names, kept because records were lost.
     Orphan {
         /// The file.
@@ -108,7 +115,9 @@ impl Damage {
     pub fn pools(&self) -> Vec<PoolId> {
         match self {
             Self::Puddle { pool, .. } => vec![*pool],
-            Self::LogSpace { pools, .. } | Self::Log { pools, .. } => pools.clone(),
+            Self::LogSpace { pools, .. } | Self::Log { pools, .. } | Self::Journal { pools, .. } => {
+                pools.clone()
+            }
             _ => Vec::new(),
         }
     }
@@ -135,6 +144,9 @@ impl fmt::Display for Damage {
                     "log {log_id:016x} of client {client} (puddle {puddle}): {detail}; {}",
                     Pools(pools)
                 )
+            }
+            Self::Journal { detail, pools } => {
+                write!(f, "journal of psyncs: {detail}; {}", Pools(pools))
             }
             Self::Orphan { name, detail } => {
                 write!(f, "{name}: no record names this file, it is kept: {detail}")
@@ -196,6 +208,17 @@ pub struct LogReport {
     pub pools: Vec<PoolId>,
 }
 
+/// A pool in shadowed mode that went back to its last psync, because power failed while it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestoredPool {
+    /// Its number.
+    pub pool: PoolId,
+    /// Its name.
+    pub name: String,
+    /// Pages that were not as that psync had left them.
+    pub pages: u64,
+}
+
 /// What an open found and did.
 #[derive(Clone, Debug, Default)]
 pub struct OpenReport {
@@ -211,6 +234,8 @@ pub struct OpenReport {
     pub damage: Vec<Damage>,
     /// Pools, with their names, that a loss of power may have torn.
     pub not_covered: Vec<(PoolId, String)>,
+    /// Pools in shadowed mode that are as their last psync left them, because power failed while they were written.
+    pub restored: Vec<RestoredPool>,
     /// Puddle files without a record that were removed: creations or removals that were interrupted.
     pub orphans_removed: u64,
     /// Catalog files that were written anew: torn or damaged.

@@ -30,7 +30,7 @@
 
 use crate::error::StoreError;
 use crate::pool::PoolHandle;
-use crate::puddle::{DIR, create_file, file_name, make_header, verify_file};
+use crate::puddle::{DIR, create_file, create_primary, file_name, make_header, verify_file};
 use crate::store::{Control, Inner};
 use cenote_layout::catalog::{PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
@@ -210,17 +210,24 @@ impl Inner {
         self.medium.sync(name(&file))
     }
 
-    /// Gives pool `pool` its puddle `index`: a spare one, else a new one, and names it in one batch after the records `with`.
+    /// Gives pool `pool` its puddle `index`: a spare one, else a new one, with a primary if the pool is `shadowed`, and names it in one batch after the records
+    /// `with`.
     pub(crate) fn add_heap_puddle(
         &self,
         control: &mut Control,
         (pool, index, size): (PoolId, u32, u64),
+        shadowed: bool,
         with: &[Record],
     ) -> Result<PuddleRecord, StoreError> {
         if let Some((spare, is_named)) = self.ready_spare(control, size)? {
             let record = PuddleRecord { pool, role: Role::Heap, index, ..spare };
             let ready = self.write_header(&record).map_err(|error| self.failed(error));
             if ready.is_ok() {
+                if shadowed && let Err(error) = create_primary(&*self.medium, &record, self.uuid) {
+                    let error = self.failed(error);
+                    self.drop_spare(control, &spare, is_named);
+                    return Err(error);
+                }
                 if is_named {
                     let records: Vec<Record> = with.iter().cloned().chain([Record::Puddle(record)]).collect();
                     self.commit(control, &records)?;
@@ -233,6 +240,9 @@ impl Inner {
             self.drop_spare(control, &spare, is_named);
         }
         let record = self.new_puddle(control, pool, Role::Heap, index, size)?;
+        if shadowed {
+            self.new_primary(control, &record)?;
+        }
         self.commit_new_puddle(control, &record, with)?;
         Ok(record)
     }

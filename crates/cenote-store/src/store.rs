@@ -7,6 +7,7 @@ use crate::options::OpenOptions;
 use crate::pool::PoolCore;
 use crate::puddle::Puddle;
 use crate::report::{Damage, StoreInfo};
+use crate::shadow::Shadows;
 use crate::spare::Ahead;
 use crate::window::{Space, Window};
 use cenote_layout::catalog::Record;
@@ -52,7 +53,8 @@ pub(crate) struct Inner {
     pub(crate) eager: bool,
     pub(crate) durability: Durability,
     pub(crate) token: u64,
-    pub(crate) poisoned: OnceLock<String>,
+    pub(crate) poisoned: Arc<OnceLock<String>>,
+    pub(crate) shadows: Shadows,
     /// Nothing is written on drop: the store is not open yet, or abandoned, or closed already.
     pub(crate) silent: AtomicBool,
     pub(crate) control: Mutex<Control>,

@@ -175,7 +175,7 @@ mod tests {
     fn puddle(addr: u64, size: u64) -> Puddle {
         let record =
             PuddleRecord { uuid: Uuid([1; 16]), pool: PoolId(1), role: Role::Heap, index: 0, addr, size };
-        Puddle::new(record, MapMode::ReadOnly)
+        Puddle::new(record, MapMode::ReadOnly, crate::puddle::Kind::Direct)
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub mod filesystem;
 pub mod fork_guard;
 pub mod membarrier;
 pub mod memory;
+pub mod notes;
 pub mod pagemap;
 pub mod probe;
 pub mod process;

@@ -94,6 +94,14 @@ pub enum Error {
     /// Pools of two stores cannot be in one transaction.
     #[error("a transaction covers pools of one store, and at least one")]
     Pools,
+    /// After a loss of power pools of the two modes go back to different moments: no transaction could be whole.
+    #[error("pools \"{first}\" and \"{other}\" have different modes: a transaction covers pools of one mode")]
+    Modes {
+        /// A pool.
+        first: String,
+        /// One of the other mode.
+        other: String,
+    },
     /// An index is beyond the end.
     #[error("index {index} is out of bounds: there are {len}")]
     OutOfBounds {
@@ -147,6 +155,15 @@ pub enum Error {
         /// Its name.
         expected_name: String,
     },
+    /// The transaction is committed and survives any crash of processes; the psync that was to make it safe from loss of power failed.
+    #[error("the transaction is committed, but not safe from loss of power yet: {source}")]
+    NotPsynced {
+        /// Why.
+        source: Box<Error>,
+    },
+    /// A policy that makes no sense.
+    #[error("the pool cannot be psynced by itself so: {0}")]
+    Policy(&'static str),
     /// Torn data would be taken for values.
     #[error("PowerLossPolicy::AsIs may show torn values, which safe code must not see: use Store::open_torn")]
     AsIs,

@@ -26,7 +26,8 @@
 //! }
 //! ```
 //!
-//! What a commit survives depends on where the store lies: [`Store::durability`] says `process` (any crash of processes) or `power`.
+//! What a commit survives depends on where the store lies: [`Store::durability`] says `process` (any crash of processes) or `power`. A pool in
+//! shadowed mode ([`PoolMode::Shadowed`]) survives loss of power on any disk, as its last [`Pool::psync`] left it.
 //!
 //! # What safe code can rely on
 //!
@@ -51,6 +52,7 @@ mod local;
 mod names;
 pub mod persist;
 mod pool;
+mod psync;
 pub mod ptr;
 pub mod raw;
 mod reader;
@@ -63,13 +65,14 @@ pub use cenote_layout::id::{PoolId, TypeId, Uuid};
 pub use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
 pub use cenote_store::{
     Access, CrashKind, Damage, DamagePolicy, FormatOptions, HeapKind, OpenOptions, OpenReport, PoolInfo,
-    PoolMode, PoolOptions, PoolStart, PowerLossPolicy, StoreInfo,
+    PoolMode, PoolOptions, PoolStart, PowerLossPolicy, Psync, RestoredPool, StoreInfo,
 };
 pub use error::{Error, Result};
 pub use holder::{RegionPtr, RelPtr};
 pub use names::NamedRoot;
 pub use persist::Persist;
 pub use pool::{Blocks, Pool, View};
+pub use psync::{AutoFigures, AutoPsync, PsyncPolicy};
 pub use ptr::Ptr;
 pub use reader::Reader;
 pub use store::Store;

@@ -18,7 +18,7 @@ use core::marker::PhantomData;
 use parking_lot::{RwLock, RwLockReadGuard};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 
 /// A pool, open in this process. Handles are cheap to clone; the pool is closed when the last one is dropped.
@@ -43,6 +43,8 @@ pub(crate) struct PoolInner {
     doubt: Option<Doubt>,
     /// Whether safe code may change it: it is open for writing, and there is no doubt.
     pub(crate) changeable: bool,
+    /// How many want it psynced before a transaction is acknowledged.
+    pub(crate) psync_on_commit: AtomicU32,
     /// What was asked for; a policy may have given less.
     wanted: Access,
     /// After heap and handle: they are gone when the list hears of it.
@@ -168,6 +170,7 @@ impl PoolInner {
             changeable: handle.is_writable() && doubt.is_none(),
             doubt,
             handle,
+            psync_on_commit: AtomicU32::new(0),
             wanted: access,
             listed: Listed(None),
             store,
@@ -455,10 +458,15 @@ impl Pool {
     ///
     /// # Errors
     /// What `body` returns; [`Error::WouldDeadlock`] if this thread holds a view or a transaction of the pool; [`Error::Store`] if the pool is read-only, the
-    /// store poisoned, or the process a fork; [`Error::NotWhole`] if the pool is damaged; [`Error::Tx`] if the log cannot take the commit.
+    /// store poisoned, or the process a fork; [`Error::NotWhole`] if the pool is damaged; [`Error::Tx`] if the log cannot take the commit;
+    /// [`Error::NotPsynced`], alone of all, *after* the commit, where a [`crate::PsyncPolicy`] asks for a psync of each.
     #[inline]
     pub fn write<R, E: From<Error>>(&self, body: impl FnOnce(&mut Tx<'_>) -> Result<R, E>) -> Result<R, E> {
-        Tx::run(Covered::One(&self.inner), body)
+        let result = Tx::run(Covered::One(&self.inner), body);
+        if self.inner.psync_on_commit.load(Ordering::Relaxed) > 0 && result.is_ok() {
+            crate::psync::after_commit(&[&self.inner])?;
+        }
+        result
     }
 
     /// A view: the pool as it is, unchanged as long as the view lives. Waits for a transaction of another thread on this pool.

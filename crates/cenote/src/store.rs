@@ -300,8 +300,11 @@ impl Store {
 
     /// Runs a transaction over several pools of this store: all of its changes happen, or none, also across a crash. Otherwise as [`Pool::write`].
     ///
+    /// Pools in shadowed mode go back to their last psync after a loss of power: to find such a transaction in all of them or in none, psync them together
+    /// ([`Store::psync`]).
+    ///
     /// # Errors
-    /// [`Error::Pools`] if there is no pool, or one of another store; else as [`Pool::write`].
+    /// [`Error::Pools`] if there is no pool, or one of another store; [`Error::Modes`] for pools of both modes; else as [`Pool::write`].
     pub fn write<R, E: From<Error>>(
         &self,
         pools: &[&Pool],
@@ -314,7 +317,16 @@ impl Store {
         // One order for everybody, so that two transactions never wait for each other.
         pools.sort_by_key(|pool| pool.handle.id());
         pools.dedup_by_key(|pool| pool.handle.id());
-        Tx::run(Covered::Many(&pools), body)
+        let mode = |pool: &PoolInner| pool.handle.record().mode;
+        if let Some(other) = pools.iter().find(|pool| mode(pool) != mode(pools[0])) {
+            let name = |pool: &PoolInner| pool.handle.name().to_string();
+            return Err(Error::Modes { first: name(pools[0]), other: name(other) }.into());
+        }
+        let result = Tx::run(Covered::Many(&pools), body);
+        if pools.iter().any(|pool| pool.psync_on_commit.load(Ordering::Relaxed) > 0) && result.is_ok() {
+            crate::psync::after_commit(&pools)?;
+        }
+        result
     }
 
     /// Closes the store and says whether that worked. Every pool handle must be gone.

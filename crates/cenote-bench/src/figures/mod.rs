@@ -6,6 +6,7 @@ pub mod fat;
 pub mod figure1;
 pub mod list_tail;
 pub mod open_after_kill;
+pub mod pool_psync;
 pub mod psync;
 pub mod puddles_table3;
 pub mod steady;
@@ -40,7 +41,7 @@ pub enum Body {
 }
 
 /// All of them.
-pub const FIGURES: [Figure; 8] = [
+pub const FIGURES: [Figure; 9] = [
     puddles_table3::FIGURE,
     figure1::FIGURE,
     list_tail::FIGURE,
@@ -49,6 +50,7 @@ pub const FIGURES: [Figure; 8] = [
     steady::FIGURE,
     open_after_kill::FIGURE,
     psync::FIGURE,
+    pool_psync::FIGURE,
 ];
 
 /// The figure of this name.

@@ -6,6 +6,7 @@ use crate::failure::{Failure, Verdict};
 use crate::opening;
 use crate::output::Out;
 use crate::units::{bytes, date, plural};
+use cenote::{CrashKind, PoolMode, PoolStart};
 use serde_json::{Value, json};
 
 pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
@@ -57,6 +58,18 @@ pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
             unreadable.push(message);
         }
     }
+    for pool in &report.restored {
+        out.field(
+            "power loss",
+            format_args!("pool \"{}\" is as its last psync left it; what came after is gone", pool.name),
+        )?;
+    }
+    for pool in pools.iter().map(|pool| &pool.info) {
+        if pool.record.mode == PoolMode::Shadowed && pool.start == PoolStart::Dirty(CrashKind::Process) {
+            let name = &pool.record.name;
+            out.field("crash", format_args!("pool \"{name}\" goes on from its last transaction"))?;
+        }
+    }
     for (_, name) in &report.not_covered {
         let text =
             format!("pool \"{name}\" was in use when power failed, at a level that does not cover that");
@@ -66,6 +79,7 @@ pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
         out.line("")?;
         ls::table(&pools).print(out, 0)?;
     }
+    let at_last_psync: Vec<&String> = report.restored.iter().map(|pool| &pool.name).collect();
     let not_covered: Vec<&String> = report.not_covered.iter().map(|(_, name)| name).collect();
     out.object(&json!({
         "path": info.medium.path, "store": info.uuid.to_string(), "formatted_at_s": info.formatted_at_s,
@@ -78,6 +92,7 @@ pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
         "types": info.types, "clients": info.clients,
         "superblock_generation": info.generation, "catalog_batch": info.catalog_batch,
         "catalog_bytes": info.catalog_bytes, "damage": damage, "unreadable": unreadable, "not_covered": not_covered,
+        "at_last_psync": at_last_psync,
         "pools": pools.iter().map(ls::as_json).collect::<Vec<Value>>(),
     }))?;
     Ok(Verdict::found(!damage.is_empty() || !unreadable.is_empty() || !report.not_covered.is_empty()))

@@ -118,6 +118,7 @@ pub(crate) fn as_json(listed: &Listed) -> Value {
 pub(crate) fn mode(mode: PoolMode) -> &'static str {
     match mode {
         PoolMode::Direct => "direct",
+        PoolMode::Shadowed => "shadowed",
     }
 }
 

@@ -72,7 +72,7 @@ fn pools(arguments: &Rm, out: &mut Out) -> Result<Verdict, Failure> {
 }
 
 /// Names that a store has in its directory, the superblock first.
-const FILES: [&str; 8] = [
+const FILES: [&str; 10] = [
     "superblock",
     "superblock.new",
     "catalog.0",
@@ -81,7 +81,12 @@ const FILES: [&str; 8] = [
     "catalog.1.new",
     "journal",
     "journal.new",
+    "journal.pools",
+    "journal.pools.new",
 ];
+
+/// Directories of puddles, and of the primaries of those in shadowed mode.
+const DIRECTORIES: [&str; 2] = ["puddles", "primary"];
 
 fn whole_store(arguments: &Rm, out: &mut Out) -> Result<Verdict, Failure> {
     let dir = &arguments.store.dir;
@@ -92,19 +97,22 @@ fn whole_store(arguments: &Rm, out: &mut Out) -> Result<Verdict, Failure> {
             "{shown} is not a store: it has no file \"superblock\": check the path"
         )));
     }
-    let puddles = match medium.list("puddles") {
-        Err(error) if error.is_not_found() => Vec::new(),
-        names => names?,
-    };
     // Only what a store puts there.
     let is_puddle = |name: &&String| name.len() == 32 && name.bytes().all(|b| b.is_ascii_hexdigit());
-    let puddles: Vec<String> =
-        puddles.iter().filter(is_puddle).map(|name| format!("puddles/{name}")).collect();
-    let mut size = 0;
-    for name in &puddles {
-        size += medium.len(name)?;
+    let (mut files, mut size, mut count) = (Vec::new(), 0, 0);
+    for directory in DIRECTORIES {
+        let names = match medium.list(directory) {
+            Err(error) if error.is_not_found() => continue,
+            names => names?,
+        };
+        for name in names.iter().filter(is_puddle) {
+            let name = format!("{directory}/{name}");
+            size += medium.len(&name)?;
+            count += u64::from(directory == DIRECTORIES[0]);
+            files.push(name);
+        }
     }
-    let what = format!("the store {shown} ({} in {})", bytes(size), plural(puddles.len() as u64, "puddle"));
+    let what = format!("the store {shown} ({} in {})", bytes(size), plural(count, "puddle"));
     if arguments.care.dry_run {
         out.line(format_args!("would remove {what}"))?;
     } else {
@@ -117,12 +125,14 @@ fn whole_store(arguments: &Rm, out: &mut Out) -> Result<Verdict, Failure> {
                     medium.sync_dir("")?;
                 }
             }
-            for name in &puddles {
+            for name in &files {
                 medium.remove(name)?;
             }
         }
         // Whatever else is there stays, and its directory with it.
-        let _ = std::fs::remove_dir(dir.join("puddles"));
+        for directory in DIRECTORIES {
+            let _ = std::fs::remove_dir(dir.join(directory));
+        }
         let _ = std::fs::remove_file(dir.join("lock"));
         let gone = remove_directory(dir);
         out.line(format_args!("{} removed {what}", out.good("done:")))?;

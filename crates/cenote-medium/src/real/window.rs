@@ -110,6 +110,8 @@ impl Windows {
         let (flags, access, sharing) = match mode {
             MapMode::ReadWrite if synchronous => (OFlags::RDWR, Access::ReadWrite, Sharing::SharedSync),
             MapMode::ReadWrite => (OFlags::RDWR, Access::ReadWrite, Sharing::Shared),
+            MapMode::Tracked if synchronous => (OFlags::RDWR, Access::ReadOnly, Sharing::SharedSync),
+            MapMode::Tracked => (OFlags::RDWR, Access::ReadOnly, Sharing::Shared),
             MapMode::ReadOnly => (OFlags::RDONLY, Access::ReadOnly, Sharing::Shared),
             MapMode::PrivateCopy => (OFlags::RDONLY, Access::ReadWrite, Sharing::Private),
         };

@@ -74,7 +74,7 @@ impl Live {
             let Some(room) = map.len.checked_sub(offset) else { continue };
             let part = &bytes[..bytes.len().min(room as usize)];
             let (addr, len) = (map.addr as usize, map.len as usize);
-            let read_only = map.mode == MapMode::ReadOnly;
+            let read_only = matches!(map.mode, MapMode::ReadOnly | MapMode::Tracked);
             // SAFETY: the range is this mapping; making it writable for a moment takes nothing away.
             if read_only && unsafe { memory::protect(addr, len, Some(Access::ReadWrite)) }.is_err() {
                 continue;
@@ -449,7 +449,7 @@ impl Medium for SimMedium {
     unsafe fn map(&self, name: &str, addr: u64, len: u64, mode: MapMode) -> Result<()> {
         let op = Operation::Map;
         let mut live = self.live();
-        if mode == MapMode::ReadWrite && self.core.options.read_only {
+        if mode.is_shared_writable() && self.core.options.read_only {
             return Err(MediumError::ReadOnly { op, name: FileName::new(name) });
         }
         Self::begin_read(&mut live, op, name)?;
@@ -464,7 +464,7 @@ impl Medium for SimMedium {
         if live.maps.iter().any(|map| map.overlaps(addr, len)) {
             return bad("something is mapped there");
         }
-        if mode == MapMode::ReadWrite && live.mapping_of(inode).is_some() {
+        if mode.is_shared_writable() && live.mapping_of(inode).is_some() {
             return bad("the simulation maps a file writable once only");
         }
         let found = live.file(inode).0;
@@ -485,7 +485,7 @@ impl Medium for SimMedium {
         }
         let map = Mapping { inode, addr, len, mode };
         map.fill(&live.file(inode).1.content, used);
-        if mode == MapMode::ReadOnly {
+        if matches!(mode, MapMode::ReadOnly | MapMode::Tracked) {
             // SAFETY: the range was mapped just now, nobody uses it.
             unsafe { memory::protect(addr as usize, len as usize, Some(Access::ReadOnly)) }
                 .map_err(failed)?;

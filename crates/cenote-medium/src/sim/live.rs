@@ -206,7 +206,7 @@ impl Live {
         }
         let Self { maps, files, events, recording, .. } = self;
         let mut stores = Vec::new();
-        for map in maps.iter().filter(|map| map.mode == MapMode::ReadWrite) {
+        for map in maps.iter().filter(|map| map.mode.is_shared_writable()) {
             if let Some(file) = files.get_mut(&map.inode) {
                 map.collect(&mut file.content, |word, value| {
                     stores.push(Store { inode: map.inode, word, value })
@@ -224,7 +224,7 @@ impl Live {
             return self.observe();
         }
         let Self { maps, files, .. } = self;
-        for map in maps.iter().filter(|map| map.mode == MapMode::ReadWrite && map.overlaps(addr, len)) {
+        for map in maps.iter().filter(|map| map.mode.is_shared_writable() && map.overlaps(addr, len)) {
             if let Some(file) = files.get_mut(&map.inode) {
                 map.collect(&mut file.content, |_, _| {});
             }
@@ -294,7 +294,7 @@ impl Live {
         }
         let thread = thread_number();
         let writable =
-            self.maps.iter().filter(|map| map.mode == MapMode::ReadWrite && map.overlaps(start, end - start));
+            self.maps.iter().filter(|map| map.mode.is_shared_writable() && map.overlaps(start, end - start));
         let flushes = writable.map(|map| {
             let first = (start.max(map.addr) - map.addr) / WORD as u64;
             let past = (end.min(map.addr + map.len) - map.addr).div_ceil(WORD as u64);
@@ -313,7 +313,7 @@ impl Live {
 
     /// The writable mapping of a file.
     pub(crate) fn mapping_of(&self, inode: Inode) -> Option<&Mapping> {
-        self.maps.iter().find(|map| map.inode == inode && map.mode == MapMode::ReadWrite)
+        self.maps.iter().find(|map| map.inode == inode && map.mode.is_shared_writable())
     }
 
     /// What happens to a call, if anything other than what was asked for.

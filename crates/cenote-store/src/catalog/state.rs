@@ -1,7 +1,7 @@
 //! What the catalog says, in memory: the sum of its records.
 
 use crate::report::Damage;
-use cenote_layout::catalog::{LeaseRecord, ObjectRecord, PoolRecord, PuddleRecord, Record};
+use cenote_layout::catalog::{LeaseRecord, ObjectRecord, PoolMode, PoolRecord, PuddleRecord, Record};
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_layout::types::TypeRecord;
@@ -125,6 +125,11 @@ impl State {
         out
     }
 
+    /// Whether a pool is in shadowed mode.
+    pub(crate) fn is_shadowed(&self, pool: PoolId) -> bool {
+        self.pools.get(&pool).is_some_and(|record| record.mode == PoolMode::Shadowed)
+    }
+
     /// Puddles of a pool in index order.
     pub(crate) fn puddles_of(&self, pool: PoolId) -> Vec<PuddleRecord> {
         let mut out: Vec<_> = self.puddles.values().filter(|p| p.pool == pool).copied().collect();
@@ -188,7 +193,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cenote_layout::catalog::{HeapKind, PoolMode};
+    use cenote_layout::catalog::HeapKind;
 
     fn pool(id: u64, name: &str) -> Record {
         Record::Pool(PoolRecord {

@@ -24,7 +24,7 @@ pub(crate) struct Place {
 
 /// A record that only lacks its place.
 #[derive(Debug)]
-pub(crate) struct Draft<'a> {
+pub struct Draft<'a> {
     objects: &'a [Uuid],
     changes: &'a Changes,
     data_sum: u64,
@@ -32,8 +32,9 @@ pub(crate) struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    /// `None` if it is larger than any journal, or has more objects or runs than a record can count.
-    pub(crate) fn new(objects: &'a [Uuid], changes: &'a Changes) -> Option<Self> {
+    /// The record of `changes`, whose runs count primaries by their place in `objects`. `None` if it is larger than any journal, or has more objects or runs than a record can count.
+    #[must_use]
+    pub fn new(objects: &'a [Uuid], changes: &'a Changes) -> Option<Self> {
         let count = u32::try_from(objects.len()).ok()?;
         let runs = u32::try_from(changes.runs.len()).ok()?;
         let total_len = RecordHeader::total_len(count, runs, changes.data.len() as u64)?;
@@ -44,7 +45,8 @@ impl<'a> Draft<'a> {
     }
 
     /// Bytes of the whole record.
-    pub(crate) fn total_len(&self) -> u64 {
+    #[must_use]
+    pub fn total_len(&self) -> u64 {
         self.total_len
     }
 
@@ -103,10 +105,13 @@ impl<'a> Draft<'a> {
 
 /// A record that was read.
 #[derive(Clone, Debug)]
-pub(crate) struct Record {
-    pub(crate) header: RecordHeader,
-    pub(crate) objects: Vec<Uuid>,
-    pub(crate) runs: Vec<Run>,
+pub struct Record {
+    /// Its head.
+    pub header: RecordHeader,
+    /// The primaries that it changes.
+    pub objects: Vec<Uuid>,
+    /// What it changes of them.
+    pub runs: Vec<Run>,
     /// Where its data lies in the file.
     pub(crate) data_at: u64,
 }
@@ -170,15 +175,21 @@ pub(crate) fn read(file: &FileHandle, offset: u64, end: u64) -> Result<Read, Med
 
 impl Record {
     /// Its data, as far as the file has it.
-    pub(crate) fn read_data(&self, file: &FileHandle) -> Result<Vec<u8>, MediumError> {
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn read_data(&self, file: &FileHandle) -> Result<Vec<u8>, MediumError> {
         let mut data = vec![0; self.header.data_len as usize];
         let got = file.read_at(self.data_at, &mut data)?;
         data.truncate(got);
         Ok(data)
     }
 
-    /// Calls `f` with object, offset in its data, and contents of every run.
-    pub(crate) fn for_each_run<E>(
+    /// Calls `f` with primary, offset in its data, and contents of every run.
+    ///
+    /// # Errors
+    /// The first that `f` returns.
+    pub fn for_each_run<E>(
         &self,
         data: &[u8],
         mut f: impl FnMut(Uuid, u64, &[u8]) -> Result<(), E>,

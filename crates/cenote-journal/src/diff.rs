@@ -6,10 +6,13 @@
 //!
 //! Invariant: a page is copied once, and that copy is what is compared, journalled and written to the primary.
 
-use crate::dirty::Pages;
 use cenote_layout::object::Run;
 use cenote_layout::{LINE_SIZE, PAGE_SIZE};
 use cenote_medium::{FileHandle, MediumError};
+use core::ops::Range;
+
+/// Pages of a primary's data, by number.
+pub type Pages = Range<u64>;
 
 const PAGE: usize = PAGE_SIZE as usize;
 const LINE: usize = LINE_SIZE as usize;
@@ -19,35 +22,37 @@ const LINES: usize = PAGE / LINE;
 const GAP_LINES: usize = 4;
 /// Changed lines of a page from which on it is taken as a whole.
 const LINES_MAX: usize = 48;
-/// Pages that are read from the primary at once.
+/// Pages that are copied and read from the primary at once.
 const BATCH: u64 = 16;
 
-/// What one psync changes, of any number of objects.
+/// What one psync changes, of any number of primaries.
 #[derive(Debug, Default)]
-pub(crate) struct Changes {
-    pub(crate) runs: Vec<Run>,
+pub struct Changes {
+    /// Lines that differ, in order.
+    pub runs: Vec<Run>,
     /// Contents of the runs, one after the other.
-    pub(crate) data: Vec<u8>,
+    pub data: Vec<u8>,
     /// Pages in which something differs.
-    pub(crate) pages: u64,
+    pub pages: u64,
 }
 
 impl Changes {
-    pub(crate) fn clear(&mut self) {
+    /// Forgets all, but keeps the memory.
+    pub fn clear(&mut self) {
         self.runs.clear();
         self.data.clear();
         self.pages = 0;
     }
 
-    /// Adds what differs in `pages` of object number `object`, whose shadow begins at `shadow` and whose primary has its
-    /// data at `data_offset` of `primary`.
+    /// Adds what differs in `pages` of primary number `object`, whose shadow begins at `shadow` and which has its data at
+    /// `data_offset` of `primary`.
     ///
     /// # Errors
     /// The primary cannot be read. What was added is incomplete.
     ///
     /// # Safety
     /// The pages of the shadow are mapped, and nobody stores into them meanwhile.
-    pub(crate) unsafe fn add(
+    pub unsafe fn add(
         &mut self,
         object: u32,
         shadow: *const u8,
@@ -55,26 +60,44 @@ impl Changes {
         primary: &FileHandle,
         data_offset: u64,
     ) -> Result<(), MediumError> {
-        let mut theirs = [0u8; PAGE * BATCH as usize];
-        let mut ours = [0u8; PAGE];
+        let mut ours = [0u8; PAGE * BATCH as usize];
         for range in pages {
             let mut at = range.start;
             while at < range.end {
                 let count = (range.end - at).min(BATCH);
-                let theirs = &mut theirs[..count as usize * PAGE];
-                primary.read_exact_at(data_offset + at * PAGE_SIZE, theirs)?;
-                for (page, theirs) in (at..).zip(theirs.chunks_exact(PAGE)) {
-                    // SAFETY: the page is mapped, by the caller's promise, and `ours` is as long.
-                    unsafe {
-                        core::ptr::copy_nonoverlapping(
-                            shadow.add(page as usize * PAGE),
-                            ours.as_mut_ptr(),
-                            PAGE,
-                        );
-                    }
-                    self.add_page(object, page, &ours, theirs);
+                let ours = &mut ours[..count as usize * PAGE];
+                // SAFETY: the pages are mapped, by the caller's promise, and `ours` is as long.
+                unsafe {
+                    let from = shadow.add(at as usize * PAGE);
+                    core::ptr::copy_nonoverlapping(from, ours.as_mut_ptr(), ours.len());
                 }
+                self.add_copy(object, at, ours, primary, data_offset)?;
                 at += count;
+            }
+        }
+        Ok(())
+    }
+
+    /// The same of whole pages from number `first` on that have been copied to `ours`.
+    ///
+    /// # Errors
+    /// As [`Changes::add`].
+    pub fn add_copy(
+        &mut self,
+        object: u32,
+        first: u64,
+        ours: &[u8],
+        primary: &FileHandle,
+        data_offset: u64,
+    ) -> Result<(), MediumError> {
+        let mut theirs = [0u8; PAGE * BATCH as usize];
+        let mut page = first;
+        for ours in ours.chunks(theirs.len()) {
+            let theirs = &mut theirs[..ours.len()];
+            primary.read_exact_at(data_offset + page * PAGE_SIZE, theirs)?;
+            for (ours, theirs) in ours.chunks_exact(PAGE).zip(theirs.chunks_exact(PAGE)) {
+                self.add_page(object, page, ours, theirs);
+                page += 1;
             }
         }
         Ok(())
@@ -123,7 +146,7 @@ impl Changes {
     }
 
     /// The runs with their contents.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Run, &[u8])> {
+    pub fn iter(&self) -> impl Iterator<Item = (&Run, &[u8])> {
         let mut rest = self.data.as_slice();
         self.runs.iter().map(move |run| {
             let (data, behind) = rest.split_at((run.len_bytes() as usize).min(rest.len()));

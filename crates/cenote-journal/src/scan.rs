@@ -15,18 +15,18 @@ use zerocopy::FromBytes;
 
 /// What a journal holds.
 #[derive(Debug)]
-pub(crate) struct Scan {
+pub struct Scan {
     pub(crate) header: JournalHeader,
     /// The last session.
     pub(crate) epoch: u64,
     /// Committed records whose contents may be missing in the primaries, in order.
-    pub(crate) records: Vec<Record>,
+    pub records: Vec<Record>,
     /// Objects of records that are not whole and were never acknowledged: they were in state P.
-    pub(crate) torn: Vec<Uuid>,
+    pub torn: Vec<Uuid>,
     /// Number and checksum of the last record that counts.
-    pub(crate) last: (u64, u64),
+    pub last: (u64, u64),
     /// Why records are lost, if some are.
-    pub(crate) damage: Option<String>,
+    pub damage: Option<String>,
 }
 
 /// Records of one half from its start, without a gap, and where they end.
@@ -100,11 +100,10 @@ fn relied_on(
 }
 
 /// Reads a journal. `Err` in the answer: why nothing of it can be believed.
-pub(crate) fn scan(
-    file: &FileHandle,
-    store: Uuid,
-    writing: bool,
-) -> Result<Result<Scan, String>, MediumError> {
+///
+/// # Errors
+/// The file cannot be read.
+pub fn scan(file: &FileHandle, store: Uuid, writing: bool) -> Result<Result<Scan, String>, MediumError> {
     let header = match read_header(file, store, writing)? {
         Ok(header) => header,
         Err(problem) => return Ok(Err(problem)),

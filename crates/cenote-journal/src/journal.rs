@@ -1,6 +1,6 @@
 //! The journal of an open store: records of psyncs, appended and made durable.
 //!
-//! States and argument: the crate's front page. What this module adds are threads.
+//! States and argument: the front page of `cenote-object`. What this module adds are threads.
 //!
 //! * *Appending* is under the lock, so that the records in the file are a prefix of those that were given out.
 //! * *Group commit.* Whoever needs a record durable and finds no sync running becomes the leader: it notes how far records are written,
@@ -12,48 +12,65 @@
 //!
 //! Nothing waits for a thread that waits for it: a psync that has appended goes on to its end without needing space.
 
-mod file;
-mod record;
-mod scan;
-
-pub(crate) use file::JOURNAL;
-pub(crate) use record::Draft;
-pub(crate) use scan::{Scan, scan};
-
-use crate::error::ObjectError;
+use crate::file::{half, new_header, replace, write_header};
+use crate::record::{Draft, Place};
+use crate::scan::Scan;
+use crate::{Guard, JournalError};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::id::Uuid;
 use cenote_layout::object::JournalHeader;
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{FileHandle, MediumError};
-use cenote_store::Store;
-use file::{half, new_header, replace, write_header};
-use record::Place;
+use cenote_medium::{FileHandle, Medium, MediumError};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// A record that was appended, until it is applied.
 #[derive(Debug)]
 #[must_use = "the half that it lies in is reused only after `Journal::applied`"]
-pub(crate) struct Ticket {
-    pub(crate) seq: u64,
+pub struct Ticket {
+    /// Its number.
+    pub seq: u64,
     half: usize,
 }
 
 /// How an open journal works.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Settings {
-    pub(crate) half_len_max: u64,
+pub struct Settings {
+    /// Most bytes of each half.
+    pub half_len_max: u64,
     /// Whether syncs do anything on this medium.
-    pub(crate) syncs: bool,
+    pub syncs: bool,
     /// Whether a thread trims.
-    pub(crate) background: bool,
+    pub background: bool,
+}
+
+/// Where a journal lies, and whose it is.
+#[derive(Clone, Debug)]
+pub struct Home {
+    /// The store's directory.
+    pub medium: Arc<dyn Medium>,
+    /// The store.
+    pub store: Uuid,
+    /// The journal's file.
+    pub name: &'static str,
+    /// Who answers for it.
+    pub guard: Arc<dyn Guard>,
+}
+
+impl Home {
+    /// Turns a medium's error into the journal's; a failed sync poisons.
+    fn failed(&self, error: MediumError) -> JournalError {
+        if is_failed_sync(&error) {
+            self.guard.poison(&error.to_string());
+        }
+        error.into()
+    }
 }
 
 /// The journal of a store that is open for writing.
 #[derive(Debug)]
-pub(crate) struct Journal {
-    store: Store,
+pub struct Journal {
+    home: Home,
     settings: Settings,
     state: Mutex<State>,
     changed: Condvar,
@@ -109,36 +126,42 @@ impl State {
     }
 }
 
-type Guard<'a> = MutexGuard<'a, State>;
+type Locked<'a> = MutexGuard<'a, State>;
 
 impl Journal {
     /// Makes the journal of a store that has none.
-    pub(crate) fn create(store: &Store, half_len: u64, settings: Settings) -> Result<Self, ObjectError> {
-        let mut header = new_header(store.uuid(), half_len);
-        let file = replace(store.medium(), &mut header).map_err(|error| poison_if_sync(store, error))?;
-        Ok(Self::start(store, Arc::new(file), header, settings))
+    ///
+    /// # Errors
+    /// The medium; there is none then, or a whole one.
+    pub fn create(home: Home, half_len: u64, settings: Settings) -> Result<Self, JournalError> {
+        let mut header = new_header(home.store, half_len);
+        let file = replace(&home.medium, home.name, &mut header).map_err(|error| home.failed(error))?;
+        Ok(Self::start(home, Arc::new(file), header, settings))
     }
 
-    /// Goes on with a journal that [`scan`] has read, after its records are in the primaries: a new epoch begins. **The sync
+    /// Goes on with a journal that [`crate::scan`] has read, after its records are in the primaries: a new epoch begins. **The sync
     /// of the header commits.**
-    pub(crate) fn resume(
-        store: &Store,
+    ///
+    /// # Errors
+    /// The medium.
+    pub fn resume(
+        home: Home,
         file: Arc<FileHandle>,
         scan: &Scan,
         settings: Settings,
-    ) -> Result<Self, ObjectError> {
+    ) -> Result<Self, JournalError> {
         let (trimmed, chain) = scan.last;
         let epoch = scan.epoch + u64::from(!planted(Bug::JournalEpochIgnored));
         let mut header =
             JournalHeader { generation: scan.header.generation + 1, epoch, trimmed, chain, ..scan.header };
-        write_header(&file, &mut header).map_err(|error| poison_if_sync(store, error))?;
-        Ok(Self::start(store, file, header, settings))
+        write_header(&file, &mut header).map_err(|error| home.failed(error))?;
+        Ok(Self::start(home, file, header, settings))
     }
 
-    fn start(store: &Store, file: Arc<FileHandle>, header: JournalHeader, settings: Settings) -> Self {
+    fn start(home: Home, file: Arc<FileHandle>, header: JournalHeader, settings: Settings) -> Self {
         let (written, chain) = (header.trimmed, header.chain);
         Self {
-            store: store.clone(),
+            home,
             settings,
             state: Mutex::new(State {
                 file,
@@ -157,33 +180,37 @@ impl Journal {
         }
     }
 
-    fn lock(&self) -> Guard<'_> {
+    fn lock(&self) -> Locked<'_> {
         // A thread that panicked under the lock left counters that are at most too cautious.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, state: Guard<'a>) -> Guard<'a> {
+    fn wait<'a>(&self, state: Locked<'a>) -> Locked<'a> {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Fails if nothing may be acknowledged any more.
-    fn usable(&self) -> Result<(), ObjectError> {
-        Ok(self.store.check_usable()?)
+    fn usable(&self) -> Result<(), JournalError> {
+        Ok(self.home.guard.check()?)
     }
 
-    fn failed(&self, error: MediumError) -> ObjectError {
+    fn failed(&self, error: MediumError) -> JournalError {
         self.changed.notify_all();
-        poison_if_sync(&self.store, error)
+        self.home.failed(error)
     }
 
     /// Bytes of the file, records so far, and syncs of the journal so far.
-    pub(crate) fn figures(&self) -> (u64, u64, u64) {
+    #[must_use]
+    pub fn figures(&self) -> (u64, u64, u64) {
         let state = self.lock();
         (half(1, state.header.half_len).1, state.written, state.syncs)
     }
 
     /// Appends a record; it is not durable yet. If this fails there is no such record, now or after a crash.
-    pub(crate) fn append(&self, draft: &Draft<'_>) -> Result<Ticket, ObjectError> {
+    ///
+    /// # Errors
+    /// The medium: a full disk, or a failed sync, which poisons; a record that is too large.
+    pub fn append(&self, draft: &Draft<'_>) -> Result<Ticket, JournalError> {
         let mut state = self.make_room(draft.total_len())?;
         let place = Place {
             seq: state.written + 1,
@@ -191,7 +218,7 @@ impl Journal {
             chain: state.chain,
             durable: state.durable,
             trimmed: state.header.trimmed,
-            store: self.store.uuid(),
+            store: self.home.store,
         };
         let at = half(state.active, state.header.half_len).0 + state.tail;
         let sum = match draft.write(&state.file, at, &place) {
@@ -201,7 +228,7 @@ impl Journal {
                 let taken_back =
                     state.file.write_at(at, &[0; PAGE_SIZE as usize]).and_then(|()| state.file.sync());
                 if let Err(worse) = taken_back {
-                    self.store.poison(&format!("a failed psync could not be taken back: {worse}"));
+                    self.home.guard.poison(&format!("a failed psync could not be taken back: {worse}"));
                 }
                 return Err(self.failed(error));
             }
@@ -215,7 +242,7 @@ impl Journal {
     }
 
     /// The state, with room for `len` bytes in the active half.
-    fn make_room(&self, len: u64) -> Result<Guard<'_>, ObjectError> {
+    fn make_room(&self, len: u64) -> Result<Locked<'_>, JournalError> {
         let mut state = self.lock();
         loop {
             self.usable()?;
@@ -249,10 +276,10 @@ impl Journal {
     }
 
     /// Replaces the file by a larger one. No primary needs anything that is in it.
-    fn grow(&self, state: &mut State, len: u64) -> Result<(), ObjectError> {
+    fn grow(&self, state: &mut State, len: u64) -> Result<(), JournalError> {
         let limit = self.settings.half_len_max;
         if len > limit {
-            return Err(ObjectError::PsyncTooLarge { needed: len, limit });
+            return Err(JournalError::TooLarge { needed: len, limit });
         }
         let half_len =
             len.max(state.header.half_len.saturating_mul(2)).next_multiple_of(PAGE_SIZE).min(limit);
@@ -263,7 +290,8 @@ impl Journal {
             chain: state.chain,
             ..state.header
         };
-        let file = replace(self.store.medium(), &mut header).map_err(|error| self.failed(error))?;
+        let file =
+            replace(&self.home.medium, self.home.name, &mut header).map_err(|error| self.failed(error))?;
         state.file = Arc::new(file);
         state.header = header;
         (state.active, state.tail) = (0, 0);
@@ -271,7 +299,10 @@ impl Journal {
     }
 
     /// Waits until a record is durable: **this commits**.
-    pub(crate) fn make_durable(&self, ticket: &Ticket) -> Result<(), ObjectError> {
+    ///
+    /// # Errors
+    /// A failed sync; the journal has stopped.
+    pub fn make_durable(&self, ticket: &Ticket) -> Result<(), JournalError> {
         if planted(Bug::PsyncNotSynced) || planted(Bug::PsyncCommitBeforeData) {
             return Ok(());
         }
@@ -284,7 +315,7 @@ impl Journal {
     }
 
     /// Syncs the journal, or waits for whoever does.
-    fn sync_or_wait<'a>(&'a self, mut state: Guard<'a>) -> Result<Guard<'a>, ObjectError> {
+    fn sync_or_wait<'a>(&'a self, mut state: Locked<'a>) -> Result<Locked<'a>, JournalError> {
         if state.syncing {
             return Ok(self.wait(state));
         }
@@ -304,7 +335,7 @@ impl Journal {
     }
 
     /// Syncs the primaries that a half's records changed, or waits for whoever does. All of them are applied.
-    fn trim_or_wait<'a>(&'a self, mut state: Guard<'a>, number: usize) -> Result<Guard<'a>, ObjectError> {
+    fn trim_or_wait<'a>(&'a self, mut state: Locked<'a>, number: usize) -> Result<Locked<'a>, JournalError> {
         if state.halves[number].trimming {
             return Ok(self.wait(state));
         }
@@ -330,7 +361,7 @@ impl Journal {
     }
 
     /// Notes that nothing up to record `trimmed` has to be recovered: **the sync of the header commits**.
-    fn trim(&self, state: &mut State, trimmed: u64, chain: u64) -> Result<(), ObjectError> {
+    fn trim(&self, state: &mut State, trimmed: u64, chain: u64) -> Result<(), JournalError> {
         let generation = state.header.generation + 1;
         let mut header = JournalHeader { generation, trimmed, chain, ..state.header };
         write_header(&state.file, &mut header).map_err(|error| self.failed(error))?;
@@ -339,7 +370,7 @@ impl Journal {
     }
 
     /// The record is in these primaries.
-    pub(crate) fn applied(&self, ticket: Ticket, primaries: impl Iterator<Item = (Uuid, Arc<FileHandle>)>) {
+    pub fn applied(&self, ticket: Ticket, primaries: impl Iterator<Item = (Uuid, Arc<FileHandle>)>) {
         let mut state = self.lock();
         let half = &mut state.halves[ticket.half];
         half.unapplied = half.unapplied.saturating_sub(1);
@@ -349,13 +380,13 @@ impl Journal {
     }
 
     /// An object is gone: nothing of it needs to be synced.
-    pub(crate) fn forget(&self, object: Uuid) {
+    pub fn forget(&self, object: Uuid) {
         let mut state = self.lock();
         state.halves.iter_mut().for_each(|half| drop(half.touched.remove(&object)));
     }
 
     /// What the background thread does: trims the half that is full, until it is told to stop.
-    pub(crate) fn trim_in_background(&self) {
+    pub fn trim_in_background(&self) {
         let mut state = self.lock();
         while !state.stop {
             let full = 1 - state.active;
@@ -374,14 +405,17 @@ impl Journal {
     }
 
     /// Tells the background thread to end.
-    pub(crate) fn stop(&self) {
+    pub fn stop(&self) {
         self.lock().stop = true;
         self.changed.notify_all();
     }
 
     /// Syncs all primaries and notes in the header that nothing has to be recovered: **the sync of the header commits**. Does
     /// nothing while somebody psyncs.
-    pub(crate) fn checkpoint(&self) -> Result<(), ObjectError> {
+    ///
+    /// # Errors
+    /// The medium; nothing is lost by that.
+    pub fn checkpoint(&self) -> Result<(), JournalError> {
         let mut state = self.lock();
         loop {
             self.usable()?;
@@ -400,23 +434,21 @@ impl Journal {
     }
 
     /// Whether a thread of its own shall call [`Journal::trim_in_background`].
-    pub(crate) fn wants_thread(&self) -> bool {
+    #[must_use]
+    pub fn wants_thread(&self) -> bool {
         self.settings.background
     }
 }
 
-/// Turns a medium's error into the objects'; a failed sync poisons.
-pub(crate) fn poison_if_sync(store: &Store, error: MediumError) -> ObjectError {
+/// Whether an error is a failed sync: then what is on the medium is not known.
+#[must_use]
+pub fn is_failed_sync(error: &MediumError) -> bool {
     use cenote_medium::Operation;
-    let is_sync = match &error {
+    match error {
         MediumError::Io { op, .. } | MediumError::NoSpace { op, .. } | MediumError::Denied { op, .. } => {
             matches!(op, Operation::Sync | Operation::SyncDirectory)
         }
         MediumError::SyncFailedBefore { .. } => true,
         _ => false,
-    };
-    if is_sync {
-        store.poison(&error.to_string());
     }
-    error.into()
 }

@@ -1,7 +1,7 @@
 //! The journal's file: its two headers, and how a new file takes the place of none or of a smaller one.
 //!
-//! A new file is made under another name, with its space taken, and synced; **renaming it commits**. What a crash leaves of it
-//! before that is removed by the next one that makes it.
+//! A new file is made under another name (that of the journal with `.new`), with its space taken, and synced; **renaming it commits**. What a
+//! crash leaves of it before that is removed by the next one that makes it.
 
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::header::{HeaderPrefix, read, seal};
@@ -10,11 +10,6 @@ use cenote_layout::object::{JOURNAL_HALVES_OFFSET, JournalHeader};
 use cenote_medium::{FileHandle, Medium, MediumError, MediumKind};
 use std::sync::Arc;
 use zerocopy::IntoBytes;
-
-/// The file.
-pub(crate) const JOURNAL: &str = "journal";
-/// The file while it is made.
-const NEW: &str = "journal.new";
 
 /// A header of a journal, to be sealed by [`write_header`].
 pub(crate) fn new_header(store: Uuid, half_len: u64) -> JournalHeader {
@@ -75,24 +70,31 @@ pub(crate) fn read_header(
 /// Makes a journal with this header and puts it in place of whatever is there.
 pub(crate) fn replace(
     medium: &Arc<dyn Medium>,
+    name: &str,
     header: &mut JournalHeader,
 ) -> Result<FileHandle, MediumError> {
-    if medium.exists(NEW)? {
-        medium.remove(NEW)?;
+    let new = &format!("{name}.new");
+    if medium.exists(new)? {
+        medium.remove(new)?;
     }
     let (_, end) = half(1, header.half_len);
-    medium.create(NEW, end)?;
-    let made = fill(medium, header, end).and_then(|()| medium.rename(NEW, JOURNAL));
+    medium.create(new, end)?;
+    let made = fill(medium, new, header, end).and_then(|()| medium.rename(new, name));
     if let Err(error) = made {
-        let _ = medium.remove(NEW);
+        let _ = medium.remove(new);
         return Err(error);
     }
     medium.sync_dir("")?;
-    FileHandle::open(medium, JOURNAL)
+    FileHandle::open(medium, name)
 }
 
-fn fill(medium: &Arc<dyn Medium>, header: &mut JournalHeader, end: u64) -> Result<(), MediumError> {
-    let file = FileHandle::open(medium, NEW)?;
+fn fill(
+    medium: &Arc<dyn Medium>,
+    new: &str,
+    header: &mut JournalHeader,
+    end: u64,
+) -> Result<(), MediumError> {
+    let file = FileHandle::open(medium, new)?;
     if !matches!(medium.describe().kind, MediumKind::Simulated | MediumKind::Tmpfs) {
         // Space that was written once is written again without a change of the file system's own data: a sync then
         // is one flush of the device.

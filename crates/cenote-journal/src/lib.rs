@@ -1,0 +1,71 @@
+//! Journals of psyncs: lines of several files (*primaries*) that change together, or not at all, by one sync.
+//!
+//! ```text
+//! which lines differ from the primary       diff.rs
+//! one psync as bytes                        record.rs
+//! append, group commit, halves, growth      journal.rs, file.rs
+//! what a journal holds after a crash        scan.rs
+//! ```
+//!
+//! A store has a journal for its raw objects and one for its pools in shadowed mode, each in a file of its own. This crate knows neither: a
+//! primary is an id and a file. The states of a psync, and why one sync of the journal commits it, are on the front page of `cenote-object`;
+//! the argument for pools is in `cenote_store`'s module `psync`.
+//!
+//! Invariant: a record counts only whole, in the order of the records' numbers, and only until all that it says is durable in the primaries.
+
+mod diff;
+mod file;
+mod journal;
+mod record;
+mod scan;
+
+pub use diff::{Changes, Pages};
+pub use journal::{Home, Journal, Settings, Ticket, is_failed_sync};
+pub use record::{Draft, Record};
+pub use scan::{Scan, scan};
+
+use cenote_medium::MediumError;
+use core::fmt;
+
+/// Why nothing may be acknowledged any more.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Stopped {
+    /// This process is a fork of the one that opened the store.
+    #[error("this process is a fork of the one that opened the store")]
+    Forked,
+    /// What is on the medium is not known any more.
+    #[error("the store is poisoned: {0}")]
+    Poisoned(String),
+}
+
+/// What a journal asks and tells whoever it belongs to.
+pub trait Guard: Send + Sync + fmt::Debug {
+    /// Fails if nothing may be acknowledged any more.
+    ///
+    /// # Errors
+    /// Why not.
+    fn check(&self) -> Result<(), Stopped>;
+
+    /// From now on nothing may be acknowledged.
+    fn poison(&self, reason: &str);
+}
+
+/// Why an operation on a journal failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JournalError {
+    /// A full disk, an I/O error. Of a failed sync the guard was told.
+    #[error(transparent)]
+    Medium(#[from] MediumError),
+    /// One record is larger than the journal may become.
+    #[error("a record of {needed} bytes is larger than half the journal may be ({limit} bytes)")]
+    TooLarge {
+        /// Bytes of the record.
+        needed: u64,
+        /// Most bytes of a record.
+        limit: u64,
+    },
+    /// The guard said so.
+    #[error(transparent)]
+    Stopped(#[from] Stopped),
+}

@@ -1,0 +1,452 @@
+//! Psync of pools in shadowed mode (PMO-3 for pools): after a loss of power every pool is, with all its puddles, as its last psync left it;
+//! pools that were psynced together, as the last psync of them together left them, or as a later one of each.
+//!
+//! # The argument
+//!
+//! A pool has *shadows* (its puddle files, mapped shared) and *primaries* ([`crate::shadow`]). One psync:
+//!
+//! 1. *Entered.* Psyncs of one pool follow each other ([`Gate`]); those of different pools overlap and share syncs of the journal.
+//! 2. *Held.* No transaction runs on the pools, because the caller sees to that. The notes of stored pages are taken, these pages are protected
+//!    again, then copied. That is all that writers wait for: system calls in memory, no device.
+//! 3. *Drafted.* Writers go on. The copies are compared with the primaries by lines of 64 bytes. Nobody else changes these primaries: 1.
+//! 4. *Appended.* One record, for all pools of the psync, is written to the journal `journal.pools`.
+//! 5. *Durable.* The journal is synced: **this sync commits**.
+//! 6. *Applied.* The lines are written to the primaries, without a sync; then the psync returns. The journal's space is used again only after those syncs
+//!    (front page of `cenote-object`, states P and C, which are these).
+//!
+//! *What the record holds is a state of the pool between transactions.* Copies are taken while none runs. Pages that were not noted equal their primaries:
+//! a page is noted before it can be written and stays so until its copy is taken, and what is copied is in the primaries before the next psync of the
+//! pool compares. A psync that fails before 5 notes its pages again. So primaries and record together are the pool at that quiet moment: as after a crash of processes
+//! between two transactions, which every heap is adopted from without tracing.
+//!
+//! *Before 5* the primaries are untouched; a torn record is none. *After 5* the record is whole until it is in primaries that are synced.
+//!
+//! *A crash of processes* leaves shadows as they were at the last store, and logs that roll back what was not committed: the pool goes on from its last transaction, and
+//! primaries and journal are not looked at. Notes died with the process, so the first psync compares all pages that were there, before it holds anybody
+//! (`unknown`): a page that is changed meanwhile is noted by its fault.
+//!
+//! *A loss of power* makes shadows void, and what logs say about them; `shadow.rs` goes back to primaries and journal.
+//!
+//! *The catalog* is durable before a psync relies on it: a puddle is named by a synced batch before anything is stored into it, a type before a value of it is.
+//! A puddle that was taken after the last psync is, after a loss of power, as it was made: zeros.
+//!
+//! *A close* psyncs first and then syncs the shadows. So whoever opens the store next may begin with the shadows, and a loss of power before their first
+//! psync goes back to what the close left, not further.
+//!
+//! *Failures.* Before 5, a full disk or an I/O error: pages are noted again, nothing has changed, and the next psync has all of it. A sync that fails, or a primary that cannot
+//! be written: the store is poisoned, and the next open decides.
+//!
+//! *Stray stores.* A store that comes between taking notes and protecting (2) is in the copy, because that is made last; one after it faults and is noted. So even
+//! whoever breaks the rule that nobody writes loses no page, only the guarantee of a quiet moment.
+//!
+//! # Why pages are found by protection
+//!
+//! Userfaultfd in asynchronous mode would be cheaper (`cenote-object` uses it), but it keeps its notes in page tables, and the kernel drops the page tables of a *shared
+//! file mapping* when memory is short: a page that was written and then evicted would be reported as clean. Protection is a property of the mapping and
+//! stays.
+
+use crate::error::StoreError;
+use crate::pool::PoolHandle;
+use crate::shadow::{Part, Shadow, locked, note_unknown};
+use crate::store::{Control, Inner, Store};
+use cenote_journal::{Changes, Draft, Pages};
+use cenote_layout::PAGE_SIZE;
+use cenote_layout::catalog::PoolMode;
+use cenote_layout::id::{PoolId, Uuid};
+use cenote_medium::planted::{Bug, planted};
+use cenote_medium::{FileHandle, MediumError, Operation};
+use cenote_sys::memory::{self, Access};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Ranges of pages from which on the whole puddle is protected by one call.
+const RANGES_MAX: usize = 1024;
+
+/// What one psync of pools did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Psync {
+    /// Its number in the journal; 0 if nothing had changed.
+    pub seq: u64,
+    /// Pages in which something had changed.
+    pub pages: u64,
+    /// Bytes of lines that were journalled.
+    pub data_bytes: u64,
+    /// Bytes that the record took in the journal.
+    pub journal_bytes: u64,
+    /// How long writers were held.
+    pub held: Duration,
+}
+
+/// Lets psyncs of one pool in one after the other, and tells those that waited whether another psync has done their work.
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    state: Mutex<GateState>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct GateState {
+    busy: bool,
+    /// Psyncs that were let in.
+    begun: u64,
+    /// The newest of them that was committed, and what it did.
+    done: u64,
+    last: Psync,
+}
+
+impl Gate {
+    /// Lets the caller in, with the psync's number; or, if it `may_share`, tells it what a psync did that was let in after this call.
+    fn enter(&self, may_share: bool) -> Result<u64, Psync> {
+        let mut state = locked(&self.state);
+        let wanted = state.begun + 1;
+        while state.busy {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            if may_share && state.done >= wanted {
+                return Err(state.last);
+            }
+        }
+        state.busy = true;
+        state.begun += 1;
+        Ok(state.begun)
+    }
+
+    fn leave(&self, number: u64, done: Option<Psync>) {
+        let mut state = locked(&self.state);
+        state.busy = false;
+        if let Some(done) = done {
+            (state.done, state.last) = (number, done);
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+}
+
+/// Pages of one puddle on their way.
+#[derive(Debug)]
+struct Taken {
+    part: Arc<Part>,
+    pages: Vec<Pages>,
+    /// Their contents, one after the other.
+    bytes: Vec<u8>,
+}
+
+/// A psync that was let in.
+#[derive(Debug)]
+struct Work {
+    shadows: Vec<(Arc<Shadow>, u64)>,
+    taken: Vec<Taken>,
+    held: Duration,
+    done: Option<Psync>,
+}
+
+impl Work {
+    /// Enters pools, which are in the order of their numbers.
+    fn enter(shadows: Vec<Arc<Shadow>>) -> Result<Self, Psync> {
+        let mut work = Self { shadows: Vec::new(), taken: Vec::new(), held: Duration::ZERO, done: None };
+        let alone = shadows.len() == 1;
+        for shadow in shadows {
+            let number = shadow.gate.enter(alone)?;
+            work.shadows.push((shadow, number));
+        }
+        Ok(work)
+    }
+
+    /// What earlier sessions left is noted; nobody is held for that.
+    fn prepare(&self, inner: &Inner) -> Result<(), MediumError> {
+        for (shadow, _) in &self.shadows {
+            for part in shadow.parts() {
+                note_unknown(inner, &part)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Step 2.
+    fn copy(&mut self, inner: &Inner) -> Result<(), MediumError> {
+        let started = Instant::now();
+        let result = self.copy_all(inner);
+        self.held = started.elapsed();
+        result
+    }
+
+    fn copy_all(&mut self, inner: &Inner) -> Result<(), MediumError> {
+        for (shadow, _) in &self.shadows {
+            for part in shadow.parts() {
+                let mut pages = Vec::new();
+                part.puddle().notes().take(&mut pages);
+                if pages.is_empty() {
+                    continue;
+                }
+                // From here on they are noted again if the psync fails.
+                self.taken.push(Taken { part, pages, bytes: Vec::new() });
+                let Some(taken) = self.taken.last_mut() else { continue };
+                if !planted(Bug::PsyncNotProtected) {
+                    protect(&taken.part, &taken.pages)?;
+                }
+                let file = taken.part.shadow(inner)?;
+                let count: u64 = taken.pages.iter().map(|range| range.end - range.start).sum();
+                taken.bytes = vec![0; (count * PAGE_SIZE) as usize];
+                let mut rest = taken.bytes.as_mut_slice();
+                for range in &taken.pages {
+                    let len = (range.end - range.start) * PAGE_SIZE;
+                    let (this, behind) = rest.split_at_mut(len as usize);
+                    file.read_exact_at(range.start * PAGE_SIZE, this)?;
+                    rest = behind;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Steps 3 to 6.
+    fn commit(&mut self, inner: &Inner) -> Result<Psync, StoreError> {
+        let mut changes = Changes::default();
+        let mut ids: Vec<Uuid> = Vec::new();
+        let mut primaries: Vec<Arc<FileHandle>> = Vec::new();
+        for taken in &mut self.taken {
+            let (before, number) = (changes.runs.len(), ids.len() as u32);
+            let primary = taken.part.primary(inner)?;
+            let bytes = core::mem::take(&mut taken.bytes);
+            let mut rest = bytes.as_slice();
+            for range in &taken.pages {
+                let (this, behind) = rest.split_at(((range.end - range.start) * PAGE_SIZE) as usize);
+                changes.add_copy(number, range.start, this, primary, 0)?;
+                rest = behind;
+            }
+            if changes.runs.len() > before {
+                ids.push(taken.part.puddle().uuid());
+                primaries.push(Arc::clone(primary));
+            }
+        }
+        let held = self.held;
+        if changes.runs.is_empty() {
+            let done = Psync { held, ..Psync::default() };
+            self.done = Some(done);
+            return Ok(done);
+        }
+        let journal = inner.shadows.journal().ok_or(StoreError::ReadOnly { what: "psync" })?;
+        let Some(draft) = Draft::new(&ids, &changes) else {
+            return Err(StoreError::PsyncTooLarge { needed: changes.data.len() as u64, limit: 1 << 36 });
+        };
+        let ticket = journal.append(&draft).inspect_err(|_| {
+            if planted(Bug::PsyncForgetsPages) {
+                self.taken.clear();
+            }
+        })?;
+        let done = Psync {
+            seq: ticket.seq,
+            pages: changes.pages,
+            data_bytes: changes.data.len() as u64,
+            journal_bytes: draft.total_len(),
+            held,
+        };
+        if planted(Bug::PsyncAppliedEarly) {
+            apply(inner, &changes, &primaries)?;
+        }
+        journal.make_durable(&ticket)?;
+        apply(inner, &changes, &primaries)?;
+        journal.applied(ticket, ids.iter().copied().zip(primaries));
+        self.done = Some(done);
+        Ok(done)
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        if self.done.is_none() {
+            for taken in &self.taken {
+                taken.pages.iter().for_each(|range| taken.part.puddle().notes().note(range.clone()));
+            }
+        }
+        for (shadow, number) in self.shadows.drain(..) {
+            shadow.gate.leave(number, self.done);
+        }
+    }
+}
+
+/// From here on a store into these pages faults.
+fn protect(part: &Part, pages: &[Pages]) -> Result<(), MediumError> {
+    let puddle = part.puddle();
+    if !puddle.is_mapped() {
+        return Ok(()); // noted by comparison; when it is mapped its pages are protected
+    }
+    let whole = 0..puddle.size() / PAGE_SIZE;
+    let ranges = if pages.len() > RANGES_MAX { core::slice::from_ref(&whole) } else { pages };
+    for range in ranges {
+        let at = (puddle.addr() + range.start * PAGE_SIZE) as usize;
+        let len = ((range.end - range.start) * PAGE_SIZE) as usize;
+        // SAFETY: the puddle's own mapping; the fault handler gives writing back.
+        unsafe { memory::protect(at, len, Some(Access::ReadOnly)) }
+            .map_err(|error| MediumError::from_io(Operation::Map, puddle.file_name(), error))?;
+    }
+    Ok(())
+}
+
+/// Writes a committed psync to the primaries.
+fn apply(inner: &Inner, changes: &Changes, primaries: &[Arc<FileHandle>]) -> Result<(), StoreError> {
+    for (run, data) in changes.iter() {
+        let Some(primary) = primaries.get(run.object as usize) else { continue };
+        if let Err(source) = primary.write_at(run.offset(), data) {
+            inner.poison(&format!("{} cannot be written: {source}", primary.name()));
+            return Err(StoreError::NotCopied { name: primary.name().into(), source: Box::new(source) });
+        }
+    }
+    Ok(())
+}
+
+/// What [`Store::begin_psync`] came to.
+#[derive(Debug)]
+pub enum Begun {
+    /// This psync has to be done.
+    Mine(Psyncing),
+    /// While this one waited, another psync of the pool began and was committed.
+    Done(Psync),
+}
+
+/// A psync in progress: [`Psyncing::copy`] while nobody writes, then [`Psyncing::commit`]. Dropped before that, nothing has happened.
+#[derive(Debug)]
+#[must_use = "nothing is durable before `commit`"]
+pub struct Psyncing {
+    // Before the store, which its puddles live as long as.
+    work: Work,
+    store: Store,
+}
+
+impl Psyncing {
+    /// Copies what was stored since the last psync. Meanwhile no transaction runs on the pools: that is the caller's part.
+    ///
+    /// # Errors
+    /// The medium, or no further mapping. Nothing has happened then.
+    pub fn copy(&mut self) -> Result<(), StoreError> {
+        Ok(self.work.copy(self.store.inner())?)
+    }
+
+    /// Makes durable what was copied. On return it survives loss of power; on tmpfs, the end of the process.
+    ///
+    /// # Errors
+    /// A full disk, an I/O error: the pools' last psync is what it was, and the next one has these stores too. A failed sync, or a primary that cannot
+    /// be written: the store is poisoned, and the next open decides.
+    pub fn commit(mut self) -> Result<Psync, StoreError> {
+        self.work.commit(self.store.inner())
+    }
+}
+
+impl Store {
+    /// Begins a psync of pools that are open for writing: after a loss of power all of them are as this psync leaves them, or none is. Waits for psyncs of these
+    /// pools that are in progress.
+    ///
+    /// # Errors
+    /// A pool in direct mode, one of another store, a read-only handle; the medium, if pages of a session before this one have to be found.
+    pub fn begin_psync(&self, pools: &[&PoolHandle]) -> Result<Begun, StoreError> {
+        self.check_usable()?;
+        let inner = self.inner();
+        let mut ids = BTreeSet::new();
+        for pool in pools {
+            if !pool.store().is_same(self) {
+                return Err(StoreError::NotTogether);
+            }
+            if pool.record().mode != PoolMode::Shadowed {
+                return Err(StoreError::NotShadowed { name: pool.name().into() });
+            }
+            if !pool.is_writable() {
+                return Err(StoreError::PoolReadOnly { name: pool.name().into(), what: "psync it" });
+            }
+            ids.insert(pool.id());
+        }
+        let shadows = ids.iter().filter_map(|id| inner.known_shadow(*id)).collect();
+        let work = match Work::enter(shadows) {
+            Ok(work) => work,
+            Err(done) => return Ok(Begun::Done(done)),
+        };
+        work.prepare(inner)?;
+        Ok(Begun::Mine(Psyncing { work, store: self.clone() }))
+    }
+
+    /// Bytes of the pools' journal, its records so far, and its syncs in this session; `None` if this session has not used it.
+    #[must_use]
+    pub fn psync_figures(&self) -> Option<(u64, u64, u64)> {
+        self.inner().shadows.journal().map(|journal| journal.figures())
+    }
+
+    /// Bytes of pages of a pool that were stored into since its last psync; what earlier sessions left is not among them.
+    #[must_use]
+    pub fn unsynced_bytes(&self, pool: PoolId) -> u64 {
+        let Some(shadow) = self.inner().known_shadow(pool) else { return 0 };
+        shadow.parts().iter().map(|part| part.puddle().notes().count() * PAGE_SIZE).sum()
+    }
+}
+
+/// Psyncs all pools in shadowed mode that this session holds. Part of closing: nobody writes any more.
+pub(crate) fn psync_leased(inner: &Inner, control: &mut Control) -> Result<(), StoreError> {
+    let state = &control.catalog.state;
+    let pools: Vec<PoolId> =
+        state.writable_pools(control.client).into_iter().filter(|pool| state.is_shadowed(*pool)).collect();
+    if pools.is_empty() || planted(Bug::CloseWithoutPsync) {
+        return Ok(());
+    }
+    let shadows = pools.iter().map(|pool| inner.shadow_of(control, *pool)).collect::<Result<Vec<_>, _>>()?;
+    for shadow in shadows {
+        // One by one: there is nothing to be kept together, and less to be in memory.
+        let Ok(mut work) = Work::enter(vec![shadow]) else { continue };
+        work.prepare(inner)?;
+        work.copy(inner)?;
+        work.commit(inner)?;
+    }
+    match inner.shadows.journal() {
+        Some(journal) => Ok(journal.checkpoint()?),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entered(gate: &Gate) -> u64 {
+        gate.enter(true).expect("nobody is in")
+    }
+
+    #[test]
+    fn who_waits_shares_a_psync_that_began_later_and_no_other() {
+        let gate = Gate::default();
+        let first = entered(&gate);
+        let done = |seq| Psync { seq, ..Psync::default() };
+        std::thread::scope(|scope| {
+            let waiters: Vec<_> = (0..8)
+                .map(|_| {
+                    scope.spawn(|| {
+                        gate.enter(true).inspect(|&number| {
+                            std::thread::sleep(Duration::from_millis(20));
+                            gate.leave(number, Some(done(number)));
+                        })
+                    })
+                })
+                .collect();
+            std::thread::sleep(Duration::from_millis(50));
+            gate.leave(first, Some(done(first)));
+            let answers: Vec<_> =
+                waiters.into_iter().map(|waiter| waiter.join().expect("no panic")).collect();
+            // One of them became the second psync, and did the work of those that had waited before it began.
+            assert!(answers.contains(&Ok(2)), "{answers:?}");
+            assert!(
+                answers.iter().all(|answer| !matches!(answer, Err(done) if done.seq == first)),
+                "{answers:?}"
+            );
+        });
+    }
+
+    #[test]
+    fn a_psync_that_failed_does_nobodys_work() {
+        let gate = Gate::default();
+        let first = entered(&gate);
+        gate.leave(first, None);
+        let second = entered(&gate);
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| gate.enter(true));
+            std::thread::sleep(Duration::from_millis(30));
+            gate.leave(second, None);
+            assert_eq!(waiter.join().expect("no panic"), Ok(3));
+        });
+    }
+}

@@ -1,0 +1,517 @@
+//! The two files of a puddle in shadowed mode, and how the shadow becomes the primary again after a loss of power.
+//!
+//! `puddles/<uuid>` is the *shadow*: mapped shared, so that a crash of processes loses nothing of it. `primary/<uuid>` is the *primary*: never
+//! mapped for writing, changed only by psyncs ([`crate::psync`], with the argument). What a shadow holds after a loss of power is anything; what a
+//! primary and the journal hold is exactly the last psync.
+//!
+//! # Going back to the last psync
+//!
+//! States: (1) power failed while pools in shadowed mode were leased for writing: their shadows are void. (2) Committed records of the journal
+//! are written to the primaries, the primaries synced, and the journal's header says so: its own commit. (3) Shadows are overwritten with what their primaries
+//! hold, page by page where they differ, without a sync. (4) The catalog's batch of the recovery ends the leases of the dead; what their logs say about
+//! these pools is void too and never looked at. (5) The superblock says "open" under this boot.
+//!
+//! A crash before (5) finds another boot id in the superblock and starts again at (1), and so does a loss of power after (4), because this session holds the
+//! leases then. A crash of processes after (5) finds shadows that are whole in the page cache.
+//!
+//! Where that cannot be done, because the journal or a primary is damaged, the pool is recorded as not covered, with the damage named: it is refused, and
+//! every open tries again, so that a file can be brought back.
+//!
+//! A read-only open maps the primary itself, privately, with the journal's records laid over it.
+
+use crate::catalog::State;
+use crate::error::StoreError;
+use crate::psync::Gate;
+use crate::puddle::{
+    DIR, Kind, PRIMARY_DIR, Puddle, create_file, file_name, primary_name, text, verify_file, verify_primary,
+};
+use crate::report::{Damage, OpenReport, RestoredPool};
+use crate::store::{Control, Inner};
+use cenote_journal::{Guard, Home, Journal, Record, Settings, Stopped, scan};
+use cenote_layout::PAGE_SIZE;
+use cenote_layout::catalog::PuddleRecord;
+use cenote_layout::id::{PoolId, Uuid};
+use cenote_log::CrashKind;
+use cenote_medium::planted::{Bug, planted};
+use cenote_medium::{FileHandle, MapMode, MediumError, MediumKind, Operation};
+use cenote_sys::fork_guard;
+use cenote_sys::memory::{self, Access};
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+
+/// The journal of psyncs of pools.
+const JOURNAL: &str = "journal.pools";
+/// Most bytes of half the journal.
+const HALF_LEN_MAX: u64 = 64 << 30;
+/// Bytes that are compared at once.
+const STEP: u64 = 64 << 10;
+
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What they guard is changed by single steps.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What an open store has of shadowed mode; nothing, as long as no pool is in it.
+#[derive(Debug, Default)]
+pub(crate) struct Shadows {
+    journal: OnceLock<Arc<Journal>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    pools: Mutex<BTreeMap<PoolId, Arc<Shadow>>>,
+}
+
+/// A pool in shadowed mode that this session may write.
+#[derive(Debug)]
+pub(crate) struct Shadow {
+    pub(crate) gate: Gate,
+    parts: Mutex<Vec<Arc<Part>>>,
+}
+
+/// A puddle of it.
+#[derive(Debug)]
+pub(crate) struct Part {
+    /// Lives until the store is dropped.
+    puddle: NonNull<Puddle>,
+    /// Its notes may lack pages that differ: those of a session that ended without a psync. All pages have to be compared once.
+    pub(crate) unknown: AtomicBool,
+    shadow: OnceLock<FileHandle>,
+    primary: OnceLock<Arc<FileHandle>>,
+}
+
+// SAFETY: the pointer is to a `Puddle`, which is `Sync` and lives until the store is dropped, as does whoever uses a `Part`.
+unsafe impl Send for Part {}
+// SAFETY: as above.
+unsafe impl Sync for Part {}
+
+impl Part {
+    pub(crate) fn puddle(&self) -> &Puddle {
+        // SAFETY: puddles live until the store is dropped.
+        unsafe { self.puddle.as_ref() }
+    }
+
+    pub(crate) fn shadow(&self, inner: &Inner) -> Result<&FileHandle, MediumError> {
+        if let Some(known) = self.shadow.get() {
+            return Ok(known);
+        }
+        let opened = FileHandle::open(&inner.medium, text(&file_name(self.puddle().uuid())))?;
+        Ok(self.shadow.get_or_init(|| opened))
+    }
+
+    pub(crate) fn primary(&self, inner: &Inner) -> Result<&Arc<FileHandle>, MediumError> {
+        if let Some(known) = self.primary.get() {
+            return Ok(known);
+        }
+        let opened = FileHandle::open(&inner.medium, text(&primary_name(self.puddle().uuid())))?;
+        Ok(self.primary.get_or_init(|| Arc::new(opened)))
+    }
+}
+
+impl Shadow {
+    pub(crate) fn parts(&self) -> Vec<Arc<Part>> {
+        locked(&self.parts).clone()
+    }
+
+    /// Adds a puddle, before anybody can store into it.
+    pub(crate) fn add(&self, puddle: NonNull<Puddle>, unknown: bool) {
+        let part = Part {
+            puddle,
+            unknown: AtomicBool::new(unknown && !planted(Bug::PsyncTrustsLostNotes)),
+            shadow: OnceLock::new(),
+            primary: OnceLock::new(),
+        };
+        // Made now: the fault handler only reads it.
+        part.puddle().notes();
+        let mut parts = locked(&self.parts);
+        if parts.iter().all(|known| known.puddle != puddle) {
+            parts.push(Arc::new(part));
+        }
+    }
+}
+
+impl Shadows {
+    /// The journal, if this session has needed it.
+    pub(crate) fn journal(&self) -> Option<&Arc<Journal>> {
+        self.journal.get()
+    }
+
+    /// Ends the background thread.
+    pub(crate) fn stop(&self, forked: bool) {
+        let thread = locked(&self.thread).take();
+        if forked {
+            // The thread is the parent's.
+            core::mem::forget(thread);
+            return;
+        }
+        if let Some(journal) = self.journal.get() {
+            journal.stop();
+        }
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Answers for the journal without keeping the store open.
+#[derive(Debug)]
+struct Health {
+    poisoned: Arc<OnceLock<String>>,
+    token: u64,
+}
+
+impl Guard for Health {
+    fn check(&self) -> Result<(), Stopped> {
+        if !fork_guard::is_current(self.token) {
+            return Err(Stopped::Forked);
+        }
+        self.poisoned.get().map_or(Ok(()), |reason| Err(Stopped::Poisoned(reason.clone())))
+    }
+
+    fn poison(&self, reason: &str) {
+        let _ = self.poisoned.set(reason.to_owned());
+    }
+}
+
+impl Inner {
+    /// What this session has of a pool in shadowed mode that it may write. Under the control lock.
+    pub(crate) fn shadow_of(&self, control: &mut Control, pool: PoolId) -> Result<Arc<Shadow>, StoreError> {
+        self.pool_journal(&control.catalog.state)?;
+        if let Some(known) = locked(&self.shadows.pools).get(&pool) {
+            return Ok(Arc::clone(known));
+        }
+        // What the dead left in a shadow and did not psync is in no note.
+        let unknown = control.dirty.get(&pool) == Some(&CrashKind::Process);
+        let shadow = Arc::new(Shadow { gate: Gate::default(), parts: Mutex::default() });
+        for record in control.catalog.state.puddles_of(pool) {
+            shadow.add(self.own(control, record, MapMode::ReadOnly), unknown);
+        }
+        locked(&self.shadows.pools).insert(pool, Arc::clone(&shadow));
+        Ok(shadow)
+    }
+
+    /// The same, if there is one.
+    pub(crate) fn known_shadow(&self, pool: PoolId) -> Option<Arc<Shadow>> {
+        locked(&self.shadows.pools).get(&pool).map(Arc::clone)
+    }
+
+    /// A pool is removed.
+    pub(crate) fn forget_shadow(&self, pool: PoolId, puddles: &[PuddleRecord]) -> Result<(), MediumError> {
+        locked(&self.shadows.pools).remove(&pool);
+        for record in puddles {
+            if let Some(journal) = self.shadows.journal() {
+                journal.forget(record.uuid);
+            }
+            // Left over files are orphans; the next writable open removes them.
+            let _ = self.medium.remove(text(&primary_name(record.uuid)));
+        }
+        self.medium.sync_dir(PRIMARY_DIR)
+    }
+
+    fn home(&self) -> Home {
+        Home {
+            medium: Arc::clone(&self.medium),
+            store: self.uuid,
+            name: JOURNAL,
+            guard: Arc::new(Health { poisoned: Arc::clone(&self.poisoned), token: self.token }),
+        }
+    }
+
+    /// The journal of a store that is open for writing, under the control lock: made, or read and brought into the primaries, by the first who needs it.
+    pub(crate) fn pool_journal(&self, state: &State) -> Result<&Arc<Journal>, StoreError> {
+        if let Some(journal) = self.shadows.journal.get() {
+            return Ok(journal);
+        }
+        let settings = Settings {
+            half_len_max: HALF_LEN_MAX,
+            // Memory has nothing to be flushed to.
+            syncs: self.info.kind != MediumKind::Tmpfs,
+            // What the simulation does depends on the calls alone.
+            background: self.info.kind != MediumKind::Simulated,
+        };
+        let journal = if self.medium.exists(JOURNAL)? {
+            let file = Arc::new(FileHandle::open(&self.medium, JOURNAL)?);
+            let scan = match scan(&file, self.uuid, true)? {
+                Ok(cenote_journal::Scan { damage: Some(detail), .. }) | Err(detail) => {
+                    return Err(StoreError::JournalDamaged { detail });
+                }
+                Ok(scan) => scan,
+            };
+            self.complete(state, &file, &scan.records)?;
+            Journal::resume(self.home(), file, &scan, settings)?
+        } else if state.pools.keys().any(|pool| state.is_shadowed(*pool)) {
+            return Err(StoreError::JournalDamaged { detail: format!("its file {JOURNAL} is missing") });
+        } else {
+            Journal::create(self.home(), self.options.journal_half_len, settings)?
+        };
+        let journal = self.shadows.journal.get_or_init(|| Arc::new(journal));
+        if journal.wants_thread() {
+            let trimmed = Arc::clone(journal);
+            let named = std::thread::Builder::new().name("cenote-trim".into());
+            // Without the thread, psyncs trim by themselves.
+            *locked(&self.shadows.thread) = named.spawn(move || trimmed.trim_in_background()).ok();
+        }
+        Ok(journal)
+    }
+
+    /// Writes committed records to the primaries, and syncs those.
+    fn complete(&self, state: &State, file: &FileHandle, records: &[Record]) -> Result<(), StoreError> {
+        let mut primaries: BTreeMap<Uuid, FileHandle> = BTreeMap::new();
+        for record in records {
+            let data = record.read_data(file)?;
+            record.for_each_run(&data, |id, offset, bytes| -> Result<(), StoreError> {
+                // A puddle that was removed since.
+                let Some(puddle) = state.puddles.get(&id) else { return Ok(()) };
+                check_run(record.header.seq, puddle, offset, bytes.len())?;
+                let primary = match primaries.entry(id) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(new) => {
+                        if let Some(detail) = verify_primary(&*self.medium, puddle, self.uuid, true)? {
+                            return Err(StoreError::JournalDamaged { detail });
+                        }
+                        new.insert(FileHandle::open(&self.medium, text(&primary_name(id)))?)
+                    }
+                };
+                Ok(primary.write_at(offset, bytes)?)
+            })?;
+        }
+        for primary in primaries.values() {
+            primary.sync().map_err(|error| self.failed(error))?;
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a run that does not lie in its puddle, behind the header.
+fn check_run(seq: u64, puddle: &PuddleRecord, offset: u64, len: usize) -> Result<(), StoreError> {
+    let inside = offset.checked_add(len as u64).is_some_and(|end| end <= puddle.size);
+    if inside && offset >= PAGE_SIZE {
+        return Ok(());
+    }
+    let detail = format!("record {seq} writes outside the body of puddle {}", puddle.uuid);
+    Err(StoreError::JournalDamaged { detail })
+}
+
+/// Removes primaries that no record names, unless records of the catalog are lost (`all_known` is false). Returns how many are gone.
+pub(crate) fn remove_orphans(inner: &Inner, control: &Control, all_known: bool) -> Result<u64, MediumError> {
+    let state = &control.catalog.state;
+    let files = match inner.medium.list(PRIMARY_DIR) {
+        Err(error) if error.is_not_found() => return Ok(0),
+        files => files?,
+    };
+    let named = |name: &String| {
+        let known = Uuid::parse(name).filter(|_| name.len() == 32).and_then(|id| state.puddles.get(&id));
+        known.is_some_and(|puddle| state.is_shadowed(puddle.pool))
+    };
+    let mut removed = 0;
+    for name in files.iter().filter(|name| all_known && Uuid::parse(name).is_some() && !named(name)) {
+        inner.medium.remove(&format!("{PRIMARY_DIR}/{name}"))?;
+        removed += 1;
+    }
+    if removed > 0 {
+        inner.medium.sync_dir(PRIMARY_DIR)?;
+    }
+    Ok(removed)
+}
+
+/// Brings the shadows of `pools` to the last psync. Returns the pools where that cannot be done, whose damage is reported.
+pub(crate) fn restore(
+    inner: &Inner,
+    control: &mut Control,
+    pools: &BTreeSet<PoolId>,
+    report: &mut OpenReport,
+) -> Result<BTreeSet<PoolId>, MediumError> {
+    if pools.is_empty() {
+        return Ok(BTreeSet::new());
+    }
+    let read = if inner.writable {
+        inner.pool_journal(&control.catalog.state).map(|_| Patches::new())
+    } else {
+        patches(inner, control)
+    };
+    let patches = match read {
+        Ok(patches) => patches,
+        Err(StoreError::Medium(error)) => return Err(error),
+        Err(error) => {
+            let detail = match error {
+                StoreError::JournalDamaged { detail } => detail,
+                error => error.to_string(),
+            };
+            report.damage.push(Damage::Journal { detail, pools: pools.iter().copied().collect() });
+            return Ok(pools.clone());
+        }
+    };
+    let mut failed = BTreeSet::new();
+    for pool in pools {
+        let puddles = control.catalog.state.puddles_of(*pool);
+        let mut problems = Vec::new();
+        for record in &puddles {
+            if let Some(detail) = verify_primary(&*inner.medium, record, inner.uuid, inner.writable)? {
+                problems.push(Damage::Puddle {
+                    uuid: record.uuid,
+                    pool: *pool,
+                    index: record.index,
+                    detail: format!("its last psync cannot be brought back: {detail}"),
+                });
+            }
+        }
+        if !problems.is_empty() {
+            report.damage.extend(problems);
+            failed.insert(*pool);
+            continue;
+        }
+        let mut pages = 0;
+        for record in &puddles {
+            if inner.writable {
+                pages += copy_primary(inner, record)?;
+            } else {
+                map_primary(inner, control, record, patches.get(&record.uuid))?;
+            }
+        }
+        // What is wrong with a shadow does not count any more.
+        report.damage.retain(
+            |d| !matches!(d, Damage::Puddle { uuid, .. } if puddles.iter().any(|record| record.uuid == *uuid)),
+        );
+        let name = control.catalog.state.pools.get(pool).map_or_else(String::new, |known| known.name.clone());
+        report.restored.push(RestoredPool { pool: *pool, name, pages });
+    }
+    Ok(failed)
+}
+
+/// Makes a shadow what its primary is; returns the pages that were not.
+fn copy_primary(inner: &Inner, record: &PuddleRecord) -> Result<u64, MediumError> {
+    if planted(Bug::ShadowNotRestored) {
+        return Ok(0);
+    }
+    let name = file_name(record.uuid);
+    let name = text(&name);
+    match inner.medium.len(name) {
+        Ok(len) if len == record.size => {}
+        // It was synced when it was made, so this is damage; but nothing that it held counts.
+        Ok(_) => inner.medium.truncate(name, record.size)?,
+        Err(error) if error.is_not_found() => create_file(&*inner.medium, record, inner.uuid)?,
+        Err(error) => return Err(error),
+    }
+    let primary = FileHandle::open(&inner.medium, text(&primary_name(record.uuid)))?;
+    let shadow = FileHandle::open(&inner.medium, name)?;
+    let mut written = 0;
+    compare(&shadow, &primary, record.size, |page, theirs| {
+        written += 1;
+        shadow.write_at(page * PAGE_SIZE, theirs)
+    })?;
+    if verify_file(&*inner.medium, record, inner.uuid, true)?.is_some() {
+        return Err(MediumError::from_io(
+            Operation::Write,
+            name,
+            std::io::Error::other("what was written is not what is read"),
+        ));
+    }
+    inner.medium.sync_dir(DIR)?;
+    Ok(written)
+}
+
+/// Calls `f` with number and contents, in the primary, of every page in which the two differ.
+pub(crate) fn compare(
+    shadow: &FileHandle,
+    primary: &FileHandle,
+    len: u64,
+    mut f: impl FnMut(u64, &[u8]) -> Result<(), MediumError>,
+) -> Result<(), MediumError> {
+    let mut ours = vec![0; STEP as usize];
+    let mut theirs = vec![0; STEP as usize];
+    let mut at = 0;
+    while at < len {
+        let step = (len - at).min(STEP) as usize;
+        shadow.read_exact_at(at, &mut ours[..step])?;
+        primary.read_exact_at(at, &mut theirs[..step])?;
+        if ours[..step] != theirs[..step] {
+            let pages =
+                ours[..step].chunks(PAGE_SIZE as usize).zip(theirs[..step].chunks(PAGE_SIZE as usize));
+            for (page, (_, theirs)) in
+                (at / PAGE_SIZE..).zip(pages).filter(|(_, (ours, theirs))| ours != theirs)
+            {
+                f(page, theirs)?;
+            }
+        }
+        at += step as u64;
+    }
+    Ok(())
+}
+
+/// What the journal lays over primaries: offset and bytes, in order.
+type Patches = BTreeMap<Uuid, Vec<(u64, Vec<u8>)>>;
+
+/// Reads the journal without changing a file.
+fn patches(inner: &Inner, control: &Control) -> Result<Patches, StoreError> {
+    let file = FileHandle::open(&inner.medium, JOURNAL).map_err(|error| {
+        if error.is_not_found() {
+            return StoreError::JournalDamaged { detail: format!("its file {JOURNAL} is missing") };
+        }
+        error.into()
+    })?;
+    let scan = match scan(&file, inner.uuid, false)? {
+        Ok(cenote_journal::Scan { damage: Some(detail), .. }) | Err(detail) => {
+            return Err(StoreError::JournalDamaged { detail });
+        }
+        Ok(scan) => scan,
+    };
+    let mut patches = Patches::new();
+    for record in &scan.records {
+        let data = record.read_data(&file)?;
+        record.for_each_run(&data, |id, offset, bytes| -> Result<(), StoreError> {
+            let Some(puddle) = control.catalog.state.puddles.get(&id) else { return Ok(()) };
+            check_run(record.header.seq, puddle, offset, bytes.len())?;
+            patches.entry(id).or_default().push((offset, bytes.to_vec()));
+            Ok(())
+        })?;
+    }
+    Ok(patches)
+}
+
+/// Maps a primary at its puddle's address, privately, with the journal laid over it.
+fn map_primary(
+    inner: &Inner,
+    control: &mut Control,
+    record: &PuddleRecord,
+    patches: Option<&Vec<(u64, Vec<u8>)>>,
+) -> Result<(), MediumError> {
+    let puddle = Box::leak(Box::new(Puddle::new(*record, MapMode::PrivateCopy, Kind::Primary)));
+    control.puddles.insert(record.uuid, NonNull::from(&*puddle));
+    puddle.map(&*inner.medium)?;
+    for (offset, bytes) in patches.into_iter().flatten() {
+        // SAFETY: mapped just now, private and writable; `check_run` saw to the range; nobody has a reference yet.
+        unsafe {
+            let at = core::ptr::with_exposed_provenance_mut((record.addr + offset) as usize);
+            core::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len());
+        }
+    }
+    // SAFETY: the puddle's own range, mapped by this store; nothing writes to it any more.
+    unsafe { memory::protect(record.addr as usize, record.size as usize, Some(Access::ReadOnly)) }
+        .map_err(|error| MediumError::from_io(Operation::Map, puddle.file_name(), error))
+}
+
+/// Pools in shadowed mode whose shadows are void: power failed while they were leased for writing, or failed before and they could not be restored.
+pub(crate) fn void(state: &State, crash: Option<CrashKind>) -> BTreeSet<PoolId> {
+    let mut void = BTreeSet::new();
+    if crash == Some(CrashKind::Power) {
+        void.extend(state.leases.iter().filter(|(_, writable)| **writable).map(|((_, pool), _)| *pool));
+    }
+    void.extend(state.not_covered.iter().copied());
+    void.retain(|pool| state.is_shadowed(*pool));
+    void
+}
+
+/// All pages of a part that may differ are noted; those that a session before this one left, by comparison, which keeps nobody from writing.
+pub(crate) fn note_unknown(inner: &Inner, part: &Part) -> Result<(), MediumError> {
+    if !part.unknown.load(Ordering::Acquire) {
+        return Ok(());
+    }
+    let puddle = part.puddle();
+    compare(part.shadow(inner)?, part.primary(inner)?, puddle.size(), |page, _| {
+        puddle.notes().note(page..page + 1);
+        Ok(())
+    })?;
+    part.unknown.store(false, Ordering::Release);
+    Ok(())
+}

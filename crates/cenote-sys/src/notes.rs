@@ -1,0 +1,201 @@
+//! Notes of which pages were stored into: pages are protected against stores, and the fault of the first store notes its page and lets it be
+//! written. Needs no privilege, and works for every kind of mapping.
+//!
+//! Invariant: a page that may be written is noted, from before that until [`Notes::take`], whose caller protects what it took. A page may be noted
+//! and protected: that is one fault more, and nothing lost.
+//!
+//! [`Notes::allow`] notes a page *before* it lets it be written and again *after*. The second time is for a `take` that comes in between: it
+//! clears the note and protects the page, and then this one's permission, which was on its way, would leave a page that is written without a note.
+//!
+//! Protection changes page by page, which makes mappings of the kernel's, of which a process may have some 65,000. When it refuses one
+//! more, 2 MiB at once are let through and all their pages noted; when it refuses that, the whole range.
+//!
+//! A page that was not stored into yet cannot be written by the kernel either: a `read` from a file into it fails with `EFAULT`. Read into a buffer
+//! and copy.
+
+use crate::memory::{self, Access};
+use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of a page.
+const PAGE: usize = 4096;
+/// Pages per word of [`Notes::pages`], and words per bit of [`Notes::chunks`]: a chunk is 512 pages.
+const WORD_PAGES: usize = 64;
+const CHUNK_WORDS: usize = 8;
+const CHUNK: usize = WORD_PAGES * CHUNK_WORDS * PAGE;
+
+/// The pages of one range of addresses that were noted. Shared between threads, and with a fault handler.
+#[derive(Debug)]
+pub struct Notes {
+    base: usize,
+    len: usize,
+    /// A bit for each page that may be written.
+    pages: Box<[AtomicU64]>,
+    /// A bit for each chunk with a noted page.
+    chunks: Box<[AtomicU64]>,
+    /// Pages that are noted.
+    count: AtomicU64,
+}
+
+fn zeroed(words: usize) -> Box<[AtomicU64]> {
+    // Zeroed by the kernel, page by page, on first use.
+    let words = vec![0u64; words].into_boxed_slice();
+    // SAFETY: `AtomicU64` has the size and alignment of `u64`, and any value is valid; the box is ours.
+    unsafe { Box::from_raw(Box::into_raw(words) as *mut [AtomicU64]) }
+}
+
+impl Notes {
+    /// For `[base, base + len)`, whole pages of 4096 bytes. Nothing is noted yet.
+    #[must_use]
+    pub fn new(base: usize, len: usize) -> Self {
+        let chunks = len.div_ceil(CHUNK);
+        Self {
+            base,
+            len,
+            pages: zeroed(chunks * CHUNK_WORDS),
+            chunks: zeroed(chunks.div_ceil(64)),
+            count: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether no page is noted.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.chunks.iter().all(|word| word.load(Ordering::Acquire) == 0)
+    }
+
+    /// Pages that are noted; while others note, about.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Notes pages by number. Async-signal-safe.
+    pub fn note(&self, pages: Range<u64>) {
+        for page in pages.start as usize..(pages.end as usize).min(self.len / PAGE) {
+            if let Some(word) = self.pages.get(page / WORD_PAGES) {
+                let bit = 1 << (page % WORD_PAGES);
+                if word.fetch_or(bit, Ordering::AcqRel) & bit == 0 {
+                    self.count.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            // After the page: whoever takes the chunk finds it, or leaves the chunk's bit for the next one.
+            let chunk = page / (WORD_PAGES * CHUNK_WORDS);
+            if let Some(word) = self.chunks.get(chunk / 64) {
+                word.fetch_or(1 << (chunk % 64), Ordering::AcqRel);
+            }
+        }
+    }
+
+    /// Takes what is noted: adds ranges of page numbers to `pages`, in order, joined where they touch. The caller protects them then, before
+    /// it looks at what they hold.
+    pub fn take(&self, pages: &mut Vec<Range<u64>>) {
+        let mut taken = 0;
+        for (at, chunks) in self.chunks.iter().enumerate() {
+            let mut chunks = chunks.swap(0, Ordering::AcqRel);
+            while chunks != 0 {
+                let chunk = at * 64 + chunks.trailing_zeros() as usize;
+                chunks &= chunks - 1;
+                for index in chunk * CHUNK_WORDS..(chunk + 1) * CHUNK_WORDS {
+                    let Some(word) = self.pages.get(index) else { break };
+                    let mut bits = word.swap(0, Ordering::AcqRel);
+                    while bits != 0 {
+                        let page = (index * WORD_PAGES) as u64 + u64::from(bits.trailing_zeros());
+                        bits &= bits - 1;
+                        taken += 1;
+                        match pages.last_mut() {
+                            Some(last) if last.end == page => last.end = page + 1,
+                            _ => pages.push(page..page + 1),
+                        }
+                    }
+                }
+            }
+        }
+        self.count.fetch_sub(taken, Ordering::Relaxed);
+    }
+
+    /// What a fault handler does about a store to `address`: notes the page and lets it be written. Whether it can be now.
+    /// Async-signal-safe.
+    ///
+    /// # Safety
+    /// The range is a mapping, of whoever calls this, into which stores may go as far as others are concerned.
+    pub unsafe fn allow(&self, address: usize) -> bool {
+        let offset = address.wrapping_sub(self.base);
+        if offset >= self.len {
+            return false;
+        }
+        let page = offset / PAGE * PAGE;
+        let chunk = offset / CHUNK * CHUNK;
+        for (from, to) in [(page, page + PAGE), (chunk, (chunk + CHUNK).min(self.len)), (0, self.len)] {
+            let pages = (from / PAGE) as u64..(to / PAGE) as u64;
+            self.note(pages.clone());
+            // SAFETY: part of the mapping, by the caller's promise; writing is given, not taken.
+            if unsafe { memory::protect(self.base + from, to - from, Some(Access::ReadWrite)) }.is_ok() {
+                self.note(pages);
+                return true;
+            }
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_come_back_in_order_and_once() {
+        let notes = Notes::new(0, 3 * CHUNK + 5 * PAGE);
+        for page in [1540u64, 0, 63, 64, 511, 512, 0, 1540, 4000] {
+            notes.note(page..page + 1);
+        }
+        assert_eq!(notes.count(), 6, "each page once, and none behind the end");
+        let mut pages = Vec::new();
+        notes.take(&mut pages);
+        assert_eq!(pages, [0..1, 63..65, 511..513, 1540..1541]);
+        assert!(notes.is_empty());
+        assert_eq!(notes.count(), 0);
+        notes.take(&mut pages);
+        assert_eq!(pages.len(), 4);
+    }
+
+    #[test]
+    fn what_cannot_be_told_page_by_page_is_told_as_a_whole() {
+        // Addresses that are not mapped: every attempt to let them be written is refused.
+        let base = memory::find_free(2 * CHUNK, CHUNK).expect("address space");
+        let notes = Notes::new(base, 2 * CHUNK);
+        // SAFETY: nothing is mapped there, so that nothing changes.
+        assert!(!unsafe { notes.allow(base + 5 * PAGE) });
+        let mut pages = Vec::new();
+        notes.take(&mut pages);
+        assert_eq!(pages, std::slice::from_ref(&(0..1024)));
+    }
+
+    /// A store between `take` and what its caller does is in this answer or in the next.
+    #[test]
+    fn a_page_that_may_be_written_is_noted() {
+        let base = memory::reserve_anywhere(CHUNK, PAGE).expect("address space");
+        // SAFETY: our own reservation.
+        unsafe { memory::map_anonymous(base, CHUNK) }.expect("map");
+        let notes = Notes::new(base, CHUNK);
+        let protect = |pages: &Range<u64>| {
+            let (at, len) = (pages.start as usize * PAGE, (pages.end - pages.start) as usize * PAGE);
+            // SAFETY: our own mapping; nobody uses it.
+            unsafe { memory::protect(base + at, len, Some(Access::ReadOnly)) }.expect("protect");
+        };
+        protect(&(0..512));
+        // SAFETY: our own mapping.
+        assert!(unsafe { notes.allow(base + 7 * PAGE + 5) });
+        // SAFETY: inside the mapping, and allowed just now.
+        unsafe { core::ptr::with_exposed_provenance_mut::<u8>(base + 7 * PAGE).write_volatile(1) };
+        let mut pages = Vec::new();
+        notes.take(&mut pages);
+        assert_eq!(pages, std::slice::from_ref(&(7..8)));
+        pages.iter().for_each(protect);
+        // SAFETY: our own mapping.
+        assert!(unsafe { notes.allow(base + 7 * PAGE) });
+        assert_eq!(notes.count(), 1);
+        // SAFETY: our own reservation.
+        unsafe { memory::release(base, CHUNK) }.expect("release");
+    }
+}

@@ -1,0 +1,248 @@
+//! Psync of pools: [`Pool::psync`], [`Store::psync`] of several together, and [`AutoPsync`], which psyncs by itself.
+//!
+//! In a pool in shadowed mode ([`crate::PoolMode::Shadowed`]) transactions survive any crash of processes, as everywhere; a loss of power goes back to
+//! the last psync, on any disk. The states and the argument are in `cenote_store`, module `psync`. What this module adds is the quiet moment: a psync copies while it
+//! holds the pools' locks as a view does, so that no transaction runs on them, and lets go before anything waits for a device.
+
+use crate::error::{Error, Result};
+use crate::pool::{Pool, PoolInner};
+use crate::store::{Inner, Store};
+use cenote_store::{Begun, Psync};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+impl Pool {
+    /// Makes everything that was committed in this pool durable, all of it or nothing: on return it survives loss of power. (On tmpfs nothing does; there, the end of the
+    /// process.)
+    ///
+    /// Waits for transactions of other threads on the pool and holds them while stored pages are copied, which [`Psync::held`] measures; views go on. Threads that psync
+    /// one pool at a time share the work.
+    ///
+    /// # Errors
+    /// [`Error::WouldDeadlock`] in a transaction of this thread on this pool; [`Error::Store`]: the pool is in direct mode or read-only, the disk is full or fails (the
+    /// last psync is what it was, and the next one has it all), the store is poisoned (a sync failed: the next open decides).
+    pub fn psync(&self) -> Result<Psync> {
+        run(&self.inner.store, &[&self.inner])
+    }
+
+    /// Psyncs the pool by itself from now on, until the answer is dropped.
+    ///
+    /// # Errors
+    /// As [`Pool::psync`], which is done once at the start; [`Error::Policy`] for a policy that would never psync; no thread could be made.
+    pub fn psync_by(&self, policy: PsyncPolicy) -> Result<AutoPsync> {
+        AutoPsync::start(self, policy)
+    }
+
+    /// Bytes of pages that were stored into since the last psync; 0 in direct mode. What a session before this one left without a psync is not counted.
+    #[must_use]
+    pub fn unsynced_bytes(&self) -> u64 {
+        self.inner.store.store.unsynced_bytes(self.id())
+    }
+}
+
+impl Store {
+    /// Psyncs several pools of this store together: after a loss of power all of them are as after this psync, or none is. Otherwise as [`Pool::psync`].
+    ///
+    /// # Errors
+    /// [`Error::Pools`] if there is no pool, or one of another store; else as [`Pool::psync`].
+    pub fn psync(&self, pools: &[&Pool]) -> Result<Psync> {
+        let mut pools: Vec<&PoolInner> = pools.iter().map(|pool| &*pool.inner).collect();
+        if pools.is_empty() || pools.iter().any(|pool| !Arc::ptr_eq(&pool.store, &self.inner)) {
+            return Err(Error::Pools);
+        }
+        pools.sort_by_key(|pool| pool.handle.id());
+        pools.dedup_by_key(|pool| pool.handle.id());
+        run(&self.inner, &pools)
+    }
+}
+
+/// `pools` are in the order of their numbers.
+fn run(store: &Inner, pools: &[&PoolInner]) -> Result<Psync> {
+    store.refuse_forked()?;
+    if let Some(pool) = pools.iter().find(|pool| crate::tx::covers_here(pool)) {
+        let pool = pool.handle.name().to_string();
+        return Err(Error::WouldDeadlock { pool, by: "a transaction" });
+    }
+    let handles: Vec<_> = pools.iter().map(|pool| &pool.handle).collect();
+    let mut psyncing = match store.store.begin_psync(&handles)? {
+        Begun::Done(psync) => return Ok(psync),
+        Begun::Mine(psyncing) => psyncing,
+    };
+    {
+        // As a reader, so that views go on; past writers that wait, because the thread that waits for this psync may be one whose view they wait for.
+        let _held: Vec<_> = pools.iter().map(|pool| pool.lock.read_recursive()).collect();
+        psyncing.copy()?;
+    }
+    Ok(psyncing.commit()?)
+}
+
+/// The pools of a committed transaction that are to be safe from loss of power before it is acknowledged.
+#[cold]
+pub(crate) fn after_commit(pools: &[&PoolInner]) -> Result<()> {
+    let pools: Vec<&PoolInner> =
+        pools.iter().copied().filter(|pool| pool.psync_on_commit.load(Ordering::Relaxed) > 0).collect();
+    let Some(first) = pools.first() else { return Ok(()) };
+    run(&first.store, &pools).map(drop).map_err(|source| Error::NotPsynced { source: Box::new(source) })
+}
+
+/// When a pool is psynced by itself: at each of these that is given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PsyncPolicy {
+    /// So long after the last one, if anything was stored since.
+    pub every: Option<Duration>,
+    /// When pages of so many bytes were stored into since the last one; looked at every few milliseconds.
+    pub bytes: Option<u64>,
+    /// Before a transaction is acknowledged. Transactions that commit at the same time share one.
+    pub on_commit: bool,
+}
+
+/// What an [`AutoPsync`] has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AutoFigures {
+    /// Psyncs by the background thread that had something to do.
+    pub psyncs: u64,
+    /// Of those, the longest time that writers were held.
+    pub held_max: Duration,
+    /// Psyncs that failed. The next one tries again.
+    pub failures: u64,
+}
+
+/// Psyncs a pool by itself, as a [`PsyncPolicy`] says, until it is dropped. It keeps the pool open. Dropping it does not psync.
+#[derive(Debug)]
+#[must_use = "the pool is psynced by itself only while this lives"]
+pub struct AutoPsync {
+    pool: Pool,
+    policy: PsyncPolicy,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    stopped: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    stop: bool,
+    figures: AutoFigures,
+    failure: Option<Error>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Counters, changed one by one.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How often the bytes that were stored into are looked at.
+const LOOK: Duration = Duration::from_millis(5);
+
+impl AutoPsync {
+    fn start(pool: &Pool, policy: PsyncPolicy) -> Result<Self> {
+        if policy == PsyncPolicy::default() {
+            return Err(Error::Policy("it names no time, no bytes and no commit"));
+        }
+        if policy.every == Some(Duration::ZERO) || policy.bytes == Some(0) {
+            return Err(Error::Policy("the time or the bytes are zero: ask for every commit instead"));
+        }
+        // Says at once what would fail each time.
+        pool.psync()?;
+        let shared = Arc::new(Shared::default());
+        let mut thread = None;
+        if policy.every.is_some() || policy.bytes.is_some() {
+            let (pool, shared) = (pool.clone(), Arc::clone(&shared));
+            let named = std::thread::Builder::new().name("cenote-psync".into());
+            let spawned = named.spawn(move || work(&pool, policy, &shared));
+            thread = Some(spawned.map_err(|_| Error::Policy("the system gives no thread"))?);
+        }
+        if policy.on_commit {
+            pool.inner.psync_on_commit.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(Self { pool: pool.clone(), policy, shared, thread })
+    }
+
+    /// What it has done so far.
+    #[must_use]
+    pub fn figures(&self) -> AutoFigures {
+        self.shared.lock().figures
+    }
+
+    /// Ends it, and says what failed last, if the newest psync of its thread failed.
+    ///
+    /// # Errors
+    /// That failure.
+    pub fn stop(mut self) -> Result<()> {
+        self.end();
+        self.shared.lock().failure.take().map_or(Ok(()), Err)
+    }
+
+    fn end(&mut self) {
+        if self.pool.inner.refuse_forked().is_err() {
+            // The thread is the parent's.
+            core::mem::forget(self.thread.take());
+            return;
+        }
+        if core::mem::take(&mut self.policy.on_commit) {
+            self.pool.inner.psync_on_commit.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.shared.lock().stop = true;
+        self.shared.stopped.notify_all();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for AutoPsync {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// What the thread does.
+fn work(pool: &Pool, policy: PsyncPolicy, shared: &Shared) {
+    let mut last = Instant::now();
+    let mut state = shared.lock();
+    while !state.stop {
+        let until = policy.every.map(|every| every.saturating_sub(last.elapsed()));
+        let wait = match (until, policy.bytes) {
+            (Some(until), Some(_)) => until.min(LOOK),
+            (Some(until), None) => until,
+            (None, _) => LOOK,
+        };
+        // At least a little, so that a psync that fails at once is not tried without end.
+        let wait = wait.max(Duration::from_millis(1));
+        state = shared.stopped.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
+        if state.stop {
+            return;
+        }
+        let unsynced = pool.unsynced_bytes();
+        let due = unsynced > 0 && policy.every.is_some_and(|every| last.elapsed() >= every);
+        if !due && policy.bytes.is_none_or(|bytes| unsynced < bytes) {
+            if unsynced == 0 {
+                last = Instant::now();
+            }
+            continue;
+        }
+        drop(state);
+        let result = pool.psync();
+        last = Instant::now();
+        state = shared.lock();
+        match result {
+            Ok(psync) => {
+                state.figures.psyncs += u64::from(psync.seq != 0);
+                state.figures.held_max = state.figures.held_max.max(psync.held);
+                state.failure = None;
+            }
+            Err(error) => {
+                state.figures.failures += 1;
+                state.failure = Some(error);
+            }
+        }
+    }
+}
