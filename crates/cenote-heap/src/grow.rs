@@ -281,6 +281,7 @@ impl<G: Ground> TracedHeap<G> {
             }
         }
         let listed = adopt(&puddle);
+        self.record_adopted(&puddle);
         self.puddles.push(Arc::clone(&puddle));
         let pointer = Arc::as_ptr(&puddle).cast_mut().cast::<()>();
         // Whoever frees a block of the puddle before this waits for the growth lock.

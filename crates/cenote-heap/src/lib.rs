@@ -8,7 +8,7 @@
 //! A reader who follows one allocation goes through the files in this order: [`heap`] (what a caller sees), [`class`] (size to
 //! class), [`traced`] (the fast path), `cache` (a thread's blocks), `refill` (a superblock's free blocks for a cache, and back), `grow` (no free block: a superblock, a puddle),
 //! `superblock` (what lies on media about it, and the one store that decides), `adopt` (what an opener makes of it), `large` (runs of superblocks). Tracing is in
-//! [`trace`] and `recover`.
+//! [`trace`] and `recover`; tracing beside a running program in [`reclaim`].
 //!
 //! The *kernel*, on which the rest stands, is four small files over atomic words: `anchor` (who has a superblock), `list` (superblocks with free blocks), `marks`
 //! (who has a block), `runs` (free superblocks). They name atomics through `sync`, so that a model checker runs the same code (`tests/loom_kernel.rs`).
@@ -32,6 +32,7 @@ mod list;
 mod marks;
 mod memory;
 mod pool;
+pub mod reclaim;
 mod recover;
 mod refill;
 pub mod report;
@@ -42,10 +43,11 @@ mod sync;
 pub mod trace;
 pub mod traced;
 
-pub use error::{AllocError, FreeError, GroundError, OpenError, RecoverError, RootError};
+pub use error::{AllocError, FreeError, GroundError, OpenError, ReclaimError, RecoverError, RootError};
 pub use ground::{Ground, Plot};
 pub use heap::{Block, BlockInfo, Cancelled, Heap, Mark};
 pub use memory::{Counts, MemoryGround, MemoryOptions};
+pub use reclaim::Marked;
 pub use report::{BinStats, Damage, Finding, HeapReport, HeapStats, RecoveryReport};
 pub use superblock::PuddleHeap;
 pub use trace::{TraceOptions, Types};

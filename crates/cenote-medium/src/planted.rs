@@ -83,6 +83,14 @@ pub enum Bug {
     SpareNotCleared,
     /// A spare puddle's header says that the rest is zeros before they are durable.
     SpareHeaderEarly,
+    /// Reclaim does not hear of what a transaction is about to change.
+    ReclaimMissesAdd,
+    /// Reclaim does not hear of what a block held that is freed.
+    ReclaimMissesFree,
+    /// Reclaim looks at roots when it begins to trace, and not at the beginning.
+    ReclaimMissesRoot,
+    /// Reclaim takes blocks of its own session for leaks.
+    ReclaimTakesNew,
 }
 
 #[cfg(feature = "planted-bugs")]
