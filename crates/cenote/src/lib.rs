@@ -54,6 +54,7 @@ mod pool;
 pub mod ptr;
 pub mod raw;
 mod reader;
+mod reclaim;
 mod store;
 mod tx;
 
@@ -72,5 +73,9 @@ pub use persist::Persist;
 pub use pool::{Blocks, Pool, View};
 pub use ptr::Ptr;
 pub use reader::Reader;
+pub use reclaim::{
+    OnReclaimProgress, ReclaimOptions, ReclaimPolicy, ReclaimProgress, ReclaimRefused, ReclaimReport,
+    ReclaimedType,
+};
 pub use store::Store;
 pub use tx::Tx;
