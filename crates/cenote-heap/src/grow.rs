@@ -453,6 +453,7 @@ impl<G: Ground> TracedHeap<G> {
                 }
             }
             listed = adopt(&puddle);
+            self.record_adopted(&puddle);
             reach(Step::Adopting);
             if let Some(session) = session {
                 puddle.set_session(session);
