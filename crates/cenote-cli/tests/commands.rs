@@ -170,7 +170,9 @@ fn rm_removes_what_was_named_and_only_if_somebody_says_yes() {
 
 #[test]
 fn spare_puddles_are_shown_and_taken() {
-    let fixture = with_pool();
+    // Those of a pool in shadowed mode are not kept.
+    let fixture = empty();
+    fixture.run("create", &["words", "--mode", "direct"]).exits(0);
     let shown = |spares: u64| {
         let object = fixture.run("info", &["--json"]).exits(0).json();
         assert_eq!(object["spare_puddles"].as_u64(), Some(spares), "{object}");
