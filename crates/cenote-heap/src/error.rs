@@ -173,6 +173,37 @@ pub enum RootError {
     ReadOnly,
 }
 
+/// Why leaks were not looked for to the end, or not given back. Nothing is lost: what was given back before was proven to be a leak.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReclaimError {
+    /// A puddle cannot be used.
+    #[error(transparent)]
+    Puddle(#[from] OpenError),
+    /// What the damaged part held may have led anywhere.
+    #[error(
+        "the superblock at {addr:#x} is damaged ({reason}), and what it held may have led to any block: run check"
+    )]
+    Damaged {
+        /// Its address.
+        addr: u64,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// More was changed than could be looked at meanwhile.
+    #[error("the pool was changed faster than its changes could be traced: try again when less goes on")]
+    Overrun,
+    /// It was not begun, or something ended it: a recovery of the heap, a filter that panicked.
+    #[error("no reclaim is under way on this heap, or it was broken off: begin it again")]
+    NotUnderWay,
+    /// Other processes may use the heap: what they change is not heard of here.
+    #[error("the heap is one that several processes can use, and what others change is not heard of: recover it when nobody uses it")]
+    Shared,
+    /// The pool is open for reading only.
+    #[error("the pool is open read-only: leaks can be named, and not given back")]
+    ReadOnly,
+}
+
 /// Why the heap cannot be looked at or recovered as a whole.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -459,6 +459,7 @@ impl<G: Ground> TracedHeap<G> {
             }
             reach(Step::Adopted);
         }
+        self.record_adopted(&puddle);
         self.puddles.push(Arc::clone(&puddle));
         let pointer = Arc::as_ptr(&puddle).cast_mut().cast::<()>();
         // Whoever frees a block of the puddle before this waits for the growth lock.

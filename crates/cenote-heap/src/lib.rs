@@ -8,7 +8,7 @@
 //! A reader who follows one allocation goes through the files in this order: [`heap`] (what a caller sees), [`class`] (size to
 //! class), [`traced`] (the fast path), `cache` (a thread's blocks), `refill` (a superblock's free blocks for a cache, and back), `grow` (no free block: a superblock, a puddle),
 //! `superblock` (what lies on media about it, and the one store that decides), `adopt` (what an opener makes of it), `large` (runs of superblocks). Tracing is in
-//! [`trace`] and `recover`.
+//! [`trace`] and `recover`; tracing beside a running program in [`reclaim`].
 //!
 //! Several processes on one heap (RAL-8): `members` (who they are, how one joins and leaves), `sweep` (what is done when one dies).
 //!
@@ -37,6 +37,7 @@ mod marks;
 mod members;
 mod memory;
 mod pool;
+pub mod reclaim;
 mod recover;
 mod refill;
 pub mod report;
@@ -48,10 +49,11 @@ mod sync;
 pub mod trace;
 pub mod traced;
 
-pub use error::{AllocError, FreeError, GroundError, OpenError, RecoverError, RootError};
+pub use error::{AllocError, FreeError, GroundError, OpenError, ReclaimError, RecoverError, RootError};
 pub use ground::{Ground, Plot, Sharing};
 pub use heap::{Block, BlockInfo, Cancelled, Heap, Mark};
 pub use memory::{Counts, MemoryGround, MemoryOptions};
+pub use reclaim::Marked;
 pub use report::{BinStats, Damage, Finding, HeapReport, HeapStats, RecoveryReport};
 pub use superblock::PuddleHeap;
 pub use sweep::Swept;

@@ -53,6 +53,8 @@ impl<G: Ground> TracedHeap<G> {
         if !self.writable {
             return Err(RecoverError::ReadOnly);
         }
+        // What it has seen is no longer so.
+        self.end_reclaim();
         self.attach_all()?;
         // Nobody joins meanwhile.
         let _alone = self.turn_alone()?;
@@ -73,6 +75,7 @@ impl<G: Ground> TracedHeap<G> {
         // What was in caches, or held, is computed anew: all caches are dead from here on.
         let number = next_number();
         self.number.store(number, Ordering::Release);
+        self.free_number.store(number, Ordering::Release);
         self.shared.renew(number);
         self.reset_lists();
         for puddle in &puddles {

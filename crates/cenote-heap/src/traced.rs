@@ -17,6 +17,7 @@ use crate::grow::{Growth, Puddles};
 use crate::heap::{Block, BlockInfo, Cancelled, Heap, Mark};
 use crate::large::IDLE_WORDS;
 use crate::members::{Inside, Locked, Members};
+use crate::reclaim::is_recording;
 use crate::report::{HeapReport, HeapStats, RecoveryReport};
 use crate::superblock::PuddleHeap;
 use crate::trace::{TraceOptions, Types};
@@ -46,6 +47,8 @@ pub struct TracedHeap<G: Ground = PoolHandle> {
     pub(crate) ground: G,
     /// Under this number threads find their caches. Recovery takes another one: then all caches are dead.
     pub(crate) number: AtomicU64,
+    /// The same, by which frees find them; a number that no cache has while changes are recorded, see [`crate::reclaim`].
+    pub(crate) free_number: AtomicU64,
     pub(crate) id: u64,
     /// What a mark says of a block that a cache of this process has, or one of its transactions holds.
     pub(crate) cached: u8,
@@ -58,6 +61,7 @@ pub struct TracedHeap<G: Ground = PoolHandle> {
     pub(crate) idle: [AtomicU64; IDLE_WORDS],
     /// Locked while a puddle is attached or taken, and by recovery and check.
     pub(crate) growth: Mutex<Growth>,
+    pub(crate) reclaim: crate::reclaim::Slot,
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -100,6 +104,8 @@ impl<G: Ground> TracedHeap<G> {
             writable: ground.is_writable(),
             members: None,
             number: AtomicU64::new(number),
+            free_number: AtomicU64::new(number),
+            reclaim: crate::reclaim::Slot::default(),
             id: number,
             shared: Arc::new(Shared::new(number)),
             puddles: Puddles::new(),
@@ -338,7 +344,7 @@ impl<G: Ground> TracedHeap<G> {
     /// Makes the small block at `addr` CACHED, if its mark is `from`. False: it was not done.
     #[inline(always)]
     fn free_fast(&self, addr: u64, from: u8) -> bool {
-        let Some(cache) = cache::current(self.number.load(Ordering::Relaxed)) else { return false };
+        let Some(cache) = cache::current(self.free_number.load(Ordering::Relaxed)) else { return false };
         // SAFETY: this thread's cache of this heap, which is alive, as its puddles are; bins live as long as the cache, and nobody else uses them.
         unsafe {
             let Some((mark, bin)) = cache.as_ref().hot(addr) else { return false };
@@ -355,6 +361,10 @@ impl<G: Ground> TracedHeap<G> {
         }
         if !self.writable {
             return Err(FreeError::ReadOnly);
+        }
+        if from == mark::ALLOCATED && is_recording() {
+            self.puddle_at(addr)?;
+            self.record_freed(addr);
         }
         let lease = self.lease();
         // SAFETY: the lease's cache is this thread's, and no other reference into it is held; its places are those of this heap's puddles.
@@ -412,6 +422,9 @@ impl<G: Ground> TracedHeap<G> {
             return Err(FreeError::ReadOnly);
         }
         let puddle = self.puddle_at(addr)?;
+        if is_recording() {
+            self.record_freed(addr);
+        }
         let Some((line, _, _)) = puddle.line_at(addr) else {
             return Err(FreeError::NotInHeap { addr });
         };
@@ -544,6 +557,7 @@ impl Shortage {
 
 impl<G: Ground> Drop for TracedHeap<G> {
     fn drop(&mut self) {
+        self.end_reclaim();
         self.shared.renew(0);
         self.leave();
         for puddle in self.puddles.all() {

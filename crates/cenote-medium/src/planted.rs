@@ -103,6 +103,14 @@ pub enum Bug {
     VoidLogReplayed,
     /// A store is closed without a psync of its pools in shadowed mode.
     CloseWithoutPsync,
+    /// Reclaim does not hear of what a transaction is about to change.
+    ReclaimMissesAdd,
+    /// Reclaim does not hear of what a block held that is freed.
+    ReclaimMissesFree,
+    /// Reclaim looks at roots when it begins to trace, and not at the beginning.
+    ReclaimMissesRoot,
+    /// Reclaim takes blocks of its own session for leaks.
+    ReclaimTakesNew,
 }
 
 /// Places between two stores of a protocol, where a test stops a process that it kills there.

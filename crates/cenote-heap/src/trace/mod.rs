@@ -15,6 +15,7 @@
 mod options;
 mod program;
 mod share;
+mod slices;
 mod table;
 mod worker;
 
@@ -27,6 +28,8 @@ use program::{NUMBER, Program, Scan};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use table::Table;
+
+pub(crate) use slices::{Content, Marking, Old, content_of};
 
 pub use options::{OnProgress, Progress, TraceOptions};
 pub use program::{Filter, Scanned, Visitor};
@@ -83,10 +86,7 @@ impl<'a, G: Ground> Tracer<'a, G> {
         let mut kinds = Kinds { types, known: HashMap::new(), scans: Vec::new() };
         kinds.number(TypeId::UNTYPED, 0);
         let tables = puddles.iter().map(|puddle| Table::new(puddle, &mut kinds)).collect();
-        let Kinds { known, scans, .. } = kinds;
-        let numbers = known.into_iter().map(|(type_id, known)| (type_id, known.number)).collect();
-        let programs =
-            scans.into_iter().map(|(type_id, scan)| Program::new(type_id, scan, &numbers)).collect();
+        let (programs, numbers) = kinds.finish();
         Self { ground, tables, programs, numbers }
     }
 
@@ -136,6 +136,13 @@ struct Known {
 }
 
 impl Kinds<'_> {
+    /// The programs, by number, and the number of each type's.
+    fn finish(self) -> (Vec<Program>, HashMap<TypeId, u32>) {
+        let numbers = self.known.into_iter().map(|(type_id, known)| (type_id, known.number)).collect();
+        let program = |(type_id, scan)| Program::new(type_id, scan, &numbers);
+        (self.scans.into_iter().map(program).collect(), numbers)
+    }
+
     /// Number of the program for blocks of `size` bytes of a type.
     fn number(&mut self, type_id: TypeId, size: u64) -> u32 {
         let scans = &mut self.scans;

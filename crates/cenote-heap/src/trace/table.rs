@@ -72,7 +72,11 @@ pub(super) enum Miss {
 impl Table {
     /// Reads the descriptors of a puddle.
     pub(super) fn new(puddle: &PuddleHeap, kinds: &mut Kinds<'_>) -> Self {
-        let claims = classify(puddle);
+        Self::of_claims(puddle.base, classify(puddle), kinds)
+    }
+
+    /// A puddle whose descriptors say `claims`.
+    pub(super) fn of_claims(base: u64, claims: Vec<Claim>, kinds: &mut Kinds<'_>) -> Self {
         let mut cell = |claim: &Claim| {
             let (kind, extent, type_id, block_size) = match *claim {
                 Claim::Small { class, type_id } => {
@@ -95,7 +99,7 @@ impl Table {
         };
         let cells: Box<[Cell]> = claims.iter().map(&mut cell).collect();
         Self {
-            base: puddle.base,
+            base,
             size: cells.len() as u64 * SUPERBLOCK_SIZE,
             reached: zeroed_words(cells.len() * WORDS),
             lost: cells.iter().map(|_| AtomicU32::new(0)).collect(),

@@ -25,6 +25,9 @@ const PART: u64 = 256;
 /// Blocks whose memory is asked for before it is looked at. A processor waits for a dozen lines at a time, or some more.
 const QUEUE: usize = 16;
 
+/// Words, or pointers of a map, that are looked at before the rest of a block is put off all the same: who traces in slices waits no longer.
+const STRETCH: u64 = 1024;
+
 /// Bytes between a pointer and its target that count as near.
 const NEAR: u64 = 256;
 
@@ -57,6 +60,12 @@ pub(super) struct Part {
 pub(super) struct Gift {
     blocks: Vec<Pending>,
     parts: Vec<Part>,
+}
+
+impl Gift {
+    pub(super) fn is_empty(&self) -> bool {
+        self.blocks.is_empty() && self.parts.is_empty()
+    }
 }
 
 /// The queue: a ring.
@@ -166,7 +175,7 @@ impl<'t, 'g, G: Ground> Worker<'t, 'g, G> {
     }
 
     #[inline(always)]
-    fn program(&self, number: u32) -> Option<&'t Program> {
+    pub(super) fn program(&self, number: u32) -> Option<&'t Program> {
         self.tracer.programs.get((number & NUMBER) as usize)
     }
 
@@ -174,6 +183,20 @@ impl<'t, 'g, G: Ground> Worker<'t, 'g, G> {
     pub(super) fn receive(&mut self, mut gift: Gift) {
         self.stack.append(&mut gift.blocks);
         self.parts.append(&mut gift.parts);
+    }
+
+    /// All that is pending.
+    pub(super) fn rest(mut self) -> Gift {
+        let mut blocks = self.stack;
+        while let Some(pending) = self.queue.pop() {
+            blocks.push(pending);
+        }
+        Gift { blocks, parts: self.parts }
+    }
+
+    /// The block that an address leads to.
+    pub(super) fn find(&self, addr: u64) -> Option<Found> {
+        self.table_of(addr).ok()?.find_other(addr).ok()
     }
 
     /// Gives half of what is pending to another worker, the older half, which is likely to lead to more. `few`: also if that is little.
@@ -212,7 +235,7 @@ impl<'t, 'g, G: Ground> Worker<'t, 'g, G> {
 
     /// Follows a pointer. `known`: it is certainly a pointer, and one that leads nowhere is worth a word.
     #[inline(always)]
-    fn follow<const ALONE: bool>(&mut self, at: u64, to: u64, target: Target, known: bool) {
+    pub(super) fn follow<const ALONE: bool>(&mut self, at: u64, to: u64, target: Target, known: bool) {
         let table = match self.table {
             Some(table) if table.contains(to) => table,
             _ => match self.table_of(to) {
@@ -306,7 +329,13 @@ impl<'t, 'g, G: Ground> Worker<'t, 'g, G> {
 
     /// Follows a word that is a pointer of a known kind, not null.
     #[inline(always)]
-    fn follow_word<const ALONE: bool>(&mut self, at: u64, word: u64, kind: PointerKind, target: Target) {
+    pub(super) fn follow_word<const ALONE: bool>(
+        &mut self,
+        at: u64,
+        word: u64,
+        kind: PointerKind,
+        target: Target,
+    ) {
         if kind == PointerKind::NATIVE {
             return self.follow::<ALONE>(at, word, target, true);
         }
@@ -334,7 +363,7 @@ impl<'t, 'g, G: Ground> Worker<'t, 'g, G> {
 
     /// Follows a word that may be a pointer of any kind, or none.
     #[inline(always)]
-    fn follow_perhaps<const ALONE: bool>(&mut self, at: u64, word: u64) {
+    pub(super) fn follow_perhaps<const ALONE: bool>(&mut self, at: u64, word: u64) {
         let to = match word >> 48 {
             0 if word == 0 => return,
             0 => Some(word),
@@ -416,7 +445,9 @@ impl<'t, 'g, G: Ground> Worker<'t, 'g, G> {
     fn scan_words<const ALONE: bool>(&mut self, block: &Part) -> Option<u64> {
         self.counts.conservative_blocks += u64::from(block.from == 0);
         let full = self.counts.blocks + PART;
-        for number in block.from..block.size / 8 {
+        let end = block.size / 8;
+        let stop = end.min(block.from + STRETCH);
+        for number in block.from..stop {
             if self.counts.blocks >= full {
                 return Some(number);
             }
@@ -426,7 +457,7 @@ impl<'t, 'g, G: Ground> Worker<'t, 'g, G> {
             }
             self.follow_perhaps::<ALONE>(at, load(at));
         }
-        None
+        (stop < end).then_some(stop)
     }
 
     fn scan_map<const ALONE: bool>(&mut self, block: &Part, map: &Map) -> Option<u64> {
@@ -438,14 +469,16 @@ impl<'t, 'g, G: Ground> Worker<'t, 'g, G> {
         let within = block.from % per_value;
         let mut field = starts.partition_point(|&start| start <= within).saturating_sub(1);
         let mut k = within - starts[field];
+        let mut left = STRETCH;
         while value < values {
             let start = block.addr + value * record.size;
             while let Some(at_field) = record.pointers.get(field) {
                 if holds(at_field, start, record.size) {
                     while k < at_field.count {
-                        if self.counts.blocks >= full {
+                        if self.counts.blocks >= full || left == 0 {
                             return Some(value * per_value + starts[field] + k);
                         }
+                        left -= 1;
                         let at = start + at_field.offset + k * at_field.stride;
                         let word = load(at) & !at_field.tag_mask;
                         if word != 0 {

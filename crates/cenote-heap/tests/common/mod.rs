@@ -4,7 +4,8 @@
 
 pub mod shared;
 
-use cenote_heap::{MemoryGround, MemoryOptions, TracedHeap};
+use cenote_heap::{Ground as _, MemoryGround, MemoryOptions, TracedHeap};
+use cenote_layout::heap::{Descriptor, HeapGeometry, SUPERBLOCK_SIZE};
 use cenote_layout::id::TypeId;
 use cenote_layout::pointer::PointerKind;
 use cenote_layout::types::{PointerField, RECORD_VERSION, TypeRecord};
@@ -64,6 +65,15 @@ pub fn read(addr: u64, offset: u64) -> u64 {
 pub fn zero(addr: u64, len: u64) {
     // SAFETY: as in `write`.
     unsafe { std::ptr::with_exposed_provenance_mut::<u8>(addr as usize).write_bytes(0, len as usize) }
+}
+
+/// Flips a bit in the descriptor of the superblock that `addr` is in.
+pub fn damage_descriptor(ground: &MemoryGround, addr: u64) {
+    let plot = ground.plots().into_iter().find(|p| addr >= p.addr && addr < p.addr + p.size).unwrap();
+    let geometry = HeapGeometry::new(plot.size, plot.index == 0).unwrap();
+    let number = (addr - plot.addr) / SUPERBLOCK_SIZE;
+    let at = plot.addr + geometry.descriptors + number * size_of::<Descriptor>() as u64;
+    write(at, 8, read(at, 8) ^ 1);
 }
 
 /// A small generator of repeatable random numbers (splitmix64).

@@ -1,0 +1,334 @@
+//! Reclaim: blocks that were allocated and never attached, found by tracing beside a running program, and given back.
+//!
+//! A *leak* is a block that is allocated and that nobody can reach: no root leads to it, and no program has its address. It comes from a program that
+//! died, or forgot, between an allocation and the store that was to attach it. Recovery by tracing gives leaks back too, but stops everybody. This one runs in
+//! slices, with transactions between them.
+//!
+//! # The promise, and why it holds
+//!
+//! *What is given back is a leak of the moment at which reclaim began.* It is a snapshot-at-the-beginning collector (Yuasa): it finds all that could
+//! be reached **at the beginning**, whatever happens meanwhile, and gives back what was allocated at the beginning and is not among that.
+//!
+//! 1. *Candidates* are blocks whose mark said "allocated" when their puddle was adopted, before anybody of this session allocated in it. A block that is
+//!    allocated later never is one. So a block is only given back if no address of it can be in any program's memory: what was allocated before
+//!    the session can be known to a program of this session only through the heap, that is, through a root.
+//! 2. *What is reached* is exact or too much. Every block that could be reached at the beginning is led to by a chain of pointers as they were
+//!    then. A pointer of the chain stands in the heap still, where the tracer reads it; or its block was changed or freed since, and before that
+//!    happened the whole block was copied for the tracer (`record`): transactions do that when they log what stands in a range (`add`, `set`),
+//!    and when they free a block. The roots themselves are copied at the beginning. So by induction every block of the chain is found. Pointers that
+//!    were moved behind the tracer, or taken into a program's memory and attached elsewhere, make no difference: they are found where they were.
+//! 3. *The end* is a moment at which no block and no copy waits, in this heap or another that may lead here; [`Marked::changes`] tells whether that was one moment.
+//!    Later copies can hold nothing new: every pointer of the snapshot has been followed.
+//! 4. *Giving back* goes through candidates that were not reached and whose mark still says "allocated". A candidate that somebody freed is none any more. Nobody
+//!    else owns such a block, so the reclaimer may write its mark, as an owner who frees it: **that store commits**, block by block. A crash
+//!    before it leaves a leak for the next reclaim; after it the block is free. Nothing else is written, so there is nothing to undo.
+//!
+//! Reads are never torn in a way that counts: a block that a transaction changes while the tracer reads it has been copied, and what the tracer reads beside that only adds.
+//!
+//! # What the caller sees to
+//!
+//! * When [`TracedHeap::begin_reclaim`] is called, every allocated block that somebody is going to use can be reached from a root; nobody allocates or
+//!   frees during the call. (At the start of a session, before its first transaction, that is so.)
+//! * Whoever changes data by other means than transactions calls [`before_change`] before.
+//! * Nobody changes data while [`TracedHeap::mark_slice`] runs: a lock that writers take and it does. It runs for as long as it is told; that is the longest wait of a writer.
+//! * Nobody uses the heap while [`TracedHeap::give_back_slice`] runs, so that a stale pointer is told that its block is gone, or finds it there, and nothing between.
+//! * What other pools lead to is passed to `mark_slice`; all of them are traced in the same way.
+//!
+//! # What it costs
+//!
+//! Not under way: one relaxed load in a transaction's `add`, nothing in allocation and free. Under way: the first change of a block of the snapshot copies
+//! it, at most 64 KiB (all of it if it is freed, or of a type with a filter); further changes and newer blocks cost a look-up under a lock; freeing leaves the fast path. Memory: two bits for each block of the snapshot, one for 16 bytes of
+//! heap while it is traced, and copies that the tracer has not seen yet, 256 MiB at most: then it gives up, and nothing has changed.
+
+mod record;
+
+use crate::error::ReclaimError;
+use crate::ground::Ground;
+use crate::heap::{BlockInfo, Heap as _};
+use crate::marks;
+use crate::superblock::Claim;
+use crate::trace::{Marking, Root, Types};
+use crate::traced::{TracedHeap, lock};
+use cenote_layout::heap::{ROOT_COUNT, RootEntry, mark};
+use cenote_layout::id::TypeId;
+use cenote_medium::planted::{Bug, planted};
+use core::sync::atomic::Ordering;
+use record::Recorder;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+pub use record::{before_change, is_recording};
+
+/// Words of candidates that one slice looks at, at most; 64 blocks each.
+const WORDS_A_SLICE: usize = 4096;
+
+/// What a heap keeps of a reclaim.
+#[derive(Debug, Default)]
+pub(crate) struct Slot {
+    recorder: RwLock<Option<Arc<Recorder>>>,
+    progress: Mutex<Option<Progress>>,
+}
+
+impl Slot {
+    fn recorder(&self) -> Option<Arc<Recorder>> {
+        self.recorder.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// How far a reclaim has come; there is none before [`TracedHeap::prepare_reclaim`] is done.
+struct Progress {
+    marking: Marking,
+    rooted: bool,
+    /// Where giving back goes on: address of a puddle, its superblock, word of that.
+    at: (u64, usize, usize),
+}
+
+impl core::fmt::Debug for Progress {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Progress").field("at", &self.at).finish_non_exhaustive()
+    }
+}
+
+/// What [`TracedHeap::mark_slice`] did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Marked {
+    /// Something is left to be looked at.
+    pub pending: bool,
+    /// How often changes were recorded so far. If that is the same before and after all heaps of a store were found with nothing pending, there was a moment at
+    /// which none had.
+    pub changes: u64,
+    /// Blocks that were reached so far.
+    pub blocks: u64,
+    /// Addresses in other pools that this slice was led to.
+    pub foreign: Vec<u64>,
+}
+
+impl<G: Ground> TracedHeap<G> {
+    /// Begins: from now on changes are recorded, until [`TracedHeap::end_reclaim`]. Takes no longer than adopting the puddles that are adopted already; of a heap just
+    /// opened that is the first one. See the [module's documentation](self) for what the caller sees to. Nothing if a reclaim is under way.
+    pub fn begin_reclaim(&self, types: Arc<dyn Types + Send + Sync>) {
+        let _growth = lock(&self.growth);
+        let mut slot = self.reclaim.recorder.write().unwrap_or_else(PoisonError::into_inner);
+        if slot.is_some() {
+            return;
+        }
+        let recorder = Arc::new(Recorder::new(types, self.roots_now(), &self.ground.plots()));
+        recorder.start();
+        for puddle in self.puddles.all() {
+            recorder.adopted(&puddle);
+        }
+        *slot = Some(recorder);
+        // No cache has this number: frees go the slow way, where they are recorded.
+        self.free_number.store(u64::MAX, Ordering::Release);
+    }
+
+    /// The numbered roots that lead somewhere.
+    fn roots_now(&self) -> Vec<Root> {
+        let puddle = self.root_puddle();
+        let slots = puddle.iter().flat_map(|puddle| (0..ROOT_COUNT as u16).filter_map(|i| puddle.root(i)));
+        let root = |slot: core::ptr::NonNull<RootEntry>| {
+            let root = crate::roots::load(slot);
+            Root { at: slot.as_ptr().expose_provenance() as u64, to: root.addr, target: root.type_id }
+        };
+        slots.map(root).filter(|root| root.to != 0).collect()
+    }
+
+    /// Whether a reclaim is under way.
+    #[must_use]
+    pub fn is_reclaiming(&self) -> bool {
+        self.reclaim.recorder().is_some()
+    }
+
+    /// Ends a reclaim, done or not. Nothing if there is none.
+    pub fn end_reclaim(&self) {
+        let mut slot = self.reclaim.recorder.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(recorder) = slot.take() {
+            recorder.stop();
+            self.free_number.store(self.number.load(Ordering::Relaxed), Ordering::Release);
+        }
+        drop(slot);
+        *lock(&self.reclaim.progress) = None;
+    }
+
+    /// A puddle is being attached; growth is locked.
+    pub(crate) fn record_adopted(&self, puddle: &crate::superblock::PuddleHeap) {
+        if let Some(recorder) = self.reclaim.recorder() {
+            recorder.adopted(puddle);
+        }
+    }
+
+    /// The allocated block that begins at `addr` is about to be freed.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn record_freed(&self, addr: u64) {
+        if let Some(recorder) = self.reclaim.recorder()
+            && !planted(Bug::ReclaimMissesFree)
+        {
+            recorder.freed(addr);
+        }
+    }
+
+    fn recorder(&self) -> Result<Arc<Recorder>, ReclaimError> {
+        self.reclaim.recorder().ok_or(ReclaimError::NotUnderWay)
+    }
+
+    /// Looks at the next puddle that was not looked at yet; the last call reads all descriptors. `true`: there is more to do. Needs no lock of the caller's.
+    ///
+    /// # Errors
+    /// [`ReclaimError`]: the reclaim cannot be done, and is to be ended.
+    pub fn prepare_reclaim(&self) -> Result<bool, ReclaimError> {
+        if self.members.is_some() {
+            return Err(ReclaimError::Shared);
+        }
+        let recorder = self.recorder()?;
+        if lock(&self.reclaim.progress).is_some() {
+            return Ok(false);
+        }
+        if self.attach_next()? {
+            return Ok(true);
+        }
+        let growth = lock(&self.growth);
+        let puddles = self.puddles.all();
+        drop(growth);
+        let state = recorder.lock();
+        if let Some((addr, reason)) = state.damage {
+            return Err(ReclaimError::Damaged { addr, reason });
+        }
+        let claims = |base: u64| -> Option<Vec<Claim>> {
+            Some(state.puddles.get(&base)?.snapshot.as_ref()?.claims.clone())
+        };
+        let puddles: Option<Vec<_>> =
+            puddles.into_iter().map(|puddle| claims(puddle.base).map(|claims| (puddle, claims))).collect();
+        drop(state);
+        // All that are attached were adopted since the beginning, or before it.
+        let puddles = puddles.ok_or(ReclaimError::NotUnderWay)?;
+        let marking = Marking::new(&*recorder.types, &puddles);
+        *lock(&self.reclaim.progress) = Some(Progress { marking, rooted: false, at: (0, 0, 0) });
+        Ok(false)
+    }
+
+    /// Traces for `at_most` that long, or a little longer: to the end of 16 blocks, or one superblock of a large one, or one call of a filter. `more`: addresses that other pools lead to.
+    ///
+    /// # Errors
+    /// [`ReclaimError`]: the reclaim cannot be done, and is to be ended; nothing was given back.
+    pub fn mark_slice(&self, more: &[u64], at_most: Duration) -> Result<Marked, ReclaimError> {
+        let until = Instant::now() + at_most;
+        let recorder = self.recorder()?;
+        let mut progress = lock(&self.reclaim.progress);
+        let Some(progress) = &mut *progress else { return Err(ReclaimError::NotUnderWay) };
+        let more = more.iter().map(|&to| Root { at: 0, to, target: TypeId::UNTYPED });
+        let mut roots: Vec<Root> = more.collect();
+        if !progress.rooted {
+            progress.rooted = true;
+            if planted(Bug::ReclaimMissesRoot) {
+                roots.extend(self.roots_now());
+            } else {
+                roots.extend(&recorder.roots);
+            }
+        }
+        let foreign = progress.marking.slice(&self.ground, &roots, &mut || recorder.take(), until);
+        let state = recorder.lock();
+        if state.overrun {
+            return Err(ReclaimError::Overrun);
+        }
+        if let Some((addr, reason)) = state.damage {
+            return Err(ReclaimError::Damaged { addr, reason });
+        }
+        drop(state);
+        let (waiting, changes) = recorder.pending();
+        Ok(Marked {
+            pending: waiting || progress.marking.is_pending(),
+            changes,
+            blocks: progress.marking.blocks,
+            foreign: foreign.into_iter().collect(),
+        })
+    }
+
+    /// [`Marked::changes`] now.
+    ///
+    /// # Errors
+    /// [`ReclaimError::NotUnderWay`].
+    pub fn changes(&self) -> Result<u64, ReclaimError> {
+        Ok(self.recorder()?.pending().1)
+    }
+
+    /// Gives up to `limit` leaks back (and 63 more at most), in order of addresses, and calls `visit` for each; with `dry_run`, only that. `true`: there may be more. To be called when nothing is
+    /// pending in any heap that may lead here.
+    ///
+    /// # Errors
+    /// [`ReclaimError`]: nothing was given back in this call.
+    pub fn give_back_slice(
+        &self,
+        limit: usize,
+        dry_run: bool,
+        visit: &mut dyn FnMut(BlockInfo),
+    ) -> Result<bool, ReclaimError> {
+        if !self.writable && !dry_run {
+            return Err(ReclaimError::ReadOnly);
+        }
+        let recorder = self.recorder()?;
+        let mut progress = lock(&self.reclaim.progress);
+        let Some(Progress { marking, rooted: true, at }) = &mut *progress else {
+            return Err(ReclaimError::NotUnderWay);
+        };
+        if !marking.is_whole() || marking.is_pending() || recorder.lock().overrun {
+            return Err(ReclaimError::NotUnderWay);
+        }
+        if let Some((ordinal, superblock)) = marking.lost() {
+            let addr = self.puddles.get(ordinal).map_or(0, |puddle| puddle.address(superblock));
+            return Err(ReclaimError::Damaged { addr, reason: "something leads into it" });
+        }
+        let mut leaks = Vec::new();
+        let mut left = WORDS_A_SLICE;
+        let mut state = recorder.lock();
+        let mut more = false;
+        'puddles: for (&base, known) in state.puddles.range_mut(at.0..) {
+            let Some(snapshot) = &mut known.snapshot else { continue };
+            let Some(puddle) = self.puddles.get(snapshot.ordinal) else { continue };
+            if base != at.0 {
+                *at = (base, 0, 0);
+            }
+            for number in at.1..snapshot.claims.len() {
+                let class = match snapshot.claims[number] {
+                    Claim::Small { class, .. } => class,
+                    _ => 0,
+                };
+                let words = snapshot.words(number);
+                let skipped = if number == at.1 { at.2 } else { 0 };
+                for (index, word) in words.enumerate().skip(skipped) {
+                    if left == 0 || leaks.len() >= limit {
+                        *at = (base, number, index);
+                        more = true;
+                        break 'puddles;
+                    }
+                    left -= 1;
+                    let mut allocated = snapshot.allocated(word);
+                    if planted(Bug::ReclaimTakesNew) {
+                        let marks = puddle.class_marks(number as u32, class);
+                        allocated = marks::bits(marks, index, mark::ALLOCATED);
+                    }
+                    let mut found = allocated & !marking.reached(snapshot.ordinal, number as u32, index);
+                    while found != 0 {
+                        let bit = found & found.wrapping_neg();
+                        found &= !bit;
+                        if !dry_run {
+                            snapshot.forget(word, bit);
+                        }
+                        let block = index as u64 * 64 + u64::from(bit.trailing_zeros());
+                        leaks.push(puddle.address(number as u32) + block * crate::class::class_size(class));
+                    }
+                }
+            }
+        }
+        drop(state);
+        drop(progress);
+        for addr in leaks {
+            let Ok(block) = self.find(addr) else { continue };
+            if dry_run || self.free(addr).is_ok() {
+                visit(BlockInfo { addr, size: block.size, type_id: block.type_id });
+            }
+        }
+        Ok(more)
+    }
+}
