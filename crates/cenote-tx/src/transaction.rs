@@ -2,6 +2,7 @@
 
 use crate::context::{HeapBlock, Redo, TxContext, TxError, Volatile};
 use crate::ranges::Range;
+use cenote_heap::reclaim::{before_change, is_recording};
 use cenote_heap::{Block, Cancelled, Heap};
 use cenote_layout::id::TypeId;
 use cenote_layout::log::{AllocationMark, ContentHash, ENTRY_HEADER_SIZE, Kind, PIECE_LEN, entry_size};
@@ -16,6 +17,18 @@ const SEAL_BYTES_MAX: u64 = 8192;
 /// Most bytes of fresh allocations among them: a block that was not written yet is in no cache, and reading it costs more than the fence that a
 /// seal saves.
 const SEAL_FRESH_BYTES_MAX: u64 = 1024;
+
+/// Tells a reclaim that is under way of a range that is about to be changed, before that is logged.
+///
+/// # Safety
+/// The range is readable, and nobody else writes to it.
+#[cold]
+unsafe fn record(ptr: *const u8, len: usize) {
+    if !planted(Bug::ReclaimMissesAdd) {
+        // SAFETY: passed on.
+        unsafe { before_change(ptr as u64, len as u64) };
+    }
+}
 
 /// A transaction in progress. Dropped without [`Transaction::commit`], as by an early return or a panic, it aborts.
 #[derive(Debug)]
@@ -99,6 +112,10 @@ impl<'c> Transaction<'c> {
     #[inline(always)]
     unsafe fn add_inline(&mut self, ptr: *const u8, len: usize) -> Result<bool, TxError> {
         let start = ptr as u64;
+        if is_recording() {
+            // SAFETY: passed on; nobody else writes to what this transaction is about to change.
+            unsafe { record(ptr, len) };
+        }
         let context = &mut *self.context;
         if let Some(end) = start.checked_add(len as u64)
             && len != 0
@@ -176,6 +193,10 @@ impl<'c> Transaction<'c> {
         };
         if len == 0 {
             return Ok(());
+        }
+        if is_recording() {
+            // SAFETY: what is writable is readable; nobody else writes to what this transaction is about to change.
+            unsafe { record(dst, len) };
         }
         let context = &mut *self.context;
         if context.ranges.overlaps(start, end) {
