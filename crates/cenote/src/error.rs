@@ -27,6 +27,9 @@ pub enum Error {
     /// A pool's heap could not be recovered or looked at.
     #[error(transparent)]
     HeapRecover(#[from] cenote_heap::RecoverError),
+    /// Leaks were not given back, or not all.
+    #[error(transparent)]
+    Reclaim(#[from] crate::reclaim::ReclaimRefused),
     /// There is no such root.
     #[error(transparent)]
     RootIndex(#[from] cenote_heap::RootError),

@@ -56,6 +56,7 @@ mod psync;
 pub mod ptr;
 pub mod raw;
 mod reader;
+mod reclaim;
 mod store;
 mod tx;
 
@@ -75,5 +76,9 @@ pub use pool::{Blocks, Pool, View};
 pub use psync::{AutoFigures, AutoPsync, PsyncPolicy};
 pub use ptr::Ptr;
 pub use reader::Reader;
+pub use reclaim::{
+    OnReclaimProgress, ReclaimOptions, ReclaimPolicy, ReclaimProgress, ReclaimRefused, ReclaimReport,
+    ReclaimedType,
+};
 pub use store::Store;
 pub use tx::Tx;

@@ -119,6 +119,7 @@ impl OpenPools {
         };
         pool.listed.0 = Some((store.clone(), name.to_string()));
         let pool = Arc::new(pool);
+        store.reclaims.opened(&pool);
         list.push((name.to_string(), Arc::downgrade(&pool)));
         Ok(pool)
     }
@@ -135,6 +136,15 @@ impl Drop for Listed {
             list.retain(|(listed, pool)| *listed != name || pool.strong_count() > 0);
             drop(list);
             store.pools.gone.notify_all();
+        }
+    }
+}
+
+impl Drop for PoolInner {
+    fn drop(&mut self) {
+        // In a forked child nobody would let go of the turnstile.
+        if self.refuse_forked().is_ok() {
+            self.store.reclaims.closing(self);
         }
     }
 }
@@ -608,9 +618,11 @@ impl Pool {
     /// # Safety
     /// What safe code believes of the pool stays true: a block of a type that a pointer or a root leads to holds a value of that type before the
     /// pool's lock is free, and a block that somebody has a reference to is not freed. (Allocation and roots are safe functions of
-    /// [`Heap`] because they break nothing by themselves; what they leave in a pool is what values are read from.)
+    /// [`Heap`] because they break nothing by themselves; what they leave in a pool is what values are read from.) While leaks are looked for ([`crate::Store::reclaim_in_background`]), what is
+    /// changed without a transaction is said before, by [`cenote_heap::reclaim::before_change`], and under the pool's lock.
     #[must_use]
     pub unsafe fn raw_heap(&self) -> &dyn Heap {
+        self.inner.store.reclaims.note_used();
         &self.inner.heap
     }
 }

@@ -28,6 +28,7 @@ pub struct RawTx<'s> {
 ///
 /// # Safety
 /// The transaction is not forgotten, nor kept in a thread-local variable until its thread ends. Data that it changes is not changed by others before it has ended.
+/// While leaks are looked for ([`Store::reclaim_in_background`]), data are changed under the lock of their pool: in [`crate::Pool::write`], or with nobody else there.
 #[inline]
 pub unsafe fn begin(store: &Store) -> Result<RawTx<'_>> {
     let inner = &*store.inner;

@@ -44,6 +44,7 @@ pub(crate) struct Inner {
     /// Some type has one layout in this store and another in this program, in which some other store agrees: pointers from there must not be followed here.
     pub(crate) contradicts: AtomicBool,
     pub(crate) pools: OpenPools,
+    pub(crate) reclaims: crate::reclaim::Reclaims,
     logs: Mutex<Vec<Owned>>,
     /// Of the process that opened the store.
     fork_token: u64,
@@ -138,6 +139,7 @@ impl Store {
             traced: Mutex::default(),
             contradicts: AtomicBool::new(false),
             pools: OpenPools::default(),
+            reclaims: crate::reclaim::Reclaims::default(),
             logs: Mutex::new(Vec::new()),
             fork_token: cenote_sys::fork_guard::token(),
         });
@@ -370,6 +372,7 @@ impl Inner {
 
     /// A context for the calling thread, kept in the list.
     pub(crate) fn make_thread_log(&self) -> Result<Owned> {
+        self.reclaims.note_used();
         let lease = self.store.acquire_log()?;
         // If that fails some transaction in it was never ended: it is not given out again, and keeps the store from counting as closed.
         let context = local::bind(self, &lease)?;
@@ -423,6 +426,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        self.reclaims.cancel();
         // Contexts first: they write to mappings that the store is about to take away.
         self.drop_logs();
     }

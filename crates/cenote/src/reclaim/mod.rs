@@ -1,0 +1,267 @@
+//! Giving back what was allocated and never attached, beside a running program. [`cenote_heap::reclaim`] says how a heap does it and why that is right; this module
+//! brings the pools of a store together, and sees to what a heap asks of its caller.
+//!
+//! A *run* has members: every pool of the store, because any of them may lead to values of any other. It begins before the first transaction of
+//! the session, so that no program can hold a pointer that is older; changes of every member are recorded from the moment it is opened. When all pools of the store are members
+//! it is *sealed*, and marking begins (a pool that is created later can hold nothing old). Marking ends when, at one moment, nothing is pending in any member. Then the leaks of
+//! the pools that it is for are given back.
+//!
+//! *Who waits for whom.* A slice holds the turnstile (the members' lock), and under it one pool's lock, shared to mark and exclusive to give back, for which it waits 10 ms
+//! at most before it lets go of both and tries again. Under them it waits for nothing. A pool that is closed passes the turnstile before anything of it goes away: so a member
+//! is alive as long as the turnstile is held, and closing waits for one slice and never for a run. A run has no handle of store or pools.
+
+mod driver;
+mod run;
+
+use crate::error::{Error, Result};
+use crate::pool::{Pool, PoolInner};
+use crate::store::Store;
+use cenote_heap::BlockInfo;
+use cenote_layout::id::TypeId;
+use cenote_store::Access;
+use core::fmt;
+use core::ops::ControlFlow;
+use core::time::Duration;
+use driver::{Driver, LOOK};
+use run::Ending;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+pub(crate) use run::Reclaims;
+
+/// Which pools are reclaimed in the background; see [`Store::reclaim_in_background`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReclaimPolicy {
+    /// Those whose last session ended without closing them: [`PoolStart::Dirty`](cenote_store::PoolStart::Dirty).
+    AfterCrash,
+    /// All that are opened for writing.
+    Always,
+}
+
+/// How a pool is reclaimed; see [`Pool::reclaim_with`].
+#[non_exhaustive]
+pub struct ReclaimOptions<'a> {
+    /// Only say what would be given back; works for pools that are open for reading only.
+    pub dry_run: bool,
+    /// How long transactions are made to wait at most for one slice of tracing, more or less: a slice ends after a few blocks more. 100 microseconds by default.
+    pub hold: Duration,
+    /// Called between slices, with no lock held. If it breaks, the run ends with [`ReclaimRefused::Cancelled`].
+    pub progress: Option<&'a mut OnReclaimProgress<'a>>,
+}
+
+/// Hears how far a run has come, and may break it off.
+pub type OnReclaimProgress<'a> = dyn FnMut(&ReclaimProgress) -> ControlFlow<()> + 'a;
+
+impl Default for ReclaimOptions<'_> {
+    fn default() -> Self {
+        Self { dry_run: false, hold: Duration::from_micros(100), progress: None }
+    }
+}
+
+impl fmt::Debug for ReclaimOptions<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReclaimOptions")
+            .field("dry_run", &self.dry_run)
+            .field("hold", &self.hold)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How far a run has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReclaimProgress {
+    /// Blocks reached so far, in all pools.
+    pub reached_blocks: u64,
+    /// Whether marking is over, and leaks are given back.
+    pub marked: bool,
+    /// Leaks found so far.
+    pub blocks: u64,
+}
+
+/// What a run gave back in one pool, or would.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReclaimReport {
+    /// Blocks that were leaks.
+    pub blocks: u64,
+    /// Their usable bytes.
+    pub bytes: u64,
+    /// By type.
+    pub types: Vec<ReclaimedType>,
+    /// The first of them, up to [`LISTED_MAX`](cenote_heap::report::LISTED_MAX).
+    pub listed: Vec<BlockInfo>,
+    /// Whether it only said so.
+    pub dry_run: bool,
+    /// Blocks that were reached, in all pools of the store.
+    pub reached_blocks: u64,
+    /// How often a pool's lock was held, of any pool.
+    pub slices: u64,
+    /// The longest of these times: nobody waited longer for this run.
+    pub longest_hold: Duration,
+    /// From beginning to end, waiting included.
+    pub took: Duration,
+}
+
+/// Leaks of one type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReclaimedType {
+    /// The type.
+    pub type_id: TypeId,
+    /// Blocks.
+    pub blocks: u64,
+    /// Their usable bytes.
+    pub bytes: u64,
+}
+
+/// Why a run was not begun, or not ended. What it gave back before, if anything, were leaks.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReclaimRefused {
+    /// A program may hold pointers that are older than the run.
+    #[error(
+        "a transaction has run on this store in this session, so the program may hold pointers to values that nothing else leads to: reclaim before the first transaction, or stop everything and use Pool::collect"
+    )]
+    Late,
+    /// What another pool leads to is not known.
+    #[error("pool \"{other}\" may lead to values of the pools that are to be reclaimed, and {why}")]
+    OtherPool {
+        /// Which.
+        other: String,
+        /// Why it cannot be asked.
+        why: String,
+    },
+    /// The heap of a pool cannot be traced.
+    #[error("pool \"{pool}\" cannot be reclaimed: {why}")]
+    Heap {
+        /// Which pool.
+        pool: String,
+        /// What the heap says.
+        why: String,
+    },
+    /// A pool was closed meanwhile, and with it what it leads to.
+    #[error("pool \"{pool}\" was closed while values of other pools were traced, or its own")]
+    Closed {
+        /// Which.
+        pool: String,
+    },
+    /// The caller broke it off, or the store was closed.
+    #[error("reclaiming was cancelled")]
+    Cancelled,
+    /// Another run of this store is for something else.
+    #[error("another reclaim is under way on this store: wait for it")]
+    UnderWay,
+    /// The system has no thread for it.
+    #[error("no thread can be started: {why}")]
+    NoThread {
+        /// What the system says.
+        why: String,
+    },
+}
+
+type Outcome = core::result::Result<ReclaimReport, ReclaimRefused>;
+
+impl Store {
+    /// From now on, leaks of pools that are opened for writing are found and given back by a thread in the background, once in this session: values that were allocated and never attached, say because a
+    /// program died between the two. To be called before the first transaction, best right after the store was opened; pools that are open already take part.
+    ///
+    /// The thread begins when all pools of the store are open, because any of them may lead to values of any other; if they are not within 10 seconds after the first one, it gives up. Transactions wait for
+    /// it 100 microseconds at a time, more or less ([`ReclaimReport::longest_hold`]). While it works, the first change of each value is a little slower. It ends when a pool is closed. A value that a transaction of this session has
+    /// allocated is never given back, whether it is attached or not.
+    ///
+    /// [`Pool::reclaim`] waits for it and tells what it did. What a pointer leads to that the program has kept from before it opened the pool counts as what it is: if no root leads there, it is given
+    /// back.
+    ///
+    /// # Errors
+    /// [`Error::Reclaim`]: a transaction has run already; a run is under way; there is no thread.
+    pub fn reclaim_in_background(&self, policy: ReclaimPolicy) -> Result<()> {
+        self.inner.refuse_forked()?;
+        let run = self.inner.begin_run(Some(policy), false, None)?;
+        let worker = Arc::clone(&run);
+        let spawned = std::thread::Builder::new().name("cenote-reclaim".into()).spawn(move || {
+            // Nothing is recorded before the first pool is there.
+            while worker.members.lock().list.is_empty() && !worker.cancelled.load(Ordering::Relaxed) {
+                std::thread::sleep(LOOK);
+            }
+            Driver::new(&worker, ReclaimOptions::default().hold, None).drive();
+        });
+        if let Err(error) = spawned {
+            drop(Ending { run: &run, outcomes: BTreeMap::new() });
+            return Err(ReclaimRefused::NoThread { why: error.to_string() }.into());
+        }
+        Ok(())
+    }
+}
+
+impl Pool {
+    /// Gives back what was allocated in this pool before this session and never attached; other threads may go on with transactions meanwhile. If a run in the background is under way
+    /// ([`Store::reclaim_in_background`]) this waits for it; if one has been, it says what that did.
+    ///
+    /// # Errors
+    /// As [`Pool::reclaim_with`].
+    pub fn reclaim(&self) -> Result<ReclaimReport> {
+        self.reclaim_with(ReclaimOptions::default())
+    }
+
+    /// As [`Pool::reclaim`], with options. Opens all pools of the store, for reading only if the run only says what it would do in a pool that is open so.
+    ///
+    /// A run begins before the first transaction of the session: then every value that the program can come to know of is led to by a root. [`Pool::collect`] can be called at any time; it
+    /// stops everybody, and takes what the program holds in its own memory only for leaks.
+    ///
+    /// A type with a filter function is copied and scanned as a whole, so a very large block of such a type makes a slice longer.
+    ///
+    /// # Errors
+    /// [`Error::Reclaim`] says why there was no run, or why it ended; [`Error::WouldDeadlock`] if this thread has a view or a transaction of a pool; [`Error::NotWhole`] and [`Error::Store`]
+    /// if values of some pool are not known; as [`Store::pool_with`] if a pool cannot be opened. What was given back before an error were leaks.
+    pub fn reclaim_with(&self, options: ReclaimOptions<'_>) -> Result<ReclaimReport> {
+        let inner = &self.inner;
+        inner.refuse_forked()?;
+        inner.refuse_doubt()?;
+        if !options.dry_run && !inner.changeable {
+            return Err(inner.why_unchangeable());
+        }
+        let store = &inner.store;
+        let current = store.reclaims.run.lock().clone();
+        if let Some(run) = current.filter(|run| run.policy.is_some() && !options.dry_run) {
+            self.refuse_waiting(&[])?;
+            let mut members = run.members.lock();
+            members.list.iter_mut().for_each(|member| member.target |= member.id == self.id());
+            drop(members);
+            if let Some(outcome) = run.outcome(self.id()) {
+                return Ok(outcome?);
+            }
+        }
+        let access = if inner.handle.is_writable() { Access::ReadWrite } else { Access::ReadOnly };
+        let others: Vec<Arc<PoolInner>> = store
+            .store
+            .pools()
+            .iter()
+            .filter(|info| info.record.id != self.id())
+            .map(|info| store.pools.find_or_open(store, &info.record.name, access))
+            .collect::<Result<_>>()?;
+        self.refuse_waiting(&others)?;
+        let run = store.begin_run(None, options.dry_run, Some(self.id()))?;
+        let ReclaimOptions { hold, progress, .. } = options;
+        Driver::new(&run, hold, progress).drive();
+        match run.outcome(self.id()) {
+            Some(outcome) => Ok(outcome?),
+            None => Err(Error::from(ReclaimRefused::Cancelled)),
+        }
+    }
+
+    /// Refuses to wait for this thread's own views and transactions.
+    fn refuse_waiting(&self, others: &[Arc<PoolInner>]) -> Result<()> {
+        let all = others.iter().map(|pool| &**pool).chain([&*self.inner]);
+        for pool in all {
+            if crate::tx::covers_here(pool) || pool.is_viewed_here() {
+                return Err(Error::WouldDeadlock {
+                    pool: pool.handle.name().to_string(),
+                    by: "a view or a transaction",
+                });
+            }
+        }
+        Ok(())
+    }
+}
