@@ -36,6 +36,8 @@ pub(crate) enum Command {
     #[command(after_help = EXIT_HELP)]
     Dump(Dump),
     #[command(after_help = EXIT_HELP)]
+    Reclaim(Reclaim),
+    #[command(after_help = EXIT_HELP)]
     Rm(Rm),
     #[command(after_help = EXIT_HELP)]
     Stats(Stats),
@@ -147,6 +149,21 @@ pub(crate) struct Dump {
     /// Show every block of the pool
     #[arg(long, requires = "pool")]
     pub(crate) blocks: bool,
+}
+
+/// Give back what was allocated and never attached
+///
+/// A program that dies between an allocation and the store that was to attach it leaves a block that nothing leads to. Follows every
+/// pointer from the roots of all pools, and frees the blocks of these pools that it does not come to. `check` names them too.
+#[derive(Debug, Args)]
+pub(crate) struct Reclaim {
+    #[command(flatten)]
+    pub(crate) store: StoreDir,
+    /// Only these pools
+    pub(crate) pools: Vec<String>,
+    /// Only say what would be given back
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
 }
 
 /// Remove pools and all that is in them, for good

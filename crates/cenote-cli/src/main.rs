@@ -75,6 +75,7 @@ fn run(cli: &Cli, out: &mut Out) -> Result<Verdict, Failure> {
         Command::Info(arguments) => commands::info::run(arguments, out),
         Command::Check(arguments) => commands::check::run(arguments, out),
         Command::Dump(arguments) => commands::dump::run(arguments, out),
+        Command::Reclaim(arguments) => commands::reclaim::run(arguments, out),
         Command::Rm(arguments) => commands::rm::run(arguments, out),
         Command::Stats(arguments) => commands::stats::run(arguments, out),
         Command::Object(arguments) => commands::object::run(arguments, out),

@@ -246,13 +246,43 @@ fn completions_and_manual_pages_are_made() {
     let dir = tempfile::tempdir().expect("a directory");
     let pages = dir.path().join("man");
     let object = run(["man", pages.to_str().expect("text"), "--json"]).exits(0).json();
-    assert!(object["pages"].as_array().is_some_and(|pages| pages.len() == 14), "{object}");
+    assert!(object["pages"].as_array().is_some_and(|pages| pages.len() == 15), "{object}");
     let page = std::fs::read_to_string(pages.join("cenote-rm.1")).expect("a page");
     assert!(page.contains(".TH") && page.contains("Exit status"), "{page}");
     assert!(!pages.join("cenote-__tour-build.1").exists());
     std::fs::write(dir.path().join("file"), "").expect("written");
     run(["man", dir.path().join("file/x").to_str().expect("text")])
         .complains(3, &["cannot write manual pages"]);
+}
+
+#[test]
+fn reclaim_gives_back_what_nothing_leads_to() {
+    let fixture = with_pool();
+    {
+        let store = cenote::Store::open(&fixture.store).expect("a store");
+        let pool = store.pool("words").expect("a pool");
+        let made = pool.write(|tx| -> cenote::Result<()> {
+            let kept = tx.alloc(7u64)?;
+            tx.set_root(kept)?;
+            for value in 0..9u64 {
+                tx.alloc(value)?;
+            }
+            Ok(())
+        });
+        made.expect("written");
+    }
+    fixture.run("check", &[]).exits(1);
+    let files = fixture.files();
+    let would = fixture.run("reclaim", &["-n"]).exits(0).out;
+    assert!(would.contains("would give back 9 blocks (144 B)") && would.contains("u64"), "{would}");
+    assert_eq!(would.matches("0x").count(), 9, "each is named: {would}");
+    assert_eq!(fixture.files(), files, "a dry run wrote something");
+    let object = fixture.run("reclaim", &["words", "--json"]).exits(0).json();
+    assert_eq!((object["blocks"].as_u64(), object["bytes"].as_u64()), (Some(9), Some(144)));
+    assert_eq!(object["types"][0]["blocks"], 9);
+    fixture.run("check", &[]).exits(0);
+    assert!(fixture.run("reclaim", &[]).exits(0).out.contains("no leaks"));
+    fixture.run("reclaim", &["nope"]).complains(3, &["\"nope\""]);
 }
 
 #[test]
@@ -264,6 +294,7 @@ fn help_names_the_exit_statuses_and_fits_a_terminal() {
         "info",
         "check",
         "dump",
+        "reclaim",
         "rm",
         "stats",
         "object",

@@ -11,5 +11,6 @@ pub(crate) mod logs;
 pub(crate) mod ls;
 pub(crate) mod manual;
 pub(crate) mod object;
+pub(crate) mod reclaim;
 pub(crate) mod rm;
 pub(crate) mod stats;

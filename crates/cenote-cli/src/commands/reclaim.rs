@@ -1,0 +1,82 @@
+//! `cenote reclaim`: gives back what was allocated in pools and never attached to anything that a root leads to.
+//!
+//! With `-n` the store is opened to be looked at, and nothing is written.
+
+use super::stats::{chosen, type_name};
+use crate::cli::Reclaim;
+use crate::failure::{Failure, Verdict};
+use crate::opening;
+use crate::output::Out;
+use crate::progress;
+use crate::units::{bytes, plural};
+use cenote::{Access, ReclaimOptions, ReclaimProgress};
+use core::ops::ControlFlow;
+use serde_json::{Value, json};
+
+pub(crate) fn run(arguments: &Reclaim, out: &mut Out) -> Result<Verdict, Failure> {
+    let dry_run = arguments.dry_run;
+    let (store, access) = if dry_run {
+        (opening::to_look(&arguments.store)?, Access::ReadOnly)
+    } else {
+        (opening::to_change(&arguments.store)?, Access::ReadWrite)
+    };
+    for name in chosen(&store, &arguments.pools)? {
+        let pool = store.pool_with(&name, access)?;
+        // As many as can be reached; some are leaks, and the bar ends before it is full.
+        let allocated = pool.stats()?.blocks;
+        let bar = progress::bar(allocated, "tracing blocks", out.is_json());
+        let mut show = |so_far: &ReclaimProgress| {
+            bar.set_position(so_far.reached_blocks.min(allocated));
+            ControlFlow::Continue(())
+        };
+        let mut options = ReclaimOptions::default();
+        options.dry_run = dry_run;
+        options.progress = Some(&mut show);
+        let report = pool.reclaim_with(options);
+        bar.finish_and_clear();
+        let report = report?;
+        let leaks = format!("{} ({})", plural(report.blocks, "block"), bytes(report.bytes));
+        match (report.blocks, dry_run) {
+            (0, _) => out.line(format_args!("{} pool \"{name}\" has no leaks", out.good("sound:")))?,
+            (_, true) => out.line(format_args!("would give back {leaks} of pool \"{name}\""))?,
+            (_, false) => {
+                out.line(format_args!("{} gave back {leaks} of pool \"{name}\"", out.good("done:")))?;
+            }
+        }
+        for of_type in &report.types {
+            out.line(format_args!(
+                "  {}: {} ({})",
+                type_name(&store, of_type.type_id),
+                plural(of_type.blocks, "block"),
+                bytes(of_type.bytes)
+            ))?;
+        }
+        if dry_run {
+            for block in &report.listed {
+                let text = format!("  {:#x}, {}", block.addr, bytes(block.size));
+                out.line(format_args!("{} ({})", out.dim(&text), type_name(&store, block.type_id)))?;
+            }
+            let unlisted = report.blocks - report.listed.len() as u64;
+            if unlisted > 0 {
+                out.line(format_args!("  and {} more", plural(unlisted, "block")))?;
+            }
+        }
+        out.object(&json!({
+            "pool": name, "dry_run": dry_run, "blocks": report.blocks, "bytes": report.bytes,
+            "types": report.types.iter().map(|of_type| json!({
+                "type": type_name(&store, of_type.type_id), "blocks": of_type.blocks, "bytes": of_type.bytes,
+            })).collect::<Vec<Value>>(),
+            "listed": report.listed.iter().map(|block| json!({
+                "addr": format!("{:#x}", block.addr), "bytes": block.size,
+                "type": type_name(&store, block.type_id),
+            })).collect::<Vec<Value>>(),
+            "reached_blocks": report.reached_blocks, "slices": report.slices,
+            "longest_hold_us": report.longest_hold.as_micros() as u64,
+        }))?;
+        drop(pool);
+    }
+    if !dry_run {
+        store.close()?;
+    }
+    Ok(Verdict::Clean)
+}
