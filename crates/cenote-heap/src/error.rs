@@ -196,12 +196,12 @@ pub enum ReclaimError {
     /// It was not begun, or something ended it: a recovery of the heap, a filter that panicked.
     #[error("no reclaim is under way on this heap, or it was broken off: begin it again")]
     NotUnderWay,
+    /// Other processes may use the heap: what they change is not heard of here.
+    #[error("the heap is one that several processes can use, and what others change is not heard of: recover it when nobody uses it")]
+    Shared,
     /// The pool is open for reading only.
     #[error("the pool is open read-only: leaks can be named, and not given back")]
     ReadOnly,
-    /// Processes share the heap: what others are about to change is not heard of here.
-    #[error("several processes can have this pool open: one of them alone cannot say what is a leak")]
-    Shared,
 }
 
 /// Why the heap cannot be looked at or recovered as a whole.

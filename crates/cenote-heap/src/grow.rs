@@ -453,13 +453,13 @@ impl<G: Ground> TracedHeap<G> {
                 }
             }
             listed = adopt(&puddle);
-            self.record_adopted(&puddle);
             reach(Step::Adopting);
             if let Some(session) = session {
                 puddle.set_session(session);
             }
             reach(Step::Adopted);
         }
+        self.record_adopted(&puddle);
         self.puddles.push(Arc::clone(&puddle));
         let pointer = Arc::as_ptr(&puddle).cast_mut().cast::<()>();
         // Whoever frees a block of the puddle before this waits for the growth lock.

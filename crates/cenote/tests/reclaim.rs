@@ -12,11 +12,18 @@ use core::ops::ControlFlow;
 use core::time::Duration;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[derive(Persist)]
 struct Node {
     value: u64,
     next: Option<Ptr<Node>>,
+}
+
+/// One test at a time: a store that is closed and opened again needs its window, which another test's store may have chosen meanwhile.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Nodes of the list that keeps the tracer busy.
@@ -86,6 +93,7 @@ fn sound(report: &HeapReport) -> bool {
 
 #[test]
 fn leaks_are_given_back_and_named_and_a_dry_run_only_names_them() -> Result<()> {
+    let _alone = alone();
     let dir = support::directory();
     first_session(dir.path(), 500)?;
     {
@@ -139,6 +147,7 @@ fn hide(bug: Bug) -> Result<(ReclaimReport, HeapReport)> {
 
 #[test]
 fn a_pointer_that_is_moved_behind_the_tracer_is_found() -> Result<()> {
+    let _alone = alone();
     let (report, check) = hide(Bug::None)?;
     assert_eq!(report.blocks, 3);
     assert!(sound(&check));
@@ -182,6 +191,7 @@ fn free_above(bug: Bug) -> Result<(ReclaimReport, HeapReport)> {
 
 #[test]
 fn what_a_freed_block_led_to_is_found() -> Result<()> {
+    let _alone = alone();
     let (report, check) = free_above(Bug::None)?;
     assert_eq!(report.blocks, 3);
     assert!(sound(&check));
@@ -192,6 +202,7 @@ fn what_a_freed_block_led_to_is_found() -> Result<()> {
 
 #[test]
 fn what_an_aborted_transaction_moved_stays_where_it_was() -> Result<()> {
+    let _alone = alone();
     let dir = support::directory();
     first_session(dir.path(), 3)?;
     let (_store, pool) = open(dir.path())?;
@@ -237,6 +248,7 @@ fn attach_late(bug: Bug) -> Result<(ReclaimReport, bool)> {
 
 #[test]
 fn what_this_session_has_not_attached_yet_is_never_taken() -> Result<()> {
+    let _alone = alone();
     assert!(matches!(attach_late(Bug::None)?, (report, true) if report.blocks == 3));
     let (report, attached) = attach_late(Bug::ReclaimTakesNew)?;
     assert!(report.blocks >= 50 && !attached, "nothing noticed that new blocks are taken");
@@ -245,6 +257,7 @@ fn what_this_session_has_not_attached_yet_is_never_taken() -> Result<()> {
 
 #[test]
 fn after_a_transaction_it_is_too_late() -> Result<()> {
+    let _alone = alone();
     let dir = support::directory();
     first_session(dir.path(), 3)?;
     let (store, pool) = open(dir.path())?;
@@ -274,6 +287,7 @@ fn after_a_transaction_it_is_too_late() -> Result<()> {
 
 #[test]
 fn pools_that_lead_to_each_other_are_traced_together() -> Result<()> {
+    let _alone = alone();
     let dir = support::directory();
     {
         let store = Store::open(dir.path())?;
@@ -321,6 +335,7 @@ fn pools_that_lead_to_each_other_are_traced_together() -> Result<()> {
 
 #[test]
 fn in_the_background_it_waits_for_all_pools_and_ends_when_one_is_closed() -> Result<()> {
+    let _alone = alone();
     let dir = support::directory();
     first_session(dir.path(), 20)?;
     {
@@ -365,6 +380,7 @@ fn in_the_background_it_waits_for_all_pools_and_ends_when_one_is_closed() -> Res
 
 #[test]
 fn a_pool_that_was_closed_properly_is_left_alone_after_a_crash_of_another() -> Result<()> {
+    let _alone = alone();
     let dir = support::directory();
     first_session(dir.path(), 20)?;
     {
@@ -386,6 +402,7 @@ fn a_pool_that_was_closed_properly_is_left_alone_after_a_crash_of_another() -> R
 
 #[test]
 fn threads_that_move_values_about_lose_none_of_them() -> Result<()> {
+    let _alone = alone();
     const SLOTS: u64 = 200;
     const THREADS: u64 = 3;
     for round in 0..6u64 {
@@ -495,6 +512,7 @@ fn work(pool: &Pool, seed: u64, stop: &AtomicBool) -> Vec<Ptr<Node>> {
 
 #[test]
 fn a_run_that_dies_anywhere_has_given_back_leaks_only() -> Result<()> {
+    let _alone = alone();
     const LEAKS: u64 = 1000;
     let mut dead = 0;
     for stop in (0..).map(|k: u64| k * 3) {
@@ -564,6 +582,7 @@ fn child(dir: &Path) -> Result<()> {
 
 #[test]
 fn a_process_that_is_killed_while_it_reclaims_loses_nothing() -> Result<()> {
+    let _alone = alone();
     const CHILD: &str = "CENOTE_TEST_RECLAIM_CHILD";
     if let Some(dir) = std::env::var_os(CHILD) {
         return child(Path::new(&dir));

@@ -178,10 +178,10 @@ impl<G: Ground> TracedHeap<G> {
     /// # Errors
     /// [`ReclaimError`]: the reclaim cannot be done, and is to be ended.
     pub fn prepare_reclaim(&self) -> Result<bool, ReclaimError> {
-        let recorder = self.recorder()?;
         if self.members.is_some() {
             return Err(ReclaimError::Shared);
         }
+        let recorder = self.recorder()?;
         if lock(&self.reclaim.progress).is_some() {
             return Ok(false);
         }
