@@ -198,4 +198,14 @@ pub enum RecoverError {
     /// The progress callback broke off tracing. Nothing has changed.
     #[error("tracing was cancelled; the heap is as it was before")]
     Cancelled,
+    /// Space could not be given back.
+    #[error("free space of heap puddle {index} at {addr:#x} cannot be given back: {source}")]
+    Trim {
+        /// Its number in the pool.
+        index: u32,
+        /// Its address.
+        addr: u64,
+        /// Why.
+        source: GroundError,
+    },
 }
