@@ -8,6 +8,7 @@ pub mod list_tail;
 pub mod open_after_kill;
 pub mod psync;
 pub mod puddles_table3;
+pub mod ralloc_figure6;
 pub mod steady;
 
 use crate::case::{Case, Failure};
@@ -40,7 +41,7 @@ pub enum Body {
 }
 
 /// All of them.
-pub const FIGURES: [Figure; 8] = [
+pub const FIGURES: [Figure; 9] = [
     puddles_table3::FIGURE,
     figure1::FIGURE,
     list_tail::FIGURE,
@@ -48,6 +49,7 @@ pub const FIGURES: [Figure; 8] = [
     allocators::FIGURE,
     steady::FIGURE,
     open_after_kill::FIGURE,
+    ralloc_figure6::FIGURE,
     psync::FIGURE,
 ];
 
