@@ -37,6 +37,10 @@ fn every_figure_runs_short_and_writes_rows_with_all_keys() {
         has("prodcon", "cenote", level, ",\"threads\":2,\"unit\":\"Mobjects/s\"");
         has("total_10000", "cenote", level, ",\"threads\":1,\"unit\":\"ms\"");
     }
+    for row in ["treiber_10000", "natarajan_mittal_10000"] {
+        has(row, "cenote", "power", ",\"threads\":1,\"unit\":\"ms\"");
+        has(row, "traversal", "power", ",\"threads\":1,\"unit\":\"ms\"");
+    }
     has("file", "cenote", "process", "");
     for line in text.lines() {
         for key in ["figure", "row", "system", "level", "threads", "unit", "median", "min", "max", "runs"] {

@@ -4,6 +4,7 @@ use crate::failure::EXIT_HELP;
 use crate::units::{parse_bytes, parse_seconds};
 use cenote::PoolMode;
 use clap::{Args, Parser, Subcommand, ValueHint};
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -41,6 +42,8 @@ pub(crate) enum Command {
     Rm(Rm),
     #[command(after_help = EXIT_HELP)]
     Stats(Stats),
+    #[command(after_help = EXIT_HELP)]
+    Trim(Trim),
     #[command(after_help = EXIT_HELP)]
     Object(Object),
     #[command(after_help = EXIT_HELP)]
@@ -118,6 +121,9 @@ pub(crate) struct Ls {
 pub(crate) struct Info {
     #[command(flatten)]
     pub(crate) store: StoreDir,
+    /// Draw how full the heap of this pool is instead: by use, by type and size, and place by place
+    #[arg(long, value_name = "POOL")]
+    pub(crate) heap: Option<String>,
 }
 
 /// Look for damage, leaks and wrong pointers
@@ -134,6 +140,9 @@ pub(crate) struct Check {
     /// Say everything that was found, not just the first of each kind
     #[arg(long)]
     pub(crate) all: bool,
+    /// Most threads that follow pointers; as many as there are cores, if not given
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<NonZero<usize>>,
 }
 
 /// Show what is on the medium: superblock, catalog, puddles, logs, types, blocks
@@ -190,6 +199,21 @@ pub(crate) struct Stats {
     pub(crate) store: StoreDir,
     /// Only these pools
     pub(crate) pools: Vec<String>,
+}
+
+/// Give free space of pools back to the file system
+///
+/// What is in the pools, their addresses and the sizes of their files stay; only the space that free superblocks (64 KiB each) take on the disk becomes
+/// free for others. It is taken again as it is needed.
+#[derive(Debug, Args)]
+pub(crate) struct Trim {
+    #[command(flatten)]
+    pub(crate) store: StoreDir,
+    /// Only these pools
+    pub(crate) pools: Vec<String>,
+    /// Only say what would be done
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
 }
 
 /// Make, show, fill and remove objects: raw memory that a psync makes durable as a whole

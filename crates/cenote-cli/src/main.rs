@@ -78,6 +78,7 @@ fn run(cli: &Cli, out: &mut Out) -> Result<Verdict, Failure> {
         Command::Reclaim(arguments) => commands::reclaim::run(arguments, out),
         Command::Rm(arguments) => commands::rm::run(arguments, out),
         Command::Stats(arguments) => commands::stats::run(arguments, out),
+        Command::Trim(arguments) => commands::trim::run(arguments, out),
         Command::Object(arguments) => commands::object::run(arguments, out),
         Command::Doctor(arguments) => commands::doctor::run(arguments, out),
         Command::Tour(arguments) => tour::run(arguments, out),

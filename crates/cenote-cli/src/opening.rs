@@ -2,9 +2,14 @@
 
 use crate::cli::StoreDir;
 use crate::failure::Failure;
-use cenote::{Access, DamagePolicy, OpenOptions, OpenReport, PowerLossPolicy, Store};
+use crate::progress;
+use crate::units::plural;
+use cenote::{
+    Access, DamagePolicy, OpenOptions, OpenReport, PowerLossPolicy, RecoveryOptions, RecoveryProgress, Store,
+};
 use cenote_log::CrashKind;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 /// Opens a store to look at it, whatever is damaged. Nothing is written: recovery goes into private memory.
 pub(crate) fn to_look(store: &StoreDir) -> Result<Store, Failure> {
@@ -21,7 +26,17 @@ pub(crate) fn to_look(store: &StoreDir) -> Result<Store, Failure> {
 /// Opens a store to change it; recovers it first. Keeps no spare puddles: who removes a pool by a command wants its space back.
 pub(crate) fn to_change(store: &StoreDir) -> Result<Store, Failure> {
     let options = OpenOptions { lock_timeout: store.wait, spare_bytes_max: 0, ..OpenOptions::default() };
-    Ok(Store::open_with(&store.dir, &options)?)
+    let opened = Store::open_with(&store.dir, &options)?;
+    // Pools that were in use when power failed are traced when the first is opened.
+    if opened.pools_due().is_empty() {
+        return Ok(opened);
+    }
+    let bar = progress::bar(0, "recovering", false);
+    let tell = move |at: &RecoveryProgress<'_>| {
+        bar.set_message(format!("{}: {} reached", at.pool, plural(at.blocks, "block")));
+    };
+    opened.set_recovery(RecoveryOptions { progress: Some(Arc::new(tell)), ..RecoveryOptions::default() });
+    Ok(opened)
 }
 
 /// How the last writer ended, in words.

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{cenote, empty, run, with_pool};
+use common::{cenote, empty, killed, run, with_pool};
 use std::process::Stdio;
 
 #[test]
@@ -299,6 +299,7 @@ fn help_names_the_exit_statuses_and_fits_a_terminal() {
         "reclaim",
         "rm",
         "stats",
+        "trim",
         "object",
         "doctor",
         "tour",
@@ -361,4 +362,68 @@ fn there_is_no_colour_outside_a_terminal() {
     for command in ["ls", "info", "check", "dump", "stats"] {
         assert!(!fixture.run(command, &[]).exits(0).out.contains('\x1b'), "{command}");
     }
+}
+
+#[test]
+fn a_heap_is_drawn_within_80_columns_and_adds_up() {
+    let fixture = killed();
+    let files = fixture.files();
+    let text = fixture.run("info", &["--heap", "tour"]).exits(0).out;
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    for part in ["pool \"tour\"", "allocated", "metadata", "TYPE", "largest run", "tour::", "#"] {
+        assert!(text.contains(part), "{part:?} is not in:\n{text}");
+    }
+    let heap = fixture.run("info", &["--heap", "tour", "--json"]).exits(0).json();
+    let bytes = |key: &str| heap[key].as_u64().expect(key);
+    let parts = ["allocated", "free_block", "end", "metadata", "free", "hole", "damaged"];
+    let sum: u64 = parts.iter().map(|part| bytes(&format!("{part}_bytes"))).sum();
+    assert_eq!(sum, bytes("bytes"));
+    assert_eq!(bytes("superblocks") * 65_536, bytes("bytes"));
+    assert_eq!(heap["map"].as_str().expect("map").chars().count() as u64, bytes("superblocks"));
+    let stats = fixture.run("stats", &["tour", "--json"]).exits(0).json();
+    let blocks: u64 =
+        heap["kinds"].as_array().expect("kinds").iter().map(|k| k["blocks"].as_u64().unwrap()).sum();
+    assert_eq!(
+        (Some(bytes("allocated_bytes")), Some(blocks)),
+        (stats["block_bytes"].as_u64(), stats["blocks"].as_u64())
+    );
+    assert!(bytes("largest_free_bytes") <= bytes("free_bytes"));
+    fixture.run("info", &["--heap", "nobody"]).complains(3, &["no pool \"nobody\"", "tour"]);
+    assert_eq!(fixture.files(), files, "looking has changed something");
+}
+
+#[test]
+fn trim_gives_free_space_back_and_says_how_much() {
+    let fixture = killed();
+    fixture.run("create", &["big", "--size", "64M"]).exits(0);
+    let words = |fixture: &common::Fixture| {
+        fixture.run("stats", &["tour", "--json"]).exits(0).json()["blocks"].clone()
+    };
+    let before = words(&fixture);
+    let files = fixture.files();
+    let would = fixture.run("trim", &["big", "-n", "--json"]).exits(0).json();
+    assert_eq!(would["dry_run"], true);
+    assert!(fixture.run("trim", &["-n"]).exits(0).out.contains("pool \"tour\""));
+    fixture.run("trim", &["nobody"]).complains(3, &["no pool \"nobody\""]);
+    assert_eq!(fixture.files(), files, "a dry run wrote something");
+    let done = fixture.run("trim", &["big", "--json"]).exits(0).json();
+    if done["supported"] == false {
+        println!("skipped: this file system cannot take part of a file back");
+        return;
+    }
+    assert_eq!(done["released_bytes"], would["released_bytes"]);
+    assert!(done["released_bytes"].as_u64().expect("a number") > 60 << 20);
+    let again = fixture.run("trim", &["--json"]).exits(0).json_lines();
+    assert_eq!(again[0]["pool"], "big");
+    assert_eq!(
+        (again[0]["released_bytes"].as_u64(), &again[0]["hole_bytes"]),
+        (Some(0), &done["released_bytes"])
+    );
+    assert_eq!(
+        fixture.run("info", &["--heap", "big", "--json"]).exits(0).json()["hole_bytes"],
+        done["released_bytes"]
+    );
+    fixture.run("check", &["--threads", "1"]).exits(0);
+    fixture.run("check", &["--threads", "0"]).complains(2, &["--threads"]);
+    assert_eq!(words(&fixture), before);
 }

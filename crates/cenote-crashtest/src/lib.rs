@@ -6,6 +6,7 @@
 pub mod canon;
 pub mod data;
 pub mod explore;
+pub mod heap_steps;
 pub mod history;
 pub mod plan;
 pub mod rig;

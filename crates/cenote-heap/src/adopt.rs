@@ -12,7 +12,8 @@ use crate::runs::Ground as _;
 use crate::superblock::{Claim, PuddleHeap, classify};
 use cenote_layout::heap::{SUPERBLOCK_SIZE, mark, marks_offset};
 use cenote_layout::id::TypeId;
-use core::sync::atomic::Ordering;
+use cenote_medium::planted::{Bug, moment, planted};
+use core::sync::atomic::{AtomicU8, Ordering};
 
 /// What descriptors and marks together say of a superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +73,7 @@ pub(crate) fn adopt(puddle: &PuddleHeap) -> Vec<(u32, TypeId, u32)> {
                 free[number as usize / 64] |= 1 << (number % 64);
                 if puddle.writable {
                     puddle.clear_outer_marks(number);
+                    moment("free superblock adopted");
                 }
             }
             Holds::Metadata => line.reset(anchor::METADATA, None),
@@ -116,10 +118,13 @@ pub(crate) fn adopt(puddle: &PuddleHeap) -> Vec<(u32, TypeId, u32)> {
 /// Makes every mark that is not "allocated" free, and marks of no block zero.
 fn normalise(puddle: &PuddleHeap, number: u32, class: u32) {
     let marks = puddle.class_marks(number, class);
+    let kept = if planted(Bug::CachedKept) { mark::CACHED } else { mark::ALLOCATED };
+    let is_kept = |byte: &AtomicU8| [mark::ALLOCATED, kept].contains(&byte.load(Ordering::Relaxed));
     for chunk in marks.chunks(64).filter(|chunk| !marks::are_settled(chunk)) {
-        for byte in chunk.iter().filter(|byte| byte.load(Ordering::Relaxed) != mark::ALLOCATED) {
+        for byte in chunk.iter().filter(|byte| !is_kept(byte)) {
             marks::write(byte, mark::FREE);
         }
+        moment("marks normalised");
     }
     let outer = puddle.outer_marks(number);
     let (first, rest) = if marks_offset(class_size(class)) == SUPERBLOCK_SIZE {

@@ -197,7 +197,9 @@ pub enum ReclaimError {
     #[error("no reclaim is under way on this heap, or it was broken off: begin it again")]
     NotUnderWay,
     /// Other processes may use the heap: what they change is not heard of here.
-    #[error("the heap is one that several processes can use, and what others change is not heard of: recover it when nobody uses it")]
+    #[error(
+        "the heap is one that several processes can use, and what others change is not heard of: recover it when nobody uses it"
+    )]
     Shared,
     /// The pool is open for reading only.
     #[error("the pool is open read-only: leaks can be named, and not given back")]
@@ -229,4 +231,14 @@ pub enum RecoverError {
     /// The progress callback broke off tracing. Nothing has changed.
     #[error("tracing was cancelled; the heap is as it was before")]
     Cancelled,
+    /// Space could not be given back.
+    #[error("free space of heap puddle {index} at {addr:#x} cannot be given back: {source}")]
+    Trim {
+        /// Its number in the pool.
+        index: u32,
+        /// Its address.
+        addr: u64,
+        /// Why.
+        source: GroundError,
+    },
 }

@@ -72,6 +72,28 @@ pub unsafe trait Ground: Send + Sync + 'static {
     /// Most bytes of all puddles of the pool.
     fn size_max(&self) -> u64;
 
+    /// Gives the space of `len` bytes at `addr`, whole pages in one plot, back to the system. They read as zeros then, and nobody stores into them before
+    /// [`Ground::ensure`]. `false`: that cannot be done here, and nothing has changed.
+    ///
+    /// # Safety
+    /// Nobody uses the range, or needs what is in it.
+    ///
+    /// # Errors
+    /// The medium reports an error. Part of the range may have been given back.
+    unsafe fn release(&self, addr: u64, len: u64) -> Result<bool, GroundError> {
+        let _ = (addr, len);
+        Ok(false)
+    }
+
+    /// Takes space for whatever of a range has none, for good at the durability level: stores into it cannot fail any more. Bytes stay as they are.
+    ///
+    /// # Errors
+    /// No space, or an error of the medium.
+    fn ensure(&self, addr: u64, len: u64) -> Result<(), GroundError> {
+        let _ = (addr, len);
+        Ok(())
+    }
+
     /// Begins to write the lines of a range back, if the durability level asks for that.
     ///
     /// # Safety

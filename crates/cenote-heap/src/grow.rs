@@ -3,8 +3,8 @@
 //! Finding free superblocks takes no lock; everything that makes some takes the growth lock of this process, because it calls the store; and where processes share the heap, their
 //! common lock, so that one takes or adopts a puddle for all. The others learn of it when a list names a superblock in it, when somebody hands them a block, or when they look for more themselves.
 //!
-//! A puddle grows the pool by the size of the largest so far, doubled, up to 64 MiB; or by what one large block needs; at the end by what the
-//! limit still allows.
+//! A puddle is twice the largest so far in a pool of up to 32 MiB, and then a thirty-second of what there is, up to 64 MiB: so little of a file is there
+//! before it is needed. It is never smaller than the first puddle; it is what one large block needs, if that is more; and at the end, what the limit still allows.
 //!
 //! Scavenging (see `refill`) looks at every superblock with free blocks, so it is not done at each shortage: the next one is due when
 //! a quarter as many superblocks were taken as the last one looked at. Before the pool is said to be full it is always done.
@@ -17,16 +17,29 @@ use crate::members::{Members, Turn};
 use crate::runs;
 use crate::superblock::PuddleHeap;
 use crate::traced::{Shortage, TracedHeap, lock};
+use cenote_layout::SLOT_SIZE;
 use cenote_layout::heap::{Descriptor, HeapGeometry, SUPERBLOCK_SIZE, SuperblockState};
 use cenote_layout::id::TypeId;
-use cenote_medium::planted::{Bug, Step, planted, reach};
+use cenote_medium::planted::{Bug, Step, moment, planted, reach};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// Puddles do not double beyond this many bytes.
+/// Most bytes of a puddle that is not larger for a reason.
 pub(crate) const PUDDLE_SIZE_MAX: u64 = 64 << 20;
+
+/// Puddles of smaller pools double.
+const DOUBLING: u64 = 32 << 20;
+
+/// Bytes of the next puddle of a pool with so many bytes, of whose puddles the largest has `largest` and the first `first`.
+fn next_size(bytes: u64, largest: u64, first: u64) -> u64 {
+    let size = match bytes < DOUBLING {
+        true => largest.saturating_mul(2).min(DOUBLING / 2),
+        false => (bytes / 32).next_multiple_of(SLOT_SIZE).min(PUDDLE_SIZE_MAX),
+    };
+    size.max(first)
+}
 
 /// How often a search is repeated that others have disturbed.
 const DISTURBANCES: u32 = 100;
@@ -151,6 +164,33 @@ impl Puddles {
     }
 }
 
+impl Puddles {
+    /// Takes a run all of which has space, wherever it is: when the disk is full.
+    fn take_backed(&self, count: u32, align: u32) -> Option<(&PuddleHeap, u32)> {
+        for ordinal in 0..self.len() {
+            let Some(puddle) = self.get(ordinal) else { continue };
+            let mut start = puddle.first_usable().next_multiple_of(align);
+            while let Some(end) = start.checked_add(count).filter(|&end| end <= puddle.superblocks()) {
+                match (start..end).rev().find(|&number| !puddle.is_free(number) || puddle.may_be_hole(number))
+                {
+                    Some(number) => start = (number + 1).next_multiple_of(align),
+                    None if runs::claim(puddle, start, count).is_ok() => {
+                        // It may have become a hole before it was ours.
+                        if !(start..end).any(|number| puddle.may_be_hole(number)) {
+                            self.taken.fetch_add(u64::from(count), Ordering::Relaxed);
+                            return Some((puddle, start));
+                        }
+                        runs::put(puddle, start, count);
+                        start = end.next_multiple_of(align);
+                    }
+                    None => start = (start + 1).next_multiple_of(align),
+                }
+            }
+        }
+        None
+    }
+}
+
 /// What the growth lock covers.
 #[derive(Debug)]
 pub(crate) struct Growth {
@@ -200,15 +240,23 @@ impl<G: Ground> TracedHeap<G> {
         if self.has_idle() {
             self.release_idle(&mut lock(&self.growth));
         }
-        let find = |thorough| {
-            self.puddles.take(count, align, thorough).map(|(puddle, number)| Taken::Run(puddle, number))
+        let find = |thorough| match self.puddles.take(count, align, thorough) {
+            Some((puddle, number)) => self.backed(puddle, number, count, align).map(Some),
+            None => Ok(None),
         };
-        if let Some(taken) = find(false) {
-            return Ok(taken);
-        }
+        // A full disk: what is free has no space. A superblock that becomes empty has.
+        let mut full = match find(false) {
+            Ok(Some(taken)) => return Ok(taken),
+            Ok(None) => None,
+            Err(full) => Some(full),
+        };
         let mut growth = lock(&self.growth);
-        if let Some(taken) = find(true) {
-            return Ok(taken);
+        if full.is_none() {
+            match find(true) {
+                Ok(Some(taken)) => return Ok(taken),
+                Ok(None) => {}
+                Err(error) => full = Some(error),
+            }
         }
         let scavenge = |growth: &mut Growth| {
             // SAFETY: the cache is this thread's (the callers'), and no reference into it is held here.
@@ -220,10 +268,12 @@ impl<G: Ground> TracedHeap<G> {
         if tries.sweeps == 0 && self.members.as_ref().is_some_and(Members::is_due) && self.has_dead() {
             return Ok(Taken::Outside(Errand::Sweep));
         }
-        if growth.due <= self.puddles.taken.load(Ordering::Relaxed)
-            && let Some(taken) = scavenge(&mut growth)
-        {
-            return Ok(taken);
+        if full.is_some() || growth.due <= self.puddles.taken.load(Ordering::Relaxed) {
+            match scavenge(&mut growth) {
+                Ok(Some(taken)) => return Ok(taken),
+                Ok(None) => {}
+                Err(error) => full = Some(error),
+            }
         }
         let turn = match (&self.members, self.ground.sharing()) {
             (Some(members), Some(sharing)) => {
@@ -239,11 +289,18 @@ impl<G: Ground> TracedHeap<G> {
         if self.attach_locked(&mut growth, true).map_err(Shortage::Puddle)? {
             return Ok(Taken::Retry);
         }
+        if let Some(full) = full {
+            drop(turn);
+            return match tries.sweeps < SWEEPS_MAX && self.has_dead() {
+                true => Ok(Taken::Outside(Errand::Sweep)),
+                false => Err(full),
+            };
+        }
         match self.grow(&mut growth, count, align) {
-            Ok(()) => Ok(find(true).unwrap_or(Taken::Retry)),
+            Ok(()) => Ok(find(true)?.unwrap_or(Taken::Retry)),
             Err(shortage) => {
                 drop(turn);
-                if let Some(taken) = scavenge(&mut growth) {
+                if let Some(taken) = scavenge(&mut growth)? {
                     return Ok(taken);
                 }
                 if tries.sweeps < SWEEPS_MAX && self.has_dead() {
@@ -302,6 +359,24 @@ impl<G: Ground> TracedHeap<G> {
         }
     }
 
+    /// Takes space for a run that was taken, where it has none; if there is no space, takes another run that has.
+    fn backed<'a>(
+        &'a self,
+        puddle: &'a PuddleHeap,
+        number: u32,
+        count: u32,
+        align: u32,
+    ) -> Result<Taken<'a>, Shortage> {
+        match self.fill_holes(puddle, number, count) {
+            Ok(()) => Ok(Taken::Run(puddle, number)),
+            Err(error) => {
+                self.put_run(puddle, number, count);
+                let other = self.puddles.take_backed(count, align);
+                other.map(|(puddle, number)| Taken::Run(puddle, number)).ok_or(Shortage::Ground(error))
+            }
+        }
+    }
+
     /// Takes a new puddle in which `count` superblocks fit at a multiple of `align`.
     fn grow(&self, growth: &mut Growth, count: u32, align: u32) -> Result<(), Shortage> {
         let size_max = self.ground.size_max();
@@ -330,8 +405,10 @@ impl<G: Ground> TracedHeap<G> {
     /// Bytes of the puddle that is taken next, if `least` are needed; fewer if the pool may not take so many.
     fn next_size(&self, growth: &Growth, least: u64) -> u64 {
         let left = self.ground.size_max().saturating_sub(growth.bytes) / SUPERBLOCK_SIZE * SUPERBLOCK_SIZE;
-        let doubled = growth.largest.saturating_mul(2).min(PUDDLE_SIZE_MAX.max(self.ground.puddle_size()));
-        doubled.max(least).next_multiple_of(SUPERBLOCK_SIZE).min(left)
+        next_size(growth.bytes, growth.largest, self.ground.puddle_size())
+            .max(least)
+            .next_multiple_of(SUPERBLOCK_SIZE)
+            .min(left)
     }
 
     /// Learns of puddles that other processes took.
@@ -460,6 +537,7 @@ impl<G: Ground> TracedHeap<G> {
             reach(Step::Adopted);
         }
         self.record_adopted(&puddle);
+        moment("puddle adopted");
         self.puddles.push(Arc::clone(&puddle));
         let pointer = Arc::as_ptr(&puddle).cast_mut().cast::<()>();
         // Whoever frees a block of the puddle before this waits for the growth lock.

@@ -28,7 +28,7 @@ use crate::superblock::PuddleHeap;
 use crate::traced::{Shortage, TracedHeap, mark_of, pointer_to};
 use cenote_layout::heap::{Descriptor, LIST_COUNT, SUPERBLOCK_SIZE, SuperblockState, mark};
 use cenote_layout::id::TypeId;
-use cenote_medium::planted::{Step, reach};
+use cenote_medium::planted::{Bug, Step, moment, planted, reach};
 use core::sync::atomic::Ordering;
 
 /// Most superblocks of a run that stays together when its block is freed.
@@ -109,6 +109,7 @@ impl<G: Ground> TracedHeap<G> {
             reach(Step::LargeHead);
             head.publish(SUPERBLOCK_SIZE);
         }
+        moment("large block known");
         mark.store(mark::ALLOCATED, Ordering::Release);
         Ok(block)
     }
@@ -139,8 +140,19 @@ impl<G: Ground> TracedHeap<G> {
         };
         let run = Run { heap: self, puddle, number, span, made: true };
         let bytes = u64::from(span) * SUPERBLOCK_SIZE;
+        let mark = &puddle.class_marks(number, 0)[0];
+        if planted(Bug::MarkedBeforeDescribed) {
+            mark.store(mark::ALLOCATED, Ordering::Release);
+        }
         for k in 0..span {
-            puddle.clear_outer_marks(number + k);
+            if k != 0 {
+                if planted(Bug::TailsNotDescribed) {
+                    break;
+                }
+                puddle.clear_outer_marks(number + k);
+            } else if !planted(Bug::MarkedBeforeDescribed) {
+                puddle.clear_outer_marks(number);
+            }
             let (state, field) = match k {
                 0 => (SuperblockState::LargeHead, span),
                 _ => (SuperblockState::LargeTail, k),
@@ -148,6 +160,7 @@ impl<G: Ground> TracedHeap<G> {
             puddle.write_descriptor(number + k, &Descriptor::new(state, 0, bytes, type_id, u64::from(field)));
         }
         self.persist_descriptors(puddle, number, span);
+        moment("large block described");
         Ok(run)
     }
 
@@ -219,14 +232,17 @@ impl<G: Ground> TracedHeap<G> {
             return Err(FreeError::NotAllocated { addr });
         }
         reach(Step::LargeFreed);
+        moment("large block not allocated");
         let span = anchor::value(head) as u32;
         if span <= IDLE_SPAN_MAX {
             mark.store(mark::FREE, Ordering::Release);
             reach(Step::LargeIdle);
+            moment("large block idle");
             self.push_idle(puddle, number, span);
         } else {
             line.hide();
             mark.store(mark::FREE, Ordering::Relaxed);
+            moment("large block free");
             self.put_run(puddle, number, span);
         }
         Ok(())

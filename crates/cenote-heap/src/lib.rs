@@ -7,7 +7,7 @@
 //!
 //! A reader who follows one allocation goes through the files in this order: [`heap`] (what a caller sees), [`class`] (size to
 //! class), [`traced`] (the fast path), `cache` (a thread's blocks), `refill` (a superblock's free blocks for a cache, and back), `grow` (no free block: a superblock, a puddle),
-//! `superblock` (what lies on media about it, and the one store that decides), `adopt` (what an opener makes of it), `large` (runs of superblocks). Tracing is in
+//! `superblock` (what lies on media about it, and the one store that decides), `adopt` (what an opener makes of it), `large` (runs of superblocks), `trim` (space given back to the file). Tracing is in
 //! [`trace`] and `recover`; tracing beside a running program in [`reclaim`].
 //!
 //! Several processes on one heap (RAL-8): `members` (who they are, how one joins and leaves), `sweep` (what is done when one dies).
@@ -36,6 +36,7 @@ mod list;
 mod marks;
 mod members;
 mod memory;
+mod occupancy;
 mod pool;
 pub mod reclaim;
 mod recover;
@@ -48,14 +49,17 @@ mod sweep;
 mod sync;
 pub mod trace;
 pub mod traced;
+mod trim;
 
 pub use error::{AllocError, FreeError, GroundError, OpenError, ReclaimError, RecoverError, RootError};
 pub use ground::{Ground, Plot, Sharing};
 pub use heap::{Block, BlockInfo, Cancelled, Heap, Mark};
 pub use memory::{Counts, MemoryGround, MemoryOptions};
+pub use occupancy::{SuperblockInfo, Use, unused_end};
 pub use reclaim::Marked;
 pub use report::{BinStats, Damage, Finding, HeapReport, HeapStats, RecoveryReport};
 pub use superblock::PuddleHeap;
 pub use sweep::Swept;
-pub use trace::{TraceOptions, Types};
+pub use trace::{Progress, TraceOptions, Types};
 pub use traced::TracedHeap;
+pub use trim::{TrimProgress, TrimReport};

@@ -4,11 +4,12 @@
 
 use crate::error::GroundError;
 use crate::ground::{Ground, Plot};
-use cenote_layout::SLOT_SIZE;
-use core::ptr::null_mut;
+use cenote_layout::{PAGE_SIZE, SLOT_SIZE};
+use core::ptr::{null_mut, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a [`MemoryGround`] is like.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +50,8 @@ struct Window {
     plots: Mutex<Vec<Plot>>,
     options: MemoryOptions,
     refuse: AtomicBool,
+    /// Pages that were given back.
+    holes: Mutex<BTreeSet<u64>>,
     counts: [AtomicU64; 4],
 }
 
@@ -109,6 +112,7 @@ impl MemoryGround {
             plots: Mutex::new(Vec::new()),
             options,
             refuse: AtomicBool::new(false),
+            holes: Mutex::default(),
             counts: [const { AtomicU64::new(0) }; 4],
         };
         let ground = Self { window: Arc::new(window), writable: options.writable };
@@ -130,7 +134,24 @@ impl MemoryGround {
         Self { window: Arc::clone(&self.window), writable: false }
     }
 
-    /// From now on, `take` fails as a full disk does, or does not.
+    /// Bytes that were given back and not taken again.
+    #[must_use]
+    pub fn hole_bytes(&self) -> u64 {
+        self.holes().len() as u64 * PAGE_SIZE
+    }
+
+    /// Whether a part of a range was given back and not taken again.
+    #[must_use]
+    pub fn is_hole(&self, addr: u64, len: u64) -> bool {
+        let first = addr / PAGE_SIZE * PAGE_SIZE;
+        self.holes().range(first..addr + len).next().is_some()
+    }
+
+    fn holes(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.window.holes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on, `take` and `ensure` fail as on a full disk, or do not.
     pub fn refuse_growth(&self, refuse: bool) {
         self.window.refuse.store(refuse, Ordering::Relaxed);
     }
@@ -193,6 +214,29 @@ unsafe impl Ground for MemoryGround {
         }
         self.window.counts[3].fetch_add(1, Ordering::Relaxed);
         Ok(plot)
+    }
+
+    unsafe fn release(&self, addr: u64, len: u64) -> Result<bool, GroundError> {
+        let start = with_exposed_provenance_mut::<u8>(addr as usize);
+        // SAFETY: a part of the window that nobody uses, by the caller's promise.
+        unsafe { start.write_bytes(0, len as usize) };
+        self.holes().extend((addr..addr + len).step_by(PAGE_SIZE as usize));
+        Ok(true)
+    }
+
+    fn ensure(&self, addr: u64, len: u64) -> Result<(), GroundError> {
+        let mut holes = self.holes();
+        let missing: Vec<u64> = holes.range(addr..addr + len).copied().collect();
+        if !missing.is_empty() && self.window.refuse.load(Ordering::Relaxed) {
+            return Err(GroundError::Store {
+                doing: "taking space",
+                source: "no space left on device".into(),
+            });
+        }
+        missing.iter().for_each(|page| {
+            holes.remove(page);
+        });
+        Ok(())
     }
 
     #[inline]

@@ -37,6 +37,19 @@ unsafe impl Ground for PoolHandle {
         self.expect_puddle(size);
     }
 
+    unsafe fn release(&self, addr: u64, len: u64) -> Result<bool, GroundError> {
+        // SAFETY: the caller's.
+        let released = unsafe { self.release_space(addr, len) };
+        released.map_err(|error| GroundError::Store { doing: "giving back space", source: Box::new(error) })
+    }
+
+    fn ensure(&self, addr: u64, len: u64) -> Result<(), GroundError> {
+        self.ensure_space(addr, len).map_err(|error| GroundError::Store {
+            doing: "taking space for a part of a puddle that has none",
+            source: Box::new(error),
+        })
+    }
+
     #[inline]
     fn slot(&self, addr: u64) -> Option<&AtomicPtr<()>> {
         let puddle = self.store().puddle_of(addr)?;

@@ -15,12 +15,14 @@ use crate::error::RecoverError;
 use crate::ground::Ground;
 use crate::heap::BlockInfo;
 use crate::marks;
+use crate::occupancy::cached;
 use crate::report::{BinStats, Damage, HeapReport, HeapStats, LISTED_MAX, RecoveryReport};
 use crate::superblock::{Claim, PuddleHeap, classify};
 use crate::trace::{TraceOptions, Tracer, Types};
 use crate::traced::{TracedHeap, lock, next_number};
 use cenote_layout::heap::{Descriptor, SUPERBLOCK_SIZE, mark};
 use cenote_layout::id::TypeId;
+use cenote_medium::planted::{Bug, moment, planted};
 use core::sync::atomic::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -72,6 +74,7 @@ impl<G: Ground> TracedHeap<G> {
             self.ground.fence();
         }
         drop(tracer);
+        moment("all marks recovered");
         // What was in caches, or held, is computed anew: all caches are dead from here on.
         let number = next_number();
         self.number.store(number, Ordering::Release);
@@ -120,7 +123,8 @@ impl<G: Ground> TracedHeap<G> {
                     report.damage.push(damage(puddle, number, reason, pointers, true));
                     return;
                 }
-                puddle.write_descriptor(number, &Descriptor::FREE);
+                // What it was before is not known: perhaps a hole.
+                puddle.write_descriptor(number, &Descriptor::hole());
                 // SAFETY: a descriptor of the mapping.
                 unsafe {
                     self.ground
@@ -135,6 +139,7 @@ impl<G: Ground> TracedHeap<G> {
         let all = puddle.class_marks(number, class);
         for (w, marks) in all.chunks(64).enumerate() {
             let (old, new) = (marks::bits(all, w, mark::ALLOCATED), tracer.reached(ordinal, number, w));
+            let new = if planted(Bug::RecoveryKeepsMarks) { new | old } else { new };
             if old != new {
                 report.freed_blocks += u64::from((old & !new).count_ones());
                 report.revived_blocks += u64::from((new & !old).count_ones());
@@ -142,6 +147,7 @@ impl<G: Ground> TracedHeap<G> {
                     let reached = new >> k & 1 != 0;
                     marks::write(byte, if reached { mark::ALLOCATED } else { mark::FREE });
                 }
+                moment("marks recovered");
             }
         }
     }
@@ -296,16 +302,6 @@ fn damage(puddle: &PuddleHeap, superblock: u32, reason: &'static str, pointers: 
     Damage { puddle: puddle.index, superblock, addr, reason, pointers, lost }
 }
 
-/// Marks of the blocks in caches: of this session only, those of former ones are free.
-fn cached(puddle: &PuddleHeap, number: u32) -> u64 {
-    let line = puddle.line(number);
-    let in_use = matches!(anchor::state(line.anchor.load(Ordering::Acquire)), anchor::FULL | anchor::LISTED);
-    if !puddle.writable || !in_use {
-        return 0;
-    }
-    u64::from(marks::count_cached(puddle.class_marks(number, line.class())))
-}
-
 fn count(puddles: &[Arc<PuddleHeap>]) -> HeapStats {
     let mut stats = HeapStats::default();
     let mut bins: BTreeMap<(TypeId, u32), BinStats> = BTreeMap::new();
@@ -320,6 +316,7 @@ fn count(puddles: &[Arc<PuddleHeap>]) -> HeapStats {
             let (type_id, class, superblocks, blocks, bytes) = match holds {
                 Holds::Free => {
                     stats.free_superblocks += 1;
+                    stats.hole_superblocks += u64::from(puddle.may_be_hole(number as u32));
                     continue;
                 }
                 Holds::Metadata => {

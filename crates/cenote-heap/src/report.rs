@@ -174,6 +174,8 @@ pub struct HeapStats {
     pub superblocks: u64,
     /// Superblocks without an allocated block, those among them that blocks in caches are of.
     pub free_superblocks: u64,
+    /// Those among them whose space was given back to the file system (or may have been).
+    pub hole_superblocks: u64,
     /// Superblocks with blocks of one size and type.
     pub small_superblocks: u64,
     /// Superblocks of large blocks.

@@ -15,6 +15,9 @@
 //! * after a loss of power, tracing tells: an interrupted taking is of a superblock that nothing points into. One that a pointer leads to
 //!   is damaged; any other is free.
 //!
+//! Space of a free superblock may be given back to the file system: its descriptor says "hole" then ([`crate::trim`]), before it is one, and whoever takes it takes
+//! space first. One whose descriptor is invalid may be a hole too.
+//!
 //! A large block's superblocks all have descriptors: the head says how many there are, each tail its distance. They are written together, one fence. The head
 //! counts only if no later taking has replaced a tail ([`classify`]), so that two valid descriptors never claim one superblock.
 //!
@@ -39,6 +42,7 @@ use cenote_layout::heap::{
     SuperblockState, mark, marks_offset,
 };
 use cenote_layout::id::TypeId;
+use cenote_medium::planted::moment;
 use core::ptr::{NonNull, with_exposed_provenance, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use zerocopy::FromZeros;
@@ -407,6 +411,16 @@ impl PuddleHeap {
         }
     }
 
+    /// Whether a superblock is free at this moment.
+    pub(crate) fn is_free(&self, number: u32) -> bool {
+        anchor::state(self.line(number).anchor.load(Ordering::Relaxed)) == anchor::FREE
+    }
+
+    /// Whether the file may have no space for a superblock that the caller owns, or that is free.
+    pub(crate) fn may_be_hole(&self, number: u32) -> bool {
+        self.descriptor(number).may_be_hole()
+    }
+
     /// The descriptor; `None` if a thread of this session is just writing it.
     fn settled_descriptor(&self, number: u32) -> Option<Descriptor> {
         loop {
@@ -427,10 +441,15 @@ impl PuddleHeap {
     /// Writes the persisted part of a descriptor, checksum last; neither flushed nor fenced.
     pub(crate) fn write_descriptor(&self, number: u32, new: &Descriptor) {
         let line = self.line(number);
+        moment("descriptor: nothing");
         line.span.store(new.span, Ordering::Release);
+        moment("descriptor: span");
         line.type_id.store(new.type_id.0, Ordering::Release);
+        moment("descriptor: type");
         line.block_size.store(new.block_size, Ordering::Release);
+        moment("descriptor: block size");
         line.kind.store(u64::from(new.class) << 32 | u64::from(new.state), Ordering::Release);
+        moment("descriptor: kind");
         line.checksum.store(new.checksum, Ordering::Release);
     }
 
@@ -538,7 +557,7 @@ pub(crate) fn classify(puddle: &PuddleHeap) -> Vec<Claim> {
         }
         let whole = u64::from(count - i);
         match SuperblockState::from_u32(d.state) {
-            Some(SuperblockState::Free) => Claim::Free,
+            Some(SuperblockState::Free | SuperblockState::Hole) => Claim::Free,
             Some(SuperblockState::Small) => {
                 if blocks_per_superblock(d.class) == 0 || class_size(d.class) != d.block_size {
                     return Claim::Invalid("size class and block size do not fit");

@@ -189,7 +189,8 @@ impl<G: Ground> TracedHeap<G> {
         let line = puddle.line(number);
         line.hide();
         if !puddle.descriptor(number).is_valid() {
-            puddle.write_descriptor(number, &Descriptor::FREE);
+            // Perhaps it was becoming a hole, or had been one.
+            puddle.write_descriptor(number, &Descriptor::hole());
             // SAFETY: a descriptor of the mapping; only writable pools have members.
             unsafe { self.ground.flush(core::ptr::from_ref(line).cast(), size_of::<Descriptor>()) };
         }

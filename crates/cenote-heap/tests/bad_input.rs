@@ -87,6 +87,22 @@ fn impossible_sizes_and_alignments_are_refused() {
 }
 
 #[test]
+fn every_alignment_up_to_2_mib_is_kept_with_every_size() {
+    let heap = heap(2 << 20, 256 << 20);
+    for shift in 0..=21 {
+        let align = 1u64 << shift;
+        for size in [0, 1, 17, 100, 8192, 14_336, 14_337, 65_536, 70_000] {
+            let block = heap.alloc(size, align, A).unwrap();
+            assert!(addr(block).is_multiple_of(align) && block.size >= size.max(1), "{size} at {align}");
+            assert_eq!(heap.usable_size(addr(block)), Ok(block.size));
+            heap.free(addr(block)).unwrap();
+            assert!(heap.free(addr(block)).is_err(), "{size} at {align}: freed twice");
+        }
+    }
+    assert_eq!(heap.stats().unwrap().blocks, 0);
+}
+
+#[test]
 fn zero_bytes_are_a_block_of_their_own() {
     let heap = heap(1 << 20, 1 << 20);
     let (a, b) = (heap.alloc(0, 1, A).unwrap(), heap.alloc(0, 1, A).unwrap());

@@ -56,6 +56,54 @@ fn every_flipped_bit_of_a_descriptor_in_use_is_named_and_the_rest_goes_on() {
 }
 
 #[test]
+fn damage_in_every_field_of_a_descriptor_loses_what_it_held_and_nothing_else() {
+    let types = TypeMap::from([(A, record(A, 64, false, vec![field(0, 8, TypeId::UNTYPED)]))]);
+    // Checksum, state and class, block size, type, span; each wholly wrong, and wrong so that it could be right.
+    let damages =
+        [(0, 1), (8, 4 << 32 | 3), (8, 5), (8, 77), (16, 4096), (16, 0), (24, A.0), (24, 0), (32, 9)];
+    for (at, value) in damages {
+        for recover in [false, true] {
+            let ground = ground(2 << 20, 2 << 20);
+            let (root, lost, large, kept) = {
+                let heap = TracedHeap::open(ground.clone()).unwrap();
+                let root = new(&heap, 64, A);
+                let lost: Vec<u64> = (0..4).map(|_| new(&heap, 128, B)).collect();
+                let (large, kept) = (new(&heap, 200_000, B), new(&heap, 1000, B));
+                for (i, &to) in lost.iter().chain([&large, &kept]).enumerate() {
+                    write(root, i as u64 * 8, to);
+                }
+                write(kept, 0, 77);
+                heap.set_root(0, root, A).unwrap();
+                (root, lost, large, kept)
+            };
+            write(descriptor_of(&ground, lost[0]), at, value);
+            let heap = TracedHeap::open(ground.clone()).unwrap();
+            let damaged = lost[0] & !0xffff;
+            if recover {
+                let report = heap.recover(&types, &[]).unwrap();
+                assert_eq!(
+                    report.damage.iter().map(|d| (d.addr, d.pointers)).collect::<Vec<_>>(),
+                    [(damaged, 4)]
+                );
+            }
+            let report = heap.check(Some(&types)).unwrap();
+            let named: Vec<_> = report.damage.iter().map(|d| (d.addr, d.lost, d.pointers)).collect();
+            assert_eq!(named, [(damaged, true, 4)], "{at} {value:#x}");
+            // The rest is as it was: found, readable, freed, and given out again.
+            assert!(heap.is_live(root, A) && heap.is_live(large, B) && heap.is_live(kept, B));
+            assert_eq!(read(kept, 0), 77);
+            for &block in &lost {
+                assert_eq!(heap.free(block), Err(FreeError::Damaged { addr: block }));
+            }
+            heap.free(large).unwrap();
+            while let Ok(block) = heap.alloc(128, 16, B) {
+                assert_ne!(block.addr.as_ptr() as u64 & !0xffff, damaged);
+            }
+        }
+    }
+}
+
+#[test]
 fn a_taking_that_a_dead_process_left_unfinished_is_free() {
     // The words of a descriptor are written last to first; the process may stop after any.
     let target: [u64; 8] =

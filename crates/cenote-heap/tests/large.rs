@@ -198,6 +198,24 @@ fn puddles_double_up_to_the_limit_and_not_beyond() {
 }
 
 #[test]
+fn a_large_pool_grows_by_a_thirty_second_of_what_it_has() {
+    use cenote_heap::Ground as _;
+    let ground = ground(2 << 20, 256 << 20);
+    let heap = TracedHeap::open(ground.clone()).unwrap();
+    while heap.alloc(1 << 19, 16, A).is_ok() {}
+    let plots = ground.plots();
+    let mut bytes = 0;
+    for plot in &plots {
+        if bytes >= 32 << 20 {
+            assert!(plot.size <= bytes / 32 + (2 << 20), "{} after {bytes}", plot.size);
+        }
+        bytes += plot.size;
+    }
+    assert_eq!(bytes, 256 << 20);
+    assert!((40..80).contains(&plots.len()), "{}", plots.len());
+}
+
+#[test]
 fn one_large_block_gets_a_puddle_that_fits() {
     use cenote_heap::Ground as _;
     let ground = ground(256 << 10, 300 << 20);

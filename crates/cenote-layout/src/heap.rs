@@ -93,6 +93,8 @@ pub enum SuperblockState {
     LargeTail = 3,
     /// Holds the puddle's own metadata.
     Metadata = 4,
+    /// Nothing; may be taken, after space was taken for it: the file may have a hole there.
+    Hole = 5,
 }
 
 impl SuperblockState {
@@ -105,6 +107,7 @@ impl SuperblockState {
             2 => Some(Self::LargeHead),
             3 => Some(Self::LargeTail),
             4 => Some(Self::Metadata),
+            5 => Some(Self::Hole),
             _ => None,
         }
     }
@@ -149,6 +152,18 @@ impl Descriptor {
         next: 0,
         geometry: 0,
     };
+
+    /// The descriptor of a free superblock whose space the file may not have.
+    #[must_use]
+    pub fn hole() -> Self {
+        Self::new(SuperblockState::Hole, 0, 0, TypeId::UNTYPED, 0)
+    }
+
+    /// Whether space must be taken before anything is stored into the superblock: it is a hole, or nobody can tell.
+    #[must_use]
+    pub fn may_be_hole(&self) -> bool {
+        self.state == SuperblockState::Hole as u32 || !self.is_valid()
+    }
 
     /// A descriptor with its checksum.
     #[must_use]

@@ -21,6 +21,10 @@ pub enum Operation {
     Create,
     /// Changing the length of a file.
     Truncate,
+    /// Giving space of a file back.
+    Release,
+    /// Taking space for a part of a file that has none.
+    Ensure,
     /// Waiting until a file is durable.
     Sync,
     /// Waiting until a directory is durable.
@@ -51,6 +55,8 @@ impl fmt::Display for Operation {
             Self::Write => "write",
             Self::Create => "create",
             Self::Truncate => "change the length of",
+            Self::Release => "give back space of",
+            Self::Ensure => "take space for",
             Self::Sync => "sync",
             Self::SyncDirectory => "sync the directory",
             Self::Rename => "rename",

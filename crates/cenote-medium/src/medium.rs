@@ -192,6 +192,26 @@ pub trait Medium: Send + Sync + fmt::Debug {
         u64::MAX
     }
 
+    /// Gives the space of `len` bytes from `offset` on back to the file system; both are multiples of the page size, and the range lies in
+    /// the file, whose length stays. The range is a *hole* then: it reads as zeros, also where it is mapped, and a store into it takes
+    /// space again, or ends the process with `SIGBUS` if there is none; so [`ensure`](Medium::ensure) comes before the next store. `false`: the file system
+    /// cannot do that, and nothing has changed. What a loss of power leaves of the old bytes before the next sync is not known.
+    ///
+    /// # Safety
+    /// Nobody uses what is mapped of the range any more.
+    unsafe fn release(&self, name: &str, offset: u64, len: u64) -> Result<bool> {
+        let _ = (name, offset, len);
+        Ok(false)
+    }
+
+    /// Takes space for whatever in a range is a hole, so that stores into it cannot fail; a range as in [`release`](Medium::release). Bytes stay as they are.
+    /// That the space is there after a loss of power is certain after the next sync of the file. If there is no space the error is
+    /// [`MediumError::NoSpace`].
+    fn ensure(&self, name: &str, offset: u64, len: u64) -> Result<()> {
+        let _ = (name, offset, len);
+        Ok(())
+    }
+
     /// Waits until what was written to the file, also through mappings, survives loss of power, as far as the
     /// medium can do that.
     fn sync(&self, name: &str) -> Result<()>;

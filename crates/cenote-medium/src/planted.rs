@@ -2,7 +2,7 @@
 //!
 //! Production code asks [`planted`] at the places where a fault would be plausible. Without the feature `planted-bugs` the answer is the constant
 //! `false` and the question costs nothing; with it, a test plants one bug in its own thread and shows that crash enumeration, or another named
-//! test, turns red.
+//! test, turns red. The same feature lets a test see the moments between the stores of an update ([`moment`]).
 
 /// Each fault, by what is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +61,22 @@ pub enum Bug {
     RefillUnchecked,
     /// A free believes what its thread remembers of a superblock that has become another kind's since.
     RememberedUnchecked,
+    /// A superblock is taken with the marks that its former blocks have left.
+    MarksNotCleared,
+    /// A large block's further superblocks are not described.
+    TailsNotDescribed,
+    /// A spill makes blocks free and does not say so.
+    SpillNotAnnounced,
+    /// The next opener takes blocks in caches of a dead process for taken.
+    CachedKept,
+    /// A large block is marked before its superblocks are described.
+    MarkedBeforeDescribed,
+    /// Recovery marks what is reached, and leaves the marks of what is not.
+    RecoveryKeepsMarks,
+    /// Space is given back before the descriptor says so durably.
+    HoleBeforeDescriptor,
+    /// A superblock without space is used without taking space for it.
+    HoleNotEnsured,
     /// A psync syncs header and commit record before its data is written.
     PsyncCommitBeforeData,
     /// A psync is acknowledged without a sync of the journal.
@@ -169,10 +185,15 @@ pub enum Step {
 #[cfg(feature = "planted-bugs")]
 pub type Stop = (Step, fn());
 
+/// What hears of moments.
+#[cfg(feature = "planted-bugs")]
+pub type Watcher = Box<dyn FnMut(&'static str)>;
+
 #[cfg(feature = "planted-bugs")]
 std::thread_local! {
     static ACTIVE: core::cell::Cell<u32> = const { core::cell::Cell::new(0) };
     static STOP: core::cell::Cell<Option<Stop>> = const { core::cell::Cell::new(None) };
+    static WATCHER: core::cell::RefCell<Option<Watcher>> = const { core::cell::RefCell::new(None) };
 }
 
 /// This thread has come to a step: nothing, unless a test wants it to stop here.
@@ -207,6 +228,29 @@ pub fn planted(bug: Bug) -> bool {
         let _ = bug;
         false
     }
+}
+
+/// A moment between two stores at which a process may stop, for updates that neither flush nor fence: without the feature nothing at all. A test that calls
+/// [`watch`] in this thread hears of it, and makes a crash point of it.
+#[inline(always)]
+pub fn moment(what: &'static str) {
+    #[cfg(feature = "planted-bugs")]
+    {
+        // Threads that end have no watcher any more.
+        let _ = WATCHER.try_with(|watcher| {
+            if let Some(watcher) = &mut *watcher.borrow_mut() {
+                watcher(what);
+            }
+        });
+    }
+    #[cfg(not(feature = "planted-bugs"))]
+    let _ = what;
+}
+
+/// Calls `watcher` at every [`moment`] of this thread from now on; `None`: no more. It must not do anything that has moments itself.
+#[cfg(feature = "planted-bugs")]
+pub fn watch(watcher: Option<Watcher>) {
+    WATCHER.with(|place| *place.borrow_mut() = watcher);
 }
 
 /// Plants a bug in this thread; [`Bug::None`] takes it out again.

@@ -44,6 +44,39 @@ fn files_are_created_with_their_space_and_read_back() {
 }
 
 #[test]
+fn space_is_given_back_and_taken_again() {
+    let dir = tempfile::tempdir().expect("directory");
+    let medium = open(dir.path());
+    medium.create("a", 1 << 20).expect("create");
+    medium.write_at("a", 0, &vec![7; 1 << 20]).expect("write");
+    medium.sync("a").expect("sync");
+    let blocks = || fs::metadata(dir.path().join("a")).expect("metadata").blocks();
+    let full = blocks();
+    // SAFETY: nothing is mapped.
+    let release = |medium: &RealMedium, name: &str, offset, len| unsafe { medium.release(name, offset, len) };
+    for (offset, len) in [(100, 4096), (0, 100), (1 << 20, 4096), (u64::MAX - 4095, 4096), (0, 0)] {
+        for result in [release(&medium, "a", offset, len).map(|_| ()), medium.ensure("a", offset, len)] {
+            assert!(matches!(result, Err(MediumError::BadRange { .. })), "{offset} {len}: {result:?}");
+        }
+    }
+    assert!(release(&medium, "b", 0, 4096).is_err_and(|error| error.is_not_found()));
+    let read_only = open_read_only(dir.path());
+    assert!(matches!(release(&read_only, "a", 0, 4096), Err(MediumError::ReadOnly { .. })));
+    assert!(matches!(read_only.ensure("a", 0, 4096), Err(MediumError::ReadOnly { .. })));
+    assert_eq!(blocks(), full);
+    if !release(&medium, "a", 64 << 10, 512 << 10).expect("release") {
+        println!("skipped: this file system cannot take part of a file back");
+        return;
+    }
+    assert!(blocks() <= full - 1000, "{} blocks of {full}", blocks());
+    let bytes = medium.read("a").expect("read");
+    let hole = (64 << 10)..(576 << 10);
+    assert!(bytes.iter().enumerate().all(|(i, &b)| b == if hole.contains(&i) { 0 } else { 7 }));
+    medium.ensure("a", 0, 1 << 20).expect("ensure");
+    assert!(blocks() >= full && medium.read("a").expect("read") == bytes);
+}
+
+#[test]
 fn directories_are_made_listed_and_synced() {
     let dir = tempfile::tempdir().expect("directory");
     let medium = open(dir.path());

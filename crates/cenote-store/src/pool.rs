@@ -24,7 +24,7 @@ use cenote_layout::catalog::{POOL_NAME_LEN_MAX, PoolMode, PoolRecord, PuddleReco
 use cenote_layout::heap::HeapGeometry;
 use cenote_layout::id::PoolId;
 use cenote_layout::puddle::Role;
-use cenote_medium::{MapMode, MediumError};
+use cenote_medium::{Durability, FileName, MapMode, MediumError, Operation};
 use core::ptr::NonNull;
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -202,6 +202,54 @@ impl PoolHandle {
         };
         puddle.map(&*inner.medium).map_err(|error| inner.failed(error))?;
         Ok(puddle)
+    }
+
+    /// Gives the space of `len` bytes at `addr`, whole pages in the body of one of the pool's puddles, back to the file system. They read as zeros then,
+    /// and [`PoolHandle::ensure_space`] comes before the next store into them. `false`: the file system cannot do that, and nothing has changed.
+    ///
+    /// # Safety
+    /// What is in the range belongs to the caller, and nobody needs it any more.
+    ///
+    /// # Errors
+    /// The pool is read-only, the store poisoned, the range is not the pool's, or the medium reports an error.
+    pub unsafe fn release_space(&self, addr: u64, len: u64) -> Result<bool, StoreError> {
+        let (inner, puddle) = (self.store.inner(), self.body_of(addr, len, "give back its space")?);
+        // SAFETY: the caller's.
+        let released = unsafe { inner.medium.release(puddle.file_name(), addr - puddle.addr(), len) };
+        released.map_err(|error| inner.failed(error))
+    }
+
+    /// Takes space again for what [`PoolHandle::release_space`] gave back of a range; without a change to its bytes. On return the space is there for good: at
+    /// durability level `power` also after a loss of power, at the price of one sync of the file.
+    ///
+    /// # Errors
+    /// As for [`PoolHandle::release_space`]; there is no space left.
+    pub fn ensure_space(&self, addr: u64, len: u64) -> Result<(), StoreError> {
+        let (inner, puddle) = (self.store.inner(), self.body_of(addr, len, "take space for it")?);
+        let ensured = inner.medium.ensure(puddle.file_name(), addr - puddle.addr(), len);
+        ensured.map_err(|error| inner.failed(error))?;
+        if self.store.durability() == Durability::Power {
+            inner.medium.sync(puddle.file_name()).map_err(|error| inner.failed(error))?;
+        }
+        Ok(())
+    }
+
+    /// The puddle of the pool in whose body the range lies.
+    fn body_of(&self, addr: u64, len: u64, what: &'static str) -> Result<&Puddle, StoreError> {
+        if !self.writable {
+            return Err(StoreError::PoolReadOnly { name: self.name().into(), what });
+        }
+        self.store.check_usable()?;
+        let holds = |puddle: &&Puddle| {
+            let within = addr.checked_sub(puddle.body_addr());
+            puddle.pool() == self.id()
+                && within.and_then(|at| at.checked_add(len)).is_some_and(|end| end <= puddle.body_len())
+        };
+        self.store.puddle_of(addr).filter(holds).ok_or_else(|| {
+            let reason = "the range is not in the body of a puddle of this pool";
+            let name = FileName::new(self.name());
+            MediumError::BadRange { op: Operation::Examine, name, addr, len, reason }.into()
+        })
     }
 }
 

@@ -12,16 +12,16 @@ use cenote_store::Access;
 use std::sync::Arc;
 
 /// Checks `pool`, with what other pools lead to as roots.
-pub(crate) fn with_other_pools(pool: &Pool) -> Result<HeapReport> {
+pub(crate) fn with_other_pools(pool: &Pool, mut options: TraceOptions<'_>) -> Result<HeapReport> {
     loop {
-        if let Some(report) = attempt(pool)? {
+        if let Some(report) = attempt(pool, options.again())? {
             return Ok(report);
         }
     }
 }
 
 /// `None` if a pool was opened between looking at the list and holding it.
-fn attempt(pool: &Pool) -> Result<Option<HeapReport>> {
+fn attempt(pool: &Pool, options: TraceOptions<'_>) -> Result<Option<HeapReport>> {
     let store = &pool.inner.store;
     let mut open: Vec<Arc<PoolInner>> =
         store.pools.locked().iter().filter_map(|(_, pool)| pool.upgrade()).collect();
@@ -57,7 +57,7 @@ fn attempt(pool: &Pool) -> Result<Option<HeapReport>> {
     let types = StoreTypes(&store.store);
     let roots = reached_from_elsewhere(&store.store, &heaps)?.remove(&pool.id()).unwrap_or_default();
     let roots: Vec<u64> = roots.into_iter().collect();
-    let report = pool.inner.heap.check_from(&types, &roots, TraceOptions::default())?;
+    let report = pool.inner.heap.check_from(&types, &roots, options)?;
     drop(heaps);
     drop(closed);
     drop(list);

@@ -61,7 +61,10 @@ mod store;
 mod tx;
 
 pub use cenote_derive::Persist;
-pub use cenote_heap::{HeapReport, HeapStats, RecoveryReport};
+pub use cenote_heap::{
+    HeapReport, HeapStats, Progress, RecoveryReport, SuperblockInfo, TraceOptions, TrimProgress, TrimReport,
+    Use,
+};
 pub use cenote_layout::id::{PoolId, TypeId, Uuid};
 pub use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
 pub use cenote_store::{
@@ -80,5 +83,5 @@ pub use reclaim::{
     OnReclaimProgress, ReclaimOptions, ReclaimPolicy, ReclaimProgress, ReclaimRefused, ReclaimReport,
     ReclaimedType,
 };
-pub use store::Store;
+pub use store::{OnRecovery, RecoveryOptions, RecoveryProgress, Store};
 pub use tx::Tx;

@@ -9,12 +9,16 @@ use crate::ptr::Ptr;
 use crate::reader::{Reader, sealed};
 use crate::store::Inner;
 use crate::tx::{Covered, Tx};
-use cenote_heap::{BlockInfo, Heap, HeapReport, HeapStats, RecoveryReport, TracedHeap};
+use cenote_heap::{
+    BlockInfo, Heap, HeapReport, HeapStats, RecoveryReport, SuperblockInfo, TraceOptions, TracedHeap,
+    TrimProgress, TrimReport,
+};
 use cenote_layout::heap::RootEntry;
 use cenote_layout::id::{PoolId, TypeId};
 use cenote_layout::types::TypeRecord;
 use cenote_store::{Access, Damage, DamagePolicy, PoolHandle, PoolStart, StoreError};
 use core::marker::PhantomData;
+use core::ops::ControlFlow;
 use parking_lot::{RwLock, RwLockReadGuard};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -440,7 +444,9 @@ fn trace_due_pools(store: &Inner, open: &[(String, Weak<PoolInner>)]) -> Result<
     };
     for (handle, heap) in heaps.iter().filter(|(handle, _)| traced(handle)) {
         let roots: Vec<u64> = reached[&handle.id()].iter().copied().collect();
-        let report = heap.recover(&StoreTypes(&store.store), &roots)?;
+        let report = store.recovery_of(handle.name(), |options| {
+            heap.recover_with(&StoreTypes(&store.store), &roots, options)
+        })?;
         store.note_traced(handle.id(), report);
         // A crash before this traces again; one before the next pool's traces that one, with this one's roots as they are.
         handle.trace_done()?;
@@ -537,14 +543,51 @@ impl Pool {
     /// # Errors
     /// [`Error::HeapRecover`] if a puddle cannot be mapped; [`Error::WouldDeadlock`] in a transaction of this thread on this pool.
     pub fn check(&self) -> Result<HeapReport> {
+        self.check_with(TraceOptions::default())
+    }
+
+    /// [`Pool::check`] by as many threads as `options` allow, with progress reported. It may be reported from the beginning a second time, where other pools have to be looked
+    /// at too.
+    ///
+    /// # Errors
+    /// As [`Pool::check`]; [`Error::HeapRecover`] if `progress` breaks it off.
+    pub fn check_with(&self, mut options: TraceOptions<'_>) -> Result<HeapReport> {
         {
             let _view = self.view()?;
-            let report = self.inner.heap.check(Some(&StoreTypes(&self.inner.store.store)))?;
+            let types = StoreTypes(&self.inner.store.store);
+            let report = self.inner.heap.check_with(&types, options.again())?;
             if report.leaked_blocks == 0 {
                 return Ok(report);
             }
         }
-        crate::check::with_other_pools(self)
+        crate::check::with_other_pools(self, options)
+    }
+
+    /// Gives the space of the pool's free superblocks (64 KiB each) back to the file system. The pool's size and its addresses stay; an allocation that needs the space
+    /// again takes it, or fails as on any full disk. Transactions go on meanwhile, and none waits.
+    ///
+    /// What free blocks take in superblocks that hold others stays, and the puddles' own metadata.
+    ///
+    /// # Errors
+    /// [`Error::Store`] if the pool is read-only, the store poisoned, or the process a fork; [`Error::NotWhole`] if it is damaged; [`Error::HeapRecover`] if the file
+    /// system reports an error.
+    pub fn trim(&self) -> Result<TrimReport> {
+        self.trim_with(&mut |_| ControlFlow::Continue(()))
+    }
+
+    /// [`Pool::trim`] that tells how far it has come, and ends early if it is told to.
+    ///
+    /// # Errors
+    /// As [`Pool::trim`].
+    pub fn trim_with(
+        &self,
+        progress: &mut dyn FnMut(&TrimProgress) -> ControlFlow<()>,
+    ) -> Result<TrimReport> {
+        self.inner.refuse_forked()?;
+        if !self.inner.changeable {
+            return Err(self.inner.why_unchangeable());
+        }
+        Ok(self.inner.heap.trim_with(progress)?)
     }
 
     /// Gives back what is allocated in this pool but cannot be reached from any root of any pool: blocks that a raw allocation never attached.
@@ -641,6 +684,17 @@ impl Blocks<'_> {
         visit: &mut dyn FnMut(BlockInfo),
     ) -> core::result::Result<(), cenote_heap::RecoverError> {
         self.0.walk(visit)
+    }
+
+    /// Calls `visit` for every superblock, in order of addresses within a puddle: what it is used for, and how full it is.
+    ///
+    /// # Errors
+    /// A puddle cannot be mapped.
+    pub fn superblocks(
+        &self,
+        visit: &mut dyn FnMut(&SuperblockInfo),
+    ) -> core::result::Result<(), cenote_heap::RecoverError> {
+        self.0.superblocks(visit)
     }
 
     /// The allocated block that contains `addr`, if one does.

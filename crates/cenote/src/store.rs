@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::local::{self, Owned, ThreadLog};
 use crate::pool::{OpenPools, Pool, PoolInner, layouts_contradict};
 use crate::tx::{Covered, Tx};
-use cenote_heap::RecoveryReport;
+use cenote_heap::{Progress, RecoveryReport, TraceOptions};
 use cenote_layout::catalog::{ClientRecord, LeaseRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::types::TypeRecord;
@@ -14,6 +14,9 @@ use cenote_store::{
     StoreError, StoreInfo,
 };
 use cenote_tx::LogGroup;
+use core::num::NonZero;
+use core::ops::ControlFlow;
+use core::time::Duration;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::ptr::NonNull;
@@ -33,6 +36,8 @@ pub struct Store {
 pub(crate) struct Inner {
     /// Never given twice in a process.
     pub(crate) number: u64,
+    /// How pools are traced.
+    recovery: Mutex<RecoveryOptions>,
     pub(crate) store: cenote_store::Store,
     pub(crate) group: Arc<LogGroup>,
     pub(crate) report: OpenReport,
@@ -53,6 +58,63 @@ pub(crate) struct Inner {
 impl core::fmt::Debug for Inner {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Store").field("uuid", &self.store.uuid()).finish_non_exhaustive()
+    }
+}
+
+/// How far the recovery of a pool has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RecoveryProgress<'a> {
+    /// The pool that is traced.
+    pub pool: &'a str,
+    /// Blocks reached so far. How many there will be is not known before.
+    pub blocks: u64,
+    /// Superblocks of its heap that hold blocks; 64 KiB each.
+    pub superblocks: u64,
+}
+
+/// How pools are traced that were in use when power failed; see [`Store::set_recovery`].
+#[derive(Clone)]
+pub struct RecoveryOptions {
+    /// Most threads that trace; `None`: as many as cores that this process may use.
+    pub threads: Option<NonZero<usize>>,
+    /// Told how far tracing has come, on the thread that opens the pool. It must not call the store.
+    pub progress: Option<OnRecovery>,
+    /// Least time between two reports; 50 ms by default. A pool that is traced in less reports nothing.
+    pub interval: Duration,
+}
+
+impl Default for RecoveryOptions {
+    fn default() -> Self {
+        Self { threads: None, progress: None, interval: TraceOptions::default().interval }
+    }
+}
+
+/// Hears how far the recovery of a pool has come.
+pub type OnRecovery = Arc<dyn Fn(&RecoveryProgress<'_>) + Send + Sync>;
+
+impl core::fmt::Debug for RecoveryOptions {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("RecoveryOptions").field("threads", &self.threads).finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    /// Traces the pool of this name with this store's options.
+    pub(crate) fn recovery_of<R>(&self, pool: &str, trace: impl FnOnce(TraceOptions<'_>) -> R) -> R {
+        let RecoveryOptions { threads, progress, interval } =
+            self.recovery.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut tell = |at: &Progress| {
+            if let Some(progress) = &progress {
+                progress(&RecoveryProgress { pool, blocks: at.blocks, superblocks: at.superblocks });
+            }
+            ControlFlow::Continue(())
+        };
+        let mut options = TraceOptions::default();
+        options.workers = threads;
+        options.interval = interval;
+        options.progress = Some(&mut tell);
+        trace(options)
     }
 }
 
@@ -127,10 +189,16 @@ impl Store {
         Self::open_any(medium, options, true)
     }
 
+    /// Says how pools are traced from now on that were in use when power failed: the first pool that is opened waits for that.
+    pub fn set_recovery(&self, options: RecoveryOptions) {
+        *self.inner.recovery.lock().unwrap_or_else(PoisonError::into_inner) = options;
+    }
+
     fn open_any(medium: Arc<dyn Medium>, options: &OpenOptions, torn_allowed: bool) -> Result<Self> {
         let (store, report) = cenote_store::Store::open(medium, options.clone())?;
         let inner = Arc::new(Inner {
             number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
+            recovery: Mutex::default(),
             store,
             group: LogGroup::new(),
             report,

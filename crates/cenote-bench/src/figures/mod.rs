@@ -9,6 +9,7 @@ pub mod open_after_kill;
 pub mod pool_psync;
 pub mod psync;
 pub mod puddles_table3;
+pub mod ralloc_figure6;
 pub mod steady;
 
 use crate::case::{Case, Failure};
@@ -41,7 +42,7 @@ pub enum Body {
 }
 
 /// All of them.
-pub const FIGURES: [Figure; 9] = [
+pub const FIGURES: [Figure; 10] = [
     puddles_table3::FIGURE,
     figure1::FIGURE,
     list_tail::FIGURE,
@@ -49,6 +50,7 @@ pub const FIGURES: [Figure; 9] = [
     allocators::FIGURE,
     steady::FIGURE,
     open_after_kill::FIGURE,
+    ralloc_figure6::FIGURE,
     psync::FIGURE,
     pool_psync::FIGURE,
 ];

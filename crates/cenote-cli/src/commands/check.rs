@@ -13,10 +13,11 @@ use crate::opening;
 use crate::output::Out;
 use crate::progress;
 use crate::units::{bytes, count, plural};
-use cenote::{Access, HeapReport, Store};
+use cenote::{Access, HeapReport, Store, TraceOptions};
 use cenote_log::Outcome;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> {
     let store = opening::to_look(&arguments.store)?;
@@ -28,7 +29,14 @@ pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> 
     let mut pools = Vec::new();
     for name in &names {
         bar.set_message(name.clone());
-        pools.push(pool(&store, name, &mut findings));
+        let mut tell = |at: &cenote::Progress| {
+            bar.set_message(format!("{name}: {} reached", plural(at.blocks, "block")));
+            ControlFlow::Continue(())
+        };
+        let mut options = TraceOptions::default();
+        options.workers = arguments.threads;
+        options.progress = Some(&mut tell);
+        pools.push(pool(&store, name, options, &mut findings));
         bar.inc(1);
     }
     bar.finish_and_clear();
@@ -102,9 +110,9 @@ struct Summary {
     json: Value,
 }
 
-fn pool(store: &Store, name: &str, findings: &mut Findings) -> Summary {
+fn pool(store: &Store, name: &str, options: TraceOptions<'_>, findings: &mut Findings) -> Summary {
     let checked = store.pool_with(name, Access::ReadOnly).and_then(|pool| {
-        let report = pool.check()?;
+        let report = pool.check_with(options)?;
         overlaps(&pool, name, findings)?;
         Ok(report)
     });

@@ -1,6 +1,6 @@
 //! `cenote info`: what a store is, where it lies, what that gives, and how it was left.
 
-use super::ls;
+use super::{heap, ls};
 use crate::cli::Info;
 use crate::failure::{Failure, Verdict};
 use crate::opening;
@@ -11,6 +11,9 @@ use serde_json::{Value, json};
 
 pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
     let store = opening::to_look(&arguments.store)?;
+    if let Some(pool) = &arguments.heap {
+        return heap::run(&store, pool, out);
+    }
     let info = store.info();
     let report = store.report();
     let pools = ls::listed(&store);

@@ -57,6 +57,17 @@ impl fmt::Debug for TraceOptions<'_> {
 }
 
 impl TraceOptions<'_> {
+    /// The same options for one traversal of several.
+    pub fn again(&mut self) -> TraceOptions<'_> {
+        let progress = self.progress.as_mut().map(|progress| &mut **progress as &mut OnProgress<'_>);
+        TraceOptions {
+            workers: self.workers,
+            alone_blocks: self.alone_blocks,
+            progress,
+            interval: self.interval,
+        }
+    }
+
     pub(super) fn workers(&self) -> usize {
         let cores = || std::thread::available_parallelism();
         self.workers.or_else(|| cores().ok()).map_or(1, NonZero::get)

@@ -16,6 +16,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use cenote_layout::PAGE_SIZE;
 use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -236,6 +237,31 @@ impl Files {
             .map_or(u64::MAX, |found| found.f_bavail.saturating_mul(found.f_frsize))
     }
 
+    pub(super) fn release(&self, name: &str, offset: u64, len: u64) -> Result<bool> {
+        let op = Operation::Release;
+        self.may_write(op, name)?;
+        let file = self.open(op, name, OFlags::RDWR)?;
+        check_pages(op, name, offset, len, &file)?;
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match allocate(&file, flags, offset, len) {
+            Ok(()) => Ok(true),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
+            Err(errno) => Err(MediumError::from_io(op, name, errno.into())),
+        }
+    }
+
+    pub(super) fn ensure(&self, name: &str, offset: u64, len: u64) -> Result<()> {
+        let op = Operation::Ensure;
+        self.may_write(op, name)?;
+        let file = self.open(op, name, OFlags::RDWR)?;
+        check_pages(op, name, offset, len, &file)?;
+        match allocate(&file, FallocateFlags::KEEP_SIZE, offset, len) {
+            // Where space cannot be taken so, none can be given back either: there are no holes.
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            Err(errno) => Err(failed_for_space(op, name, len, errno.into())),
+        }
+    }
+
     pub(super) fn sync(&self, name: &str) -> Result<()> {
         let op = Operation::Sync;
         FileName::check(op, name)?;
@@ -375,17 +401,37 @@ pub(super) fn open_regular(
 
 /// Takes the space of the first `len_bytes` of an empty file, which then read as zeros.
 fn take_space(file: &File, len_bytes: u64) -> io::Result<()> {
+    match allocate(file, FallocateFlags::empty(), 0, len_bytes) {
+        Ok(()) => Ok(()),
+        // What was taken before is written once more, which changes nothing.
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => write_zeros(file, 0, len_bytes),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// `fallocate` in steps, each repeated when a signal interrupts it.
+fn allocate(file: &File, flags: FallocateFlags, offset: u64, len: u64) -> core::result::Result<(), Errno> {
     let mut done = 0;
-    while done < len_bytes {
-        let step = ALLOCATE_CHUNK.min(len_bytes - done);
-        match rustix::fs::fallocate(file, FallocateFlags::empty(), done, step) {
+    while done < len {
+        let step = ALLOCATE_CHUNK.min(len - done);
+        match rustix::fs::fallocate(file, flags, offset + done, step) {
             Ok(()) => done += step,
             Err(Errno::INTR) => {}
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => return write_zeros(file, done, len_bytes),
-            Err(errno) => return Err(errno.into()),
+            Err(errno) => return Err(errno),
         }
     }
     Ok(())
+}
+
+/// Refuses a range that is not made of whole pages of the file.
+fn check_pages(op: Operation, name: &str, offset: u64, len: u64, file: &File) -> Result<()> {
+    let size = file.metadata().map_err(|source| MediumError::from_io(op, name, source))?.len();
+    let whole = offset.is_multiple_of(PAGE_SIZE) && len.is_multiple_of(PAGE_SIZE) && len != 0;
+    if whole && offset.checked_add(len).is_some_and(|end| end <= size) {
+        return Ok(());
+    }
+    let reason = "the range is not made of whole pages of the file";
+    Err(MediumError::BadRange { op, name: FileName::new(name), addr: offset, len, reason })
 }
 
 /// Takes space where the file system has no `fallocate`, by writing.

@@ -190,6 +190,14 @@ impl Medium for RealMedium {
         self.files.free_bytes()
     }
 
+    unsafe fn release(&self, name: &str, offset: u64, len: u64) -> Result<bool> {
+        self.files.release(name, offset, len)
+    }
+
+    fn ensure(&self, name: &str, offset: u64, len: u64) -> Result<()> {
+        self.files.ensure(name, offset, len)
+    }
+
     fn sync(&self, name: &str) -> Result<()> {
         self.files.sync(name)
     }

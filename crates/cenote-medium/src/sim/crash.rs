@@ -8,13 +8,14 @@
 //! * An image shares every page with the state except those that its choice changes: making one costs a few
 //!   microseconds whatever the size of the files.
 //! * Names that no directory leads to, and files that no name leads to, are not in an image.
+//! * Which pages have no space is no unit: an image of a loss of power has every hole that it may have, the worst of the states it may be in.
 
 use super::content::{Content, SECTOR};
 use super::model::{Binding, File, Inode, Model, NameStep, Names, directory_of};
 use super::options::Origin;
 use super::random::{Random, mix};
 use cenote_layout::id::Uuid;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -114,12 +115,17 @@ fn distinct<T: PartialEq + Clone>(floor: T, versions: impl DoubleEndedIterator<I
     (values, latest)
 }
 
+/// Pages of a file that have no space, by number.
+pub(crate) type Holes = Arc<BTreeSet<u64>>;
+
 /// A file without its history.
 struct Ends {
     floor: Arc<Content>,
     latest: Arc<Content>,
     floor_len: u64,
     latest_len: u64,
+    holes: Holes,
+    holes_at_worst: Holes,
 }
 
 /// Everything that a crash at one moment of a history may leave.
@@ -168,7 +174,8 @@ impl CrashState {
         let ends = |(&inode, file): (&Inode, &File)| {
             let (floor, latest) = (Arc::clone(&file.floor), Arc::clone(&file.latest));
             let floor_len = file.lengths.first().copied().unwrap_or(0);
-            (inode, Ends { floor, latest, floor_len, latest_len: file.latest_len() })
+            let (holes, holes_at_worst) = (Arc::clone(&file.holes), file.holes_at_worst());
+            (inode, Ends { floor, latest, floor_len, latest_len: file.latest_len(), holes, holes_at_worst })
         };
         let files = model.files.iter().map(ends).collect();
         Self {
@@ -378,7 +385,11 @@ impl CrashState {
                             if content.reaches(len) {
                                 Arc::make_mut(&mut content).cut(len);
                             }
-                            let entry = Entry::File { content, len };
+                            let holes = match kind {
+                                CrashKind::Process => &file.holes,
+                                CrashKind::Power => &file.holes_at_worst,
+                            };
+                            let entry = Entry::File { content, len, holes: Arc::clone(holes) };
                             seen.push((*inode, entry.clone()));
                             entry
                         }
@@ -400,7 +411,7 @@ impl fmt::Debug for CrashState {
 /// What a name stands for in an image.
 #[derive(Clone)]
 pub(crate) enum Entry {
-    File { content: Arc<Content>, len: u64 },
+    File { content: Arc<Content>, len: u64, holes: Holes },
     Directory,
 }
 
@@ -488,7 +499,10 @@ impl Image {
             let name = xxhash_rust::xxh3::xxh3_64(name.as_bytes());
             sum.wrapping_add(match entry {
                 Entry::Directory => mix(name),
-                Entry::File { content, len } => mix(name ^ mix(content.hash() ^ mix(len + 1))),
+                Entry::File { content, len, holes } => {
+                    let holes = holes.iter().fold(0, |sum, page| mix(sum ^ mix(page + 1)));
+                    mix(name ^ holes ^ mix(content.hash() ^ mix(len + 1)))
+                }
             })
         })
     }
@@ -520,14 +534,14 @@ impl Image {
     #[must_use]
     pub fn file_hash(&self, name: &str) -> u64 {
         match self.entries.get(name) {
-            Some(Entry::File { content, len }) => mix(content.hash() ^ mix(len + 1)),
+            Some(Entry::File { content, len, .. }) => mix(content.hash() ^ mix(len + 1)),
             _ => 0,
         }
     }
 
     /// Makes bytes of a file zero, as far as it reaches.
     pub fn clear(&mut self, name: &str, offset: u64, len: u64) {
-        if let Some(Entry::File { content, len: file_len }) = self.entries.get_mut(name) {
+        if let Some(Entry::File { content, len: file_len, .. }) = self.entries.get_mut(name) {
             let end = offset.saturating_add(len).min(*file_len);
             if offset < end && !content.is_zero(offset, end) {
                 Arc::make_mut(content).fill_zero(offset, end);
@@ -540,7 +554,7 @@ impl Image {
     pub fn file(&self, name: &str) -> Option<Vec<u8>> {
         match self.entries.get(name)? {
             Entry::Directory => None,
-            Entry::File { content, len } => {
+            Entry::File { content, len, .. } => {
                 let mut bytes = vec![0; usize::try_from(*len).ok()?];
                 content.read(0, &mut bytes);
                 Some(bytes)
@@ -552,13 +566,15 @@ impl Image {
     pub fn set_file(&mut self, name: &str, bytes: &[u8]) {
         let mut content = Content::default();
         content.write(0, bytes);
-        self.entries.insert(name.into(), Entry::File { content: Arc::new(content), len: bytes.len() as u64 });
+        let len = bytes.len() as u64;
+        self.entries
+            .insert(name.into(), Entry::File { content: Arc::new(content), len, holes: Holes::default() });
     }
 
     /// Inverts a bit of a file. Returns whether there is such a byte.
     pub fn flip_bit(&mut self, name: &str, offset: u64, bit: u8) -> bool {
         match self.entries.get_mut(name) {
-            Some(Entry::File { content, len }) if offset < *len => {
+            Some(Entry::File { content, len, .. }) if offset < *len => {
                 Arc::make_mut(content).flip(offset, bit);
                 true
             }
@@ -569,7 +585,7 @@ impl Image {
     /// Puts other bytes into a file, which does not grow. Returns whether the range lies in it.
     pub fn overwrite(&mut self, name: &str, offset: u64, bytes: &[u8]) -> bool {
         match self.entries.get_mut(name) {
-            Some(Entry::File { content, len })
+            Some(Entry::File { content, len, .. })
                 if offset.checked_add(bytes.len() as u64).is_some_and(|end| end <= *len) =>
             {
                 if !content.holds(offset, bytes) {
@@ -584,7 +600,7 @@ impl Image {
     /// Cuts a file off. Returns whether it was longer.
     pub fn truncate(&mut self, name: &str, new_len: u64) -> bool {
         match self.entries.get_mut(name) {
-            Some(Entry::File { content, len }) if new_len < *len => {
+            Some(Entry::File { content, len, .. }) if new_len < *len => {
                 Arc::make_mut(content).cut(new_len);
                 *len = new_len;
                 true

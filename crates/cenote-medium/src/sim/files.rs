@@ -6,7 +6,7 @@ use super::content::PAGE;
 use super::fault::{FaultEffect, FaultPoint};
 use super::live::{Live, LiveFile, Mapping};
 use super::medium::{Core, SimMedium};
-use super::model::{Binding, Event, Inode, directory_of};
+use super::model::{Binding, Event, Inode, directory_of, pages};
 use super::window::Window;
 use crate::{
     Durability, FileName, Holder, LockGuard, LockKind, MapMode, Medium, MediumError, MediumInfo, MediumKind,
@@ -87,11 +87,24 @@ impl Live {
         }
     }
 
+    /// The file, if the range is made of whole pages of it.
+    fn pages(&self, op: Operation, name: &str, offset: u64, len: u64) -> Result<Inode> {
+        let inode = self.inode(op, name)?;
+        let page = PAGE as u64;
+        let whole = offset.is_multiple_of(page) && len.is_multiple_of(page) && len != 0;
+        match whole && offset.checked_add(len).is_some_and(|end| end <= self.file(inode).0) {
+            true => Ok(inode),
+            false => {
+                Err(bad_range(op, name, offset, len, "the range is not made of whole pages of the file"))
+            }
+        }
+    }
+
     fn create(&mut self, name: &str, len: u64) {
         let inode = self.next_inode();
         let name: Arc<str> = name.into();
         self.record(Event::Create { name: Arc::clone(&name), inode, len });
-        self.files.insert(inode, LiveFile { content: Arc::default(), len });
+        self.files.insert(inode, LiveFile { len, ..LiveFile::default() });
         self.names.insert(name, Binding::File(inode));
     }
 }
@@ -246,6 +259,7 @@ impl Medium for SimMedium {
         if let Some(file) = live.files.get_mut(&inode) {
             Arc::make_mut(&mut file.content).write(offset, data);
             file.len = file.len.max(end);
+            file.fill(offset, len);
         }
         Ok(())
     }
@@ -304,6 +318,37 @@ impl Medium for SimMedium {
             live.record(Event::SetLen { inode, len });
             if let Some(file) = live.files.get_mut(&inode) {
                 Arc::make_mut(&mut file.content).cut(0);
+                file.fill(0, len);
+            }
+        }
+        Ok(())
+    }
+
+    unsafe fn release(&self, name: &str, offset: u64, len: u64) -> Result<bool> {
+        let op = Operation::Release;
+        let mut live = self.live();
+        let course = self.begin_change(&mut live, op, name)?;
+        let inode = live.pages(op, name, offset, len)?;
+        if matches!(course, Course::Normal) {
+            live.record(Event::Release { inode, offset, len });
+            live.write_through(inode, offset, &vec![0; len as usize]);
+            if let Some(file) = live.files.get_mut(&inode) {
+                Arc::make_mut(&mut file.content).fill_zero(offset, offset + len);
+                Arc::make_mut(&mut file.holes).extend(pages(offset, len));
+            }
+        }
+        Ok(true)
+    }
+
+    fn ensure(&self, name: &str, offset: u64, len: u64) -> Result<()> {
+        let op = Operation::Ensure;
+        let mut live = self.live();
+        let course = self.begin_change(&mut live, op, name)?;
+        let inode = live.pages(op, name, offset, len)?;
+        if matches!(course, Course::Normal) {
+            live.record(Event::Ensure { inode, offset, len });
+            if let Some(file) = live.files.get_mut(&inode) {
+                file.fill(offset, len);
             }
         }
         Ok(())

@@ -9,9 +9,9 @@
 //! * An address outside every mapping of this simulation is never read: it may be anybody's.
 
 use super::content::{Content, PAGE, WORD};
-use super::crash::{CrashKind, CrashState, Entry, Image};
+use super::crash::{CrashKind, CrashState, Entry, Holes, Image};
 use super::fault::{FaultEffect, FaultPoint, Faults};
-use super::model::{Binding, Event, File, Inode, Model, Names, Store};
+use super::model::{Binding, Event, File, Inode, Model, Names, Store, pages};
 use super::options::Origin;
 use super::random::{Random, mix};
 use super::window::Window;
@@ -45,6 +45,30 @@ fn thread_number() -> u32 {
 pub(crate) struct LiveFile {
     pub(crate) content: Arc<Content>,
     pub(crate) len: u64,
+    /// Pages without space.
+    pub(crate) holes: Holes,
+}
+
+impl LiveFile {
+    /// The file as if all of it were durable.
+    fn durable(&self) -> File {
+        File::durable_with(Arc::clone(&self.content), self.len, Arc::clone(&self.holes))
+    }
+
+    /// Takes space for the pages of a range.
+    pub(crate) fn fill(&mut self, offset: u64, len: u64) {
+        if !self.holes.is_empty() {
+            let holes = Arc::make_mut(&mut self.holes);
+            pages(offset, len).for_each(|page| {
+                holes.remove(&page);
+            });
+        }
+    }
+
+    /// Whether a word of it lies in a page without space.
+    fn is_hole(&self, word: u64) -> bool {
+        !self.holes.is_empty() && self.holes.contains(&(word / (PAGE / WORD) as u64))
+    }
 }
 
 /// A file in memory.
@@ -147,6 +171,8 @@ pub(crate) struct Live {
     pub(crate) locks: Vec<(u64, Arc<str>, LockKind)>,
     pub(crate) random: Random,
     pub(crate) clock_s: u64,
+    /// Words that were stored through a mapping into pages without space.
+    pub(crate) hole_stores: u64,
 }
 
 impl Live {
@@ -158,11 +184,12 @@ impl Live {
         for (name, entry) in entries {
             let binding = match entry {
                 Entry::Directory => Binding::Directory,
-                Entry::File { content, len } => {
-                    files.insert(next_inode, LiveFile { content: Arc::clone(content), len: *len });
+                Entry::File { content, len, holes } => {
+                    let file = LiveFile { content: Arc::clone(content), len: *len, holes: Arc::clone(holes) };
                     if origin.options.record {
-                        base.files.insert(next_inode, File::durable(Arc::clone(content), *len));
+                        base.files.insert(next_inode, file.durable());
                     }
+                    files.insert(next_inode, file);
                     next_inode += 1;
                     Binding::File(next_inode - 1)
                 }
@@ -191,6 +218,7 @@ impl Live {
             locks: Vec::new(),
             random,
             clock_s,
+            hole_stores: 0,
         }
     }
 
@@ -204,13 +232,16 @@ impl Live {
         if self.blind {
             return;
         }
-        let Self { maps, files, events, recording, .. } = self;
+        let Self { maps, files, events, recording, hole_stores, .. } = self;
         let mut stores = Vec::new();
         for map in maps.iter().filter(|map| map.mode.is_shared_writable()) {
             if let Some(file) = files.get_mut(&map.inode) {
-                map.collect(&mut file.content, |word, value| {
+                let mut content = std::mem::take(&mut file.content);
+                map.collect(&mut content, |word, value| {
+                    *hole_stores += u64::from(file.is_hole(word));
                     stores.push(Store { inode: map.inode, word, value })
                 });
+                file.content = content;
             }
         }
         if *recording && !stores.is_empty() {
@@ -249,7 +280,7 @@ impl Live {
             }
             None => {
                 let files = self.files.iter();
-                let files = files.map(|(&inode, f)| (inode, File::durable(Arc::clone(&f.content), f.len)));
+                let files = files.map(|(&inode, f)| (inode, f.durable()));
                 self.base = Model {
                     files: files.collect(),
                     names: self.names.clone(),
@@ -348,7 +379,8 @@ impl Live {
                 Binding::Directory => Entry::Directory,
                 Binding::File(inode) => {
                     let file = self.files.get(inode)?;
-                    Entry::File { content: Arc::clone(&file.content), len: file.len }
+                    let (content, holes) = (Arc::clone(&file.content), Arc::clone(&file.holes));
+                    Entry::File { content, len: file.len, holes }
                 }
             };
             Some((Arc::clone(name), entry))

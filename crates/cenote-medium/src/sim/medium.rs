@@ -12,6 +12,7 @@ use super::model::{Binding, Event, Model};
 use super::options::{Origin, SimOptions};
 use super::random::{Random, mix};
 use crate::{Durability, SimHook, SimSlot};
+use cenote_layout::PAGE_SIZE;
 use cenote_layout::id::Uuid;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -288,6 +289,23 @@ impl SimMedium {
     #[must_use]
     pub fn fault_hits(&self) -> u64 {
         self.core.live().faults.hits
+    }
+
+    /// Words that were stored through mappings into pages that have no space ([`Medium::release`](crate::Medium::release)): on a full disk each would end the
+    /// process with `SIGBUS`. Holes are kept over a crash.
+    #[must_use]
+    pub fn stores_into_holes(&self) -> u64 {
+        let mut live = self.core.live();
+        live.observe();
+        live.hole_stores
+    }
+
+    /// Bytes of a file that have no space; 0 if there is no such file.
+    #[must_use]
+    pub fn hole_bytes(&self, name: &str) -> u64 {
+        let live = self.core.live();
+        let Some(Binding::File(inode)) = live.names.get(name) else { return 0 };
+        live.files.get(inode).map_or(0, |file| file.holes.len() as u64 * PAGE_SIZE)
     }
 
     /// Inverts a bit of a file, also in memory and on the medium. Returns whether there is such a byte.

@@ -11,14 +11,18 @@
 //!   tracked word by word from then on.
 //! * The length of a file, and each creation, renaming and removal of a name, is undecided until the file, or the
 //!   directory, is synced. A renaming is one step; steps are independent of each other.
+//! * A hole that was made, or filled, since the last completed sync may be there after a loss of power or not; the bytes of one that was made are
+//!   written as zeros would be.
 //! * A sync makes everything of its file durable. After a sync that *failed* nothing that was undecided is written
 //!   again by a later one: the system believes that it is clean. Only a new store or write makes it dirty again.
 //!
 //! Not seen: a value that a word had only between two events. `SimMedium::crash_point` adds an event where that
 //! matters.
 
-use super::content::{Content, SECTOR, SECTOR_WORDS, WORD};
-use std::collections::BTreeMap;
+use super::content::{Content, PAGE, SECTOR, SECTOR_WORDS, WORD};
+use super::crash::Holes;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Number of a file; never given twice in one history.
@@ -76,6 +80,18 @@ pub(crate) enum Event {
         inode: Inode,
         len: u64,
     },
+    /// Whole pages were made a hole.
+    Release {
+        inode: Inode,
+        offset: u64,
+        len: u64,
+    },
+    /// Space was taken for whole pages.
+    Ensure {
+        inode: Inode,
+        offset: u64,
+        len: u64,
+    },
     Sync {
         inode: Inode,
     },
@@ -116,6 +132,8 @@ impl Event {
                 | Self::Sync { .. }
                 | Self::SyncDirectory { .. }
                 | Self::FlipBit { .. }
+                | Self::Release { .. }
+                | Self::Ensure { .. }
                 | Self::Point(_)
                 | Self::Note(_)
         )
@@ -155,12 +173,21 @@ pub(crate) struct File {
     stale_tail: bool,
     pub(crate) words: BTreeMap<u64, Word>,
     pub(crate) sectors: BTreeMap<u64, Sector>,
+    /// Pages without space.
+    pub(crate) holes: Holes,
+    /// Pages whose space was taken since the last sync: a loss of power may undo that.
+    filling: BTreeSet<u64>,
 }
 
 impl File {
     /// A file that is durable as it is.
     pub(crate) fn durable(content: Arc<Content>, len: u64) -> Self {
         Self { floor: Arc::clone(&content), latest: content, lengths: vec![len], ..Self::default() }
+    }
+
+    /// The same with holes.
+    pub(crate) fn durable_with(content: Arc<Content>, len: u64, holes: Holes) -> Self {
+        Self { holes, ..Self::durable(content, len) }
     }
 
     pub(crate) fn latest_len(&self) -> u64 {
@@ -178,7 +205,28 @@ impl File {
         entry.believed_clean = false;
     }
 
+    /// Pages that a loss of power may leave without space.
+    pub(crate) fn holes_at_worst(&self) -> Holes {
+        match self.filling.is_empty() {
+            true => Arc::clone(&self.holes),
+            false => Arc::new(self.holes.union(&self.filling).copied().collect()),
+        }
+    }
+
+    fn release(&mut self, offset: u64, len: u64) {
+        self.write(offset, &vec![0; len as usize]);
+        Arc::make_mut(&mut self.holes).extend(pages(offset, len));
+    }
+
+    fn ensure(&mut self, offset: u64, len: u64) {
+        if self.holes.range(pages(offset, len)).next().is_some() {
+            let holes = Arc::make_mut(&mut self.holes);
+            self.filling.extend(pages(offset, len).filter(|page| holes.remove(page)));
+        }
+    }
+
     fn write(&mut self, offset: u64, bytes: &[u8]) {
+        self.ensure(offset, bytes.len() as u64);
         let end = offset + bytes.len() as u64;
         if end > self.latest_len() {
             self.set_len(end);
@@ -221,6 +269,8 @@ impl File {
         self.lengths.push(len);
         self.length_believed_clean = false;
         if len < old {
+            // Whoever makes the file long again without taking space does so at his own risk.
+            self.ensure(len, old - len);
             self.stale_tail = true;
             Arc::make_mut(&mut self.latest).cut(len);
         } else if self.stale_tail {
@@ -296,6 +346,7 @@ impl File {
     }
 
     fn sync(&mut self) {
+        self.filling.clear();
         let stuck = self.words.values().any(|w| w.believed_clean)
             || self.sectors.values().any(|s| s.believed_clean)
             || self.length_believed_clean;
@@ -344,6 +395,11 @@ impl File {
             }
         }
     }
+}
+
+/// Numbers of the pages that a range touches.
+pub(crate) fn pages(offset: u64, len: u64) -> Range<u64> {
+    offset / PAGE as u64..(offset + len).div_ceil(PAGE as u64)
 }
 
 /// The word with this number in the bytes of a sector.
@@ -442,6 +498,8 @@ impl Model {
             }
             Event::Write { inode, offset, bytes } => self.file(*inode, |file| file.write(*offset, bytes)),
             Event::SetLen { inode, len } => self.file(*inode, |file| file.set_len(*len)),
+            Event::Release { inode, offset, len } => self.file(*inode, |file| file.release(*offset, *len)),
+            Event::Ensure { inode, offset, len } => self.file(*inode, |file| file.ensure(*offset, *len)),
             Event::Sync { inode } => self.file(*inode, File::sync),
             Event::SyncFailed { inode } => self.file(*inode, File::sync_failed),
             Event::SyncDirectory { name } => self.sync_directory(name),

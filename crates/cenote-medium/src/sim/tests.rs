@@ -767,3 +767,59 @@ fn images_are_read_and_cleared_in_place() {
     image.for_each_file(|name, len| files.push((name.to_string(), len)));
     assert_eq!(files, [(FILE.to_owned(), LEN)]);
 }
+
+#[test]
+fn a_hole_reads_as_zeros_and_stores_into_it_are_counted() {
+    let sim = SimMedium::new(SimOptions::new(Durability::Power));
+    let base = window();
+    sim.reserve_window(base, WINDOW).expect("window");
+    sim.create("a", 64 << 10).expect("create");
+    sim.sync("a").expect("sync");
+    sim.sync_dir("").expect("sync");
+    // SAFETY: nothing is mapped there.
+    unsafe { sim.map("a", base, 64 << 10, MapMode::ReadWrite) }.expect("map");
+    let word = |offset: u64| std::ptr::with_exposed_provenance_mut::<u64>((base + offset) as usize);
+    // SAFETY: the file is mapped there, and only this test uses it.
+    let store = |offset: u64, value: u64| unsafe { word(offset).write_volatile(value) };
+    store(8192, 7);
+    sim.sync("a").expect("sync");
+    // SAFETY: as above, here and below.
+    let release = |offset, len| unsafe { sim.release("a", offset, len) };
+    assert!(release(8192, 8192).expect("release"));
+    // SAFETY: as above.
+    assert_eq!(unsafe { word(8192).read_volatile() }, 0);
+    assert_eq!((sim.hole_bytes("a"), sim.stores_into_holes()), (8192, 0));
+    // Until the next sync, a loss of power may bring the old bytes back, and leave the hole.
+    let state = sim.state_now();
+    let old: Vec<u64> = [state.image_oldest(), state.image_latest(), state.image_process()]
+        .iter()
+        .map(|image| {
+            let mut bytes = [0; 8];
+            assert!(image.read("a", 8192, &mut bytes));
+            u64::from_le_bytes(bytes)
+        })
+        .collect();
+    assert_eq!(old, [7, 0, 0]);
+    // Beside the hole nothing is lost; in it, a store is what would end a process on a full disk.
+    store(0, 1);
+    assert_eq!(sim.stores_into_holes(), 0);
+    store(12_288, 2);
+    assert_eq!(sim.stores_into_holes(), 1);
+    sim.ensure("a", 8192, 4096).expect("ensure");
+    store(8192, 3);
+    assert_eq!((sim.hole_bytes("a"), sim.stores_into_holes()), (4096, 1));
+    // Without a sync, the space may be gone again after a loss of power, and not after a crash of the process.
+    let holes_of = |image: &Image| SimMedium::from_image_unrecorded(image).hole_bytes("a");
+    let state = sim.state_now();
+    assert_eq!((holes_of(&state.image_latest()), holes_of(&state.image_process())), (8192, 4096));
+    sim.sync("a").expect("sync");
+    assert_eq!(holes_of(&sim.state_now().image_oldest()), 4096);
+    for (offset, len) in [(1, 4096), (0, 100), (61_440, 8192), (u64::MAX - 4095, 4096), (0, 0)] {
+        for result in [release(offset, len).map(|_| ()), sim.ensure("a", offset, len)] {
+            assert!(matches!(result, Err(MediumError::BadRange { .. })), "{offset} {len}: {result:?}");
+        }
+    }
+    sim.inject(Fault::once(FaultPoint::Operation(Operation::Ensure), 0, FaultEffect::NoSpace));
+    assert!(sim.ensure("a", 12_288, 4096).expect_err("a full disk").is_no_space());
+    assert_eq!(sim.hole_bytes("a"), 4096);
+}

@@ -1,0 +1,56 @@
+//! `cenote trim`: gives the space of free superblocks back to the file system.
+
+use super::stats::chosen;
+use crate::cli::Trim;
+use crate::failure::{Failure, Verdict};
+use crate::opening;
+use crate::output::Out;
+use crate::progress;
+use crate::units::bytes;
+use cenote::Access;
+use cenote_layout::heap::SUPERBLOCK_SIZE;
+use serde_json::json;
+use std::ops::ControlFlow;
+
+pub(crate) fn run(arguments: &Trim, out: &mut Out) -> Result<Verdict, Failure> {
+    // Looked at first: a pool that is not there changes no byte.
+    let looked = opening::to_look(&arguments.store)?;
+    let names = chosen(&looked, &arguments.pools)?;
+    if arguments.dry_run {
+        for name in &names {
+            let stats = looked.pool_with(name, Access::ReadOnly)?.stats()?;
+            let free = (stats.free_superblocks - stats.hole_superblocks) * SUPERBLOCK_SIZE;
+            out.line(format_args!("would give back {} of pool \"{name}\"", bytes(free)))?;
+            out.object(&json!({ "pool": name, "released_bytes": free, "dry_run": true }))?;
+        }
+        return Ok(Verdict::Clean);
+    }
+    drop(looked);
+    let store = opening::to_change(&arguments.store)?;
+    for name in &names {
+        let pool = store.pool(name)?;
+        let bar = progress::bar(0, "giving back space", out.is_json());
+        let report = pool.trim_with(&mut |at| {
+            bar.set_length(at.bytes >> 20);
+            bar.set_position(at.looked_at_bytes >> 20);
+            bar.set_message(format!("MiB of {name}"));
+            ControlFlow::Continue(())
+        });
+        bar.finish_and_clear();
+        let report = report?;
+        let given = bytes(report.released_bytes);
+        match report.unsupported {
+            true => out.line(format_args!(
+                "{} pool \"{name}\" keeps its space: this file system cannot take part of a file back",
+                out.warn("kept:")
+            ))?,
+            false => out.line(format_args!("{} gave back {given} of pool \"{name}\"", out.good("done:")))?,
+        }
+        out.object(&json!({
+            "pool": name, "released_bytes": report.released_bytes, "hole_bytes": report.hole_bytes,
+            "supported": !report.unsupported,
+        }))?;
+    }
+    store.close()?;
+    Ok(Verdict::Clean)
+}
