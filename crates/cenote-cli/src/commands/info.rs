@@ -53,7 +53,14 @@ pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
     // What opening the store does not look at: each puddle's size and header.
     let mut unreadable = Vec::new();
     for pool in &pools {
-        if let Err(failure) = &pool.roots
+        if let Err(ls::Unread::TraceDue) = &pool.roots {
+            let name = &pool.info.record.name;
+            out.field(
+                "power loss",
+                format_args!("pool \"{name}\" is recovered by tracing when it is next opened for writing"),
+            )?;
+        }
+        if let Err(ls::Unread::Failed(failure)) = &pool.roots
             && let Some(message) = failure.message()
             && !report.damage.iter().any(|damage| damage.pools().contains(&pool.info.record.id))
         {

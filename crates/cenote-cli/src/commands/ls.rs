@@ -6,7 +6,7 @@ use crate::opening;
 use crate::output::Out;
 use crate::table::{Align, Table};
 use crate::units::{bytes, date, plural};
-use cenote::{Access, HeapKind, NamedRoot, PoolInfo, PoolMode, PoolStart, Store, StoreInfo};
+use cenote::{Access, Error, HeapKind, NamedRoot, PoolInfo, PoolMode, PoolStart, Store, StoreInfo};
 use serde_json::{Value, json};
 
 pub(crate) fn run(arguments: &Ls, out: &mut Out) -> Result<Verdict, Failure> {
@@ -37,7 +37,15 @@ pub(crate) fn spare(info: &StoreInfo) -> Option<String> {
 /// A pool, and its named roots, or why they cannot be read.
 pub(crate) struct Listed {
     pub(crate) info: PoolInfo,
-    pub(crate) roots: Result<Vec<NamedRoot>, Failure>,
+    pub(crate) roots: Result<Vec<NamedRoot>, Unread>,
+}
+
+/// Why the roots of a pool cannot be read.
+pub(crate) enum Unread {
+    /// Power failed while it was in use, and the next to open it for writing recovers it: nothing is wrong.
+    TraceDue,
+    /// Something is.
+    Failed(Failure),
 }
 
 /// All pools by name.
@@ -45,7 +53,11 @@ pub(crate) fn listed(store: &Store) -> Vec<Listed> {
     let mut pools = store.pools();
     pools.sort_by(|a, b| a.record.name.cmp(&b.record.name));
     let roots = |name: &str| {
-        store.pool_with(name, Access::ReadOnly).and_then(|pool| pool.named_roots()).map_err(Failure::from)
+        let read = store.pool_with(name, Access::ReadOnly).and_then(|pool| pool.named_roots());
+        read.map_err(|error| match error {
+            Error::TraceDue { .. } => Unread::TraceDue,
+            error => Unread::Failed(error.into()),
+        })
     };
     pools.into_iter().map(|info| Listed { roots: roots(&info.record.name), info }).collect()
 }
@@ -62,8 +74,12 @@ pub(crate) fn start(start: PoolStart) -> &'static str {
 /// Characters of the names of roots that a table shows.
 const NAMES_SHOWN: usize = 40;
 
-fn names(roots: &Result<Vec<NamedRoot>, Failure>) -> String {
-    let Ok(roots) = roots else { return "cannot be read".into() };
+fn names(roots: &Result<Vec<NamedRoot>, Unread>) -> String {
+    let roots = match roots {
+        Ok(roots) => roots,
+        Err(Unread::TraceDue) => return "after recovery".into(),
+        Err(Unread::Failed(_)) => return "cannot be read".into(),
+    };
     let all = roots.iter().map(|root| root.name.as_str()).collect::<Vec<_>>().join(", ");
     if all.chars().count() <= NAMES_SHOWN {
         return all;
@@ -112,6 +128,7 @@ pub(crate) fn as_json(listed: &Listed) -> Value {
         "bytes_max": if record.size_max == u64::MAX { Value::Null } else { json!(record.size_max) },
         "uid": record.uid, "gid": record.gid, "permissions": format!("{:o}", record.permissions),
         "created_at_s": record.created_at_s, "state": start(pool.start), "named_roots": roots,
+        "recovery_due": matches!(listed.roots, Err(Unread::TraceDue)),
     })
 }
 
