@@ -425,3 +425,12 @@ fn a_recovery_ends_a_reclaim_and_damage_refuses_one() {
     heap.end_reclaim();
     assert_eq!(read(value, 0), 0);
 }
+
+#[test]
+fn a_heap_of_several_processes_is_refused() {
+    let _alone = alone();
+    let heap = TracedHeap::open(common::shared::Files::new(1 << 20, 16 << 20).played(1)).unwrap();
+    heap.begin_reclaim(Arc::new(types()));
+    assert!(matches!(heap.prepare_reclaim(), Err(ReclaimError::Shared)));
+    heap.end_reclaim();
+}
