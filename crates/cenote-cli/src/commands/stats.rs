@@ -44,8 +44,8 @@ pub(crate) fn chosen(store: &Store, names: &[String]) -> Result<Vec<String>, Fai
     for name in names {
         if !known.contains(name) {
             let there = match known.len() {
-                0 => "there are none".to_owned(),
-                _ => format!("there are {}", known.iter().take(8).cloned().collect::<Vec<_>>().join(", ")),
+                0 => "it has none".to_owned(),
+                _ => format!("it has {}", known.iter().take(8).cloned().collect::<Vec<_>>().join(", ")),
             };
             return Err(Failure::Failed(format!("there is no pool \"{name}\" in this store: {there}")));
         }
