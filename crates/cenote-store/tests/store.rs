@@ -4,7 +4,9 @@ mod common;
 
 use cenote_layout::id::{PoolId, TypeId};
 use cenote_layout::types::{PointerField, TypeRecord};
-use cenote_store::{Access, FormatError, OpenError, OpenOptions, PoolOptions, Store, StoreError, format};
+use cenote_store::{
+    Access, FormatError, FormatOptions, OpenError, OpenOptions, PoolOptions, Store, StoreError, format,
+};
 use common::{Dir, pool_options, small};
 
 #[test]
@@ -381,4 +383,19 @@ fn a_stray_store_into_a_pool_opened_for_reading_kills_the_program_and_changes_no
     let pool = store.open_pool("p", Access::ReadOnly).unwrap();
     // SAFETY: mapped for reading.
     assert_eq!(unsafe { *(pool.root_puddle().unwrap().body_addr() as *const u64) }, 0);
+}
+
+#[test]
+fn stores_of_one_process_get_windows_of_their_own() {
+    // One after the other, so that each window is free again when the next one is chosen.
+    let window = || {
+        let dir = Dir::new();
+        format(dir.medium(), &FormatOptions::default()).unwrap();
+        let (store, _) = dir.open();
+        let base = store.info().window_base;
+        store.close().unwrap();
+        base
+    };
+    let bases: std::collections::BTreeSet<u64> = (0..16).map(|_| window()).collect();
+    assert_eq!(bases.len(), 16);
 }
