@@ -11,7 +11,7 @@ use cenote_medium::counters;
 use common::{directory, pool, power_pool};
 
 const SEAL: u64 = 64;
-const ALLOC: u64 = 128;
+const ALLOC: u64 = 64;
 const FREE: u64 = 64;
 const HASH_KEY: [u64; 2] = [1, 2];
 

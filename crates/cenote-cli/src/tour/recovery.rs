@@ -3,7 +3,9 @@
 use super::plan::Plan;
 use crate::failure::Failure;
 use serde_json::Value;
+use signal_hook::consts::SIGINT;
 use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -89,6 +91,10 @@ impl Recoverer {
         let begun = Instant::now();
         let output = self.command(store).output().map_err(|e| self.cannot_run(&e))?;
         let took = begun.elapsed();
+        if output.status.signal() == Some(SIGINT) {
+            // Ctrl-C goes to all processes of the tour, and this one may hear of it first.
+            return Err(Failure::Interrupted(String::new()));
+        }
         if output.status.code() != Some(0) {
             let said = [output.stderr, output.stdout].concat();
             return Err(Failure::Failed(format!(
