@@ -1,7 +1,7 @@
 //! Steps of the heap, crashed everywhere: superblocks that are taken and change hands, refill, spill, large blocks, growth, trim; and the recovery from each.
 //!
-//! A *script* is a list of [`Do`]; what comes before the crashed part only prepares. Crash points are flushes, fences, file operations, and the moments between
-//! stores that the heap's own code names ([`cenote_medium::planted::moment`]), which is where a killed process stops.
+//! A *script* is a list of [`Do`]; what comes before the crashed part only prepares. Crash points are flushes, fences, file operations, and the steps between
+//! stores that the heap's own code names ([`cenote_medium::planted::reach`]), which is where a killed process stops.
 //!
 //! **Oracle.** What a program holds is the blocks that are allocated, and the chains of them that roots lead to. After every action it is noted. An image between two
 //! actions must hold what both sides have, and nothing that neither has:
@@ -281,7 +281,7 @@ fn play(script: &Script, sim: &Arc<SimMedium>) -> Result<Vec<Held>, String> {
     sim.forget_trace();
     if result.is_ok() {
         let watched = Arc::clone(sim);
-        watch(Some(Box::new(move |what| watched.crash_point(what))));
+        watch(Some(Box::new(move |step| watched.crash_point(&format!("{step:?}")))));
         result = script.crashed.iter().try_for_each(|&step| run.step(step));
         watch(None);
         sim.crash_point("done");
@@ -341,7 +341,7 @@ impl Check {
     fn recovery(&mut self, image: &Image, before: &Held, after: &Held) -> Result<(), String> {
         let sim = SimMedium::from_image(image);
         let watched = Arc::clone(&sim);
-        watch(Some(Box::new(move |what| watched.crash_point(what))));
+        watch(Some(Box::new(move |step| watched.crash_point(&format!("{step:?}")))));
         let recovered = open_store(&sim).and_then(|store| {
             let (pool, heap) = open_heap(&store)?;
             // Puddles are looked at when they are needed: all of them, here.

@@ -12,7 +12,7 @@ use crate::runs::Ground as _;
 use crate::superblock::{Claim, PuddleHeap, classify};
 use cenote_layout::heap::{SUPERBLOCK_SIZE, mark, marks_offset};
 use cenote_layout::id::TypeId;
-use cenote_medium::planted::{Bug, moment, planted};
+use cenote_medium::planted::{Bug, Step, planted, reach};
 use core::sync::atomic::{AtomicU8, Ordering};
 
 /// What descriptors and marks together say of a superblock.
@@ -73,7 +73,7 @@ pub(crate) fn adopt(puddle: &PuddleHeap) -> Vec<(u32, TypeId, u32)> {
                 free[number as usize / 64] |= 1 << (number % 64);
                 if puddle.writable {
                     puddle.clear_outer_marks(number);
-                    moment("free superblock adopted");
+                    reach(Step::FreeAdopted);
                 }
             }
             Holds::Metadata => line.reset(anchor::METADATA, None),
@@ -124,7 +124,7 @@ fn normalise(puddle: &PuddleHeap, number: u32, class: u32) {
         for byte in chunk.iter().filter(|byte| !is_kept(byte)) {
             marks::write(byte, mark::FREE);
         }
-        moment("marks normalised");
+        reach(Step::MarksNormalised);
     }
     let outer = puddle.outer_marks(number);
     let (first, rest) = if marks_offset(class_size(class)) == SUPERBLOCK_SIZE {

@@ -20,7 +20,7 @@ use crate::traced::{Shortage, TracedHeap, lock};
 use cenote_layout::SLOT_SIZE;
 use cenote_layout::heap::{Descriptor, HeapGeometry, SUPERBLOCK_SIZE, SuperblockState};
 use cenote_layout::id::TypeId;
-use cenote_medium::planted::{Bug, Step, moment, planted, reach};
+use cenote_medium::planted::{Bug, Step, planted, reach};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::collections::VecDeque;
@@ -537,7 +537,6 @@ impl<G: Ground> TracedHeap<G> {
             reach(Step::Adopted);
         }
         self.record_adopted(&puddle);
-        moment("puddle adopted");
         self.puddles.push(Arc::clone(&puddle));
         let pointer = Arc::as_ptr(&puddle).cast_mut().cast::<()>();
         // Whoever frees a block of the puddle before this waits for the growth lock.

@@ -28,7 +28,7 @@ use crate::superblock::PuddleHeap;
 use crate::traced::{Shortage, TracedHeap, mark_of, pointer_to};
 use cenote_layout::heap::{Descriptor, LIST_COUNT, SUPERBLOCK_SIZE, SuperblockState, mark};
 use cenote_layout::id::TypeId;
-use cenote_medium::planted::{Bug, Step, moment, planted, reach};
+use cenote_medium::planted::{Bug, Step, planted, reach};
 use core::sync::atomic::Ordering;
 
 /// Most superblocks of a run that stays together when its block is freed.
@@ -109,7 +109,7 @@ impl<G: Ground> TracedHeap<G> {
             reach(Step::LargeHead);
             head.publish(SUPERBLOCK_SIZE);
         }
-        moment("large block known");
+        reach(Step::LargeKnown);
         mark.store(mark::ALLOCATED, Ordering::Release);
         Ok(block)
     }
@@ -160,7 +160,7 @@ impl<G: Ground> TracedHeap<G> {
             puddle.write_descriptor(number + k, &Descriptor::new(state, 0, bytes, type_id, u64::from(field)));
         }
         self.persist_descriptors(puddle, number, span);
-        moment("large block described");
+        reach(Step::LargeDescribed);
         Ok(run)
     }
 
@@ -232,17 +232,15 @@ impl<G: Ground> TracedHeap<G> {
             return Err(FreeError::NotAllocated { addr });
         }
         reach(Step::LargeFreed);
-        moment("large block not allocated");
         let span = anchor::value(head) as u32;
         if span <= IDLE_SPAN_MAX {
             mark.store(mark::FREE, Ordering::Release);
             reach(Step::LargeIdle);
-            moment("large block idle");
             self.push_idle(puddle, number, span);
         } else {
             line.hide();
             mark.store(mark::FREE, Ordering::Relaxed);
-            moment("large block free");
+            reach(Step::LargeUnmarked);
             self.put_run(puddle, number, span);
         }
         Ok(())

@@ -22,7 +22,7 @@ use crate::trace::{TraceOptions, Tracer, Types};
 use crate::traced::{TracedHeap, lock, next_number};
 use cenote_layout::heap::{Descriptor, SUPERBLOCK_SIZE, mark};
 use cenote_layout::id::TypeId;
-use cenote_medium::planted::{Bug, moment, planted};
+use cenote_medium::planted::{Bug, Step, planted, reach};
 use core::sync::atomic::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -74,7 +74,7 @@ impl<G: Ground> TracedHeap<G> {
             self.ground.fence();
         }
         drop(tracer);
-        moment("all marks recovered");
+        reach(Step::AllRecovered);
         // What was in caches, or held, is computed anew: all caches are dead from here on.
         let number = next_number();
         self.number.store(number, Ordering::Release);
@@ -147,7 +147,7 @@ impl<G: Ground> TracedHeap<G> {
                     let reached = new >> k & 1 != 0;
                     marks::write(byte, if reached { mark::ALLOCATED } else { mark::FREE });
                 }
-                moment("marks recovered");
+                reach(Step::MarksRecovered);
             }
         }
     }

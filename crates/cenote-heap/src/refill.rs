@@ -27,7 +27,7 @@ use crate::superblock::{Line, List, PuddleHeap};
 use crate::traced::{Shortage, TracedHeap};
 use cenote_layout::heap::{Descriptor, SUPERBLOCK_SIZE, SuperblockState, mark, marks_offset};
 use cenote_layout::id::TypeId;
-use cenote_medium::planted::{Bug, Step, moment, planted, reach};
+use cenote_medium::planted::{Bug, Step, planted, reach};
 use core::sync::atomic::{AtomicU8, Ordering};
 
 /// Places where the list of a type and class may be.
@@ -79,7 +79,6 @@ impl<G: Ground> TracedHeap<G> {
         bin.current.bits = [0; WORDS];
         let left = marks::claim(marks, self.cached, &mut bin.current.bits);
         reach(Step::Claimed);
-        moment("blocks claimed");
         if !anchor::settle(&line.anchor, seen) {
             // More was announced meanwhile: it stays listed.
             list::push(&self.lists()[bin.list as usize].head, puddle.reference(number), &line.next);
@@ -93,7 +92,7 @@ impl<G: Ground> TracedHeap<G> {
         let size = class_size(bin.class);
         let line = puddle.line(number);
         puddle.clear_outer_marks(number);
-        moment("superblock taken");
+        reach(Step::MarksCleared);
         let marks = puddle.class_marks(number, bin.class);
         let inside = marks_offset(size) != SUPERBLOCK_SIZE;
         if inside && !planted(Bug::MarksNotCleared) {
@@ -105,14 +104,14 @@ impl<G: Ground> TracedHeap<G> {
         puddle.write_descriptor(number, &descriptor);
         reach(Step::Described);
         self.persist_descriptors(puddle, number, 1);
-        moment("superblock described");
+        reach(Step::DescriptorDurable);
         if inside {
             puddle.outer_marks(number)[0].store(mark::TINY, Ordering::Release);
-            moment("marks inside");
+            reach(Step::MarksInside);
         }
         bin.current.bits = [0; WORDS];
         let left = marks::claim(marks, self.cached, &mut bin.current.bits);
-        moment("all blocks claimed");
+        reach(Step::AllClaimed);
         line.publish(size);
         reach(Step::SetUp);
         anchor::leave(&line.anchor, anchor::FULL);
@@ -162,7 +161,6 @@ impl<G: Ground> TracedHeap<G> {
             let line = puddle.line(number);
             if anchor::announce(&line.anchor) {
                 reach(Step::Announced);
-                moment("superblock listed");
                 list::push(&self.lists()[list as usize].head, reference, &line.next);
             }
         }
@@ -344,9 +342,9 @@ impl<G: Ground> TracedHeap<G> {
         anchor::retire(&line.anchor);
         reach(Step::Retired);
         line.hide();
-        moment("superblock retired");
+        reach(Step::Hidden);
         marks::write(&puddle.outer_marks(number)[0], mark::FREE);
-        moment("its marks given up");
+        reach(Step::MarksGivenUp);
         self.put_run(puddle, number, 1);
         true
     }
@@ -387,7 +385,7 @@ impl<'a, G: Ground> Freed<'a, G> {
     fn free(&self, entry: Entry) {
         // SAFETY: the mark of a block that a cache of this heap has; it lies in the mapping.
         unsafe { (*entry.mark).store(mark::FREE, Ordering::Release) };
-        moment("block spilled");
+        reach(Step::BlockSpilled);
     }
 
     #[inline(never)]

@@ -42,7 +42,7 @@ use cenote_layout::heap::{
     SuperblockState, mark, marks_offset,
 };
 use cenote_layout::id::TypeId;
-use cenote_medium::planted::moment;
+use cenote_medium::planted::{Step, reach};
 use core::ptr::{NonNull, with_exposed_provenance, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use zerocopy::FromZeros;
@@ -441,15 +441,15 @@ impl PuddleHeap {
     /// Writes the persisted part of a descriptor, checksum last; neither flushed nor fenced.
     pub(crate) fn write_descriptor(&self, number: u32, new: &Descriptor) {
         let line = self.line(number);
-        moment("descriptor: nothing");
+        reach(Step::DescriptorBegun);
         line.span.store(new.span, Ordering::Release);
-        moment("descriptor: span");
+        reach(Step::DescriptorSpan);
         line.type_id.store(new.type_id.0, Ordering::Release);
-        moment("descriptor: type");
+        reach(Step::DescriptorType);
         line.block_size.store(new.block_size, Ordering::Release);
-        moment("descriptor: block size");
+        reach(Step::DescriptorBlockSize);
         line.kind.store(u64::from(new.class) << 32 | u64::from(new.state), Ordering::Release);
-        moment("descriptor: kind");
+        reach(Step::DescriptorKind);
         line.checksum.store(new.checksum, Ordering::Release);
     }
 

@@ -28,7 +28,7 @@ use crate::runs;
 use crate::superblock::PuddleHeap;
 use crate::traced::{TracedHeap, lock};
 use cenote_layout::heap::{Descriptor, SUPERBLOCK_SIZE};
-use cenote_medium::planted::{Bug, moment, planted};
+use cenote_medium::planted::{Bug, Step, planted, reach};
 use core::ops::ControlFlow;
 
 /// Superblocks that are taken, and punched, at a time: 1 MiB. More would be fewer calls of the system, and more that an allocation does not find meanwhile.
@@ -133,9 +133,9 @@ impl<G: Ground> TracedHeap<G> {
             past += 1;
         }
         if start < end {
-            moment("superblocks taken to be punched");
+            reach(Step::TrimTaken);
             let released = self.punch(puddle, start, past - start);
-            moment("superblocks punched");
+            reach(Step::TrimPunched);
             self.put_run(puddle, start, past - start);
             let (index, addr) = (puddle.index, puddle.address(start));
             match released.map_err(|source| RecoverError::Trim { index, addr, source })? {
@@ -171,7 +171,7 @@ impl<G: Ground> TracedHeap<G> {
             puddle.write_descriptor(number, &Descriptor::hole());
         }
         self.persist_descriptors(puddle, number, count);
-        moment("hole declared");
+        reach(Step::HoleDeclared);
         if early {
             return Ok(true);
         }
@@ -189,7 +189,7 @@ impl<G: Ground> TracedHeap<G> {
         while let Some(first) = (from..end).find(|&i| puddle.may_be_hole(i)) {
             let past = (first..end).find(|&i| !puddle.may_be_hole(i)).unwrap_or(end);
             self.ground.ensure(puddle.address(first), u64::from(past - first) * SUPERBLOCK_SIZE)?;
-            moment("space taken for a hole");
+            reach(Step::HoleFilled);
             from = past;
         }
         Ok(())

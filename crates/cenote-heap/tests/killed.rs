@@ -6,7 +6,7 @@ mod common;
 
 use cenote_heap::{Heap as _, TracedHeap};
 use cenote_layout::id::TypeId;
-use cenote_medium::planted::{Bug, Step, plant, stop_at};
+use cenote_medium::planted::{Bug, Step, plant, watch};
 use common::Random;
 use common::shared::{Control, Files, KEPT, SharedGround, WORKERS, Worker};
 use std::process::{Child, Command, Stdio};
@@ -18,7 +18,7 @@ type Heap = TracedHeap<SharedGround>;
 const SIZES: [u64; 12] = [16, 48, 64, 64, 64, 200, 400, 1000, 3000, 14_000, 65_536, 190_000];
 
 /// Every step, and how often a process comes there before it stops.
-const STEPS: [(Step, u64); 23] = [
+const STEPS: [(Step, u64); 27] = [
     (Step::Popped, 3),
     (Step::Claimed, 2),
     (Step::Taken, 4),
@@ -38,11 +38,18 @@ const STEPS: [(Step, u64); 23] = [
     (Step::Adopting, 1),
     (Step::Adopted, 1),
     (Step::Joined, 1),
+    (Step::TrimTaken, 2),
+    (Step::HoleDeclared, 2),
+    (Step::TrimPunched, 2),
+    (Step::HoleFilled, 2),
     (Step::SweepClosed, 1),
     (Step::SweepHand, 1),
     (Step::SweepFreed, 2),
     (Step::SweepDone, 1),
 ];
+
+/// Steps that only a member comes to which trims now and then.
+const TRIMS: [Step; 4] = [Step::TrimTaken, Step::HoleDeclared, Step::TrimPunched, Step::HoleFilled];
 
 /// Allocates and frees as `random` says, in this worker's places.
 fn operate(heap: &Heap, worker: &Worker, random: &mut Random) {
@@ -77,7 +84,6 @@ fn stand_still() {
 
 /// Not a test by itself: the other processes.
 #[test]
-#[ignore = "started by the tests of this file"]
 fn child() {
     let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
     let Some(base) = number("MEMBERS_BASE") else { return };
@@ -89,10 +95,15 @@ fn child() {
     let control = unsafe { &*control };
     let mine = workers_of(control, number("MEMBERS_WORKER").unwrap() as usize);
     mine.iter().for_each(|worker| worker.who.store(ground.who, Ordering::Release));
-    if let Some(step) = number("MEMBERS_STEP") {
-        let (step, times) = STEPS[step as usize];
+    let step = number("MEMBERS_STEP").map(|step| STEPS[step as usize]);
+    let trims = step.is_some_and(|(step, _)| TRIMS.contains(&step));
+    if let Some((step, times)) = step {
         LEFT.store(times, Ordering::Relaxed);
-        stop_at(Some((step, stand_still)));
+        watch(Some(Box::new(move |reached| {
+            if reached == step {
+                stand_still();
+            }
+        })));
     }
     let heap = Heap::open(ground).unwrap();
     let (seed, operations) = (number("MEMBERS_SEED").unwrap(), number("MEMBERS_OPERATIONS").unwrap());
@@ -100,6 +111,9 @@ fn child() {
         let (mut random, mut left) = (Random(seed), operations);
         while left > 0 && control.stop.load(Ordering::Relaxed) == 0 {
             operate(&heap, worker, &mut random);
+            if trims && left % 32 == 0 {
+                heap.trim().unwrap();
+            }
             left -= 1;
         }
     };
@@ -124,7 +138,7 @@ fn workers_of(control: &Control, worker: usize) -> [&Worker; 2] {
 fn start(files: &Files, worker: usize, seed: u64, operations: u64, step: Option<usize>) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
-        .args(["--ignored", "--exact", "child"])
+        .args(["--exact", "child"])
         .env("MEMBERS_BASE", files.base.to_string())
         .env("MEMBERS_PATH", &files.path)
         .env("MEMBERS_WORKER", worker.to_string())
@@ -141,7 +155,7 @@ fn start(files: &Files, worker: usize, seed: u64, operations: u64, step: Option<
 fn wait_for(what: &str, is: impl Fn() -> bool) {
     let began = Instant::now();
     while !is() {
-        assert!(began.elapsed() < Duration::from_secs(60), "{what}");
+        assert!(began.elapsed() < Duration::from_secs(600), "{what}");
         std::thread::sleep(Duration::from_micros(200));
     }
 }
@@ -263,6 +277,9 @@ fn hands_that_a_sweep_forgets_are_noticed() {
         Step::LargeHead,
         Step::LargeFreed,
         Step::LargeIdle,
+        Step::TrimTaken,
+        Step::HoleDeclared,
+        Step::TrimPunched,
     ];
     for (at, _) in STEPS.iter().enumerate().filter(|(_, (step, _))| hands.contains(step)) {
         let found = std::panic::catch_unwind(|| {

@@ -2,7 +2,7 @@
 //!
 //! Production code asks [`planted`] at the places where a fault would be plausible. Without the feature `planted-bugs` the answer is the constant
 //! `false` and the question costs nothing; with it, a test plants one bug in its own thread and shows that crash enumeration, or another named
-//! test, turns red. The same feature lets a test see the moments between the stores of an update ([`moment`]).
+//! test, turns red. The same feature lets a test see the moments between the stores of an update ([`reach`]).
 
 /// Each fault, by what is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +129,7 @@ pub enum Bug {
     ReclaimTakesNew,
 }
 
-/// Places between two stores of a protocol, where a test stops a process that it kills there.
+/// Places between two stores of an update, at which a process may stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Step {
@@ -179,40 +179,62 @@ pub enum Step {
     SweepFreed,
     /// A sweeper is done but for the seats.
     SweepDone,
+    /// A superblock that was taken has no marks outside any more.
+    MarksCleared,
+    /// Its descriptor is durable.
+    DescriptorDurable,
+    /// It says that its marks lie inside.
+    MarksInside,
+    /// All its blocks are in the taker's cache.
+    AllClaimed,
+    /// A retired superblock has no geometry any more.
+    Hidden,
+    /// Nor does it say where its marks are.
+    MarksGivenUp,
+    /// One block of those that are spilled was made free.
+    BlockSpilled,
+    /// The descriptors of a large block are durable.
+    LargeDescribed,
+    /// A large block is known, and not marked.
+    LargeKnown,
+    /// A large block is free, and its superblocks are not.
+    LargeUnmarked,
+    /// Free superblocks were taken, to become holes.
+    TrimTaken,
+    /// One of them says durably that it is a hole.
+    HoleDeclared,
+    /// Their space was given back, and they were not.
+    TrimPunched,
+    /// A hole has space again, and says still that it is one.
+    HoleFilled,
+    /// A free superblock was adopted.
+    FreeAdopted,
+    /// Some marks of a puddle that is adopted were put right.
+    MarksNormalised,
+    /// Some marks were computed anew by tracing.
+    MarksRecovered,
+    /// All were.
+    AllRecovered,
+    /// A descriptor is about to be written.
+    DescriptorBegun,
+    /// Its span was.
+    DescriptorSpan,
+    /// So was its type.
+    DescriptorType,
+    /// So was its block size.
+    DescriptorBlockSize,
+    /// So was all but its checksum.
+    DescriptorKind,
 }
 
-/// A step, and what is called there.
+/// What hears of steps.
 #[cfg(feature = "planted-bugs")]
-pub type Stop = (Step, fn());
-
-/// What hears of moments.
-#[cfg(feature = "planted-bugs")]
-pub type Watcher = Box<dyn FnMut(&'static str)>;
+pub type Watcher = Box<dyn FnMut(Step)>;
 
 #[cfg(feature = "planted-bugs")]
 std::thread_local! {
     static ACTIVE: core::cell::Cell<u32> = const { core::cell::Cell::new(0) };
-    static STOP: core::cell::Cell<Option<Stop>> = const { core::cell::Cell::new(None) };
     static WATCHER: core::cell::RefCell<Option<Watcher>> = const { core::cell::RefCell::new(None) };
-}
-
-/// This thread has come to a step: nothing, unless a test wants it to stop here.
-#[inline(always)]
-pub fn reach(step: Step) {
-    #[cfg(feature = "planted-bugs")]
-    STOP.with(|stop| {
-        if let Some((_, here)) = stop.get().filter(|(wanted, _)| *wanted == step) {
-            here();
-        }
-    });
-    #[cfg(not(feature = "planted-bugs"))]
-    let _ = step;
-}
-
-/// Calls `here` whenever this thread comes to that step.
-#[cfg(feature = "planted-bugs")]
-pub fn stop_at(stop: Option<Stop>) {
-    STOP.with(|known| known.set(stop));
 }
 
 /// Whether this bug is planted in this thread.
@@ -230,24 +252,23 @@ pub fn planted(bug: Bug) -> bool {
     }
 }
 
-/// A moment between two stores at which a process may stop, for updates that neither flush nor fence: without the feature nothing at all. A test that calls
-/// [`watch`] in this thread hears of it, and makes a crash point of it.
+/// This thread has come to a step: without the feature nothing at all. A test that calls [`watch`] in this thread hears of it, and makes a crash point of it, or ends the process there.
 #[inline(always)]
-pub fn moment(what: &'static str) {
+pub fn reach(step: Step) {
     #[cfg(feature = "planted-bugs")]
     {
         // Threads that end have no watcher any more.
         let _ = WATCHER.try_with(|watcher| {
             if let Some(watcher) = &mut *watcher.borrow_mut() {
-                watcher(what);
+                watcher(step);
             }
         });
     }
     #[cfg(not(feature = "planted-bugs"))]
-    let _ = what;
+    let _ = step;
 }
 
-/// Calls `watcher` at every [`moment`] of this thread from now on; `None`: no more. It must not do anything that has moments itself.
+/// Calls `watcher` at every step of this thread from now on; `None`: no more. It must not do anything that has steps itself.
 #[cfg(feature = "planted-bugs")]
 pub fn watch(watcher: Option<Watcher>) {
     WATCHER.with(|place| *place.borrow_mut() = watcher);

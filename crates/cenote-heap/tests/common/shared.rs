@@ -5,6 +5,7 @@ use cenote_heap::{Block, Cancelled, Ground, GroundError, Heap as _, Plot, Sharin
 use cenote_layout::id::TypeId;
 use cenote_sys::memory::{Access, Sharing as Mapping, map_file, map_file_at, release, reserve};
 use cenote_sys::process;
+use rustix::fs::FallocateFlags;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -232,6 +233,12 @@ impl SharedGround {
         self.control().played[(self.who & !PLAYED) as usize].store(0, Ordering::Release);
     }
 
+    /// Space for a range of the window, or none.
+    fn allocate(&self, flags: FallocateFlags, addr: u64, len: u64) -> Result<(), GroundError> {
+        rustix::fs::fallocate(&self.lock, flags, CONTROL + (addr - self.pool.base), len)
+            .map_err(|e| GroundError::Store { doing: "allocating space", source: Box::new(e) })
+    }
+
     fn at(&self, addr: u64) -> Option<usize> {
         let at = addr.wrapping_sub(self.pool.base) / SLOT;
         let start = self.control().starts.get(at as usize)?.load(Ordering::Acquire);
@@ -297,6 +304,14 @@ unsafe impl Ground for SharedGround {
 
     fn size_max(&self) -> u64 {
         self.control().size_max.load(Ordering::Relaxed)
+    }
+
+    unsafe fn release(&self, addr: u64, len: u64) -> Result<bool, GroundError> {
+        self.allocate(FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, addr, len).map(|()| true)
+    }
+
+    fn ensure(&self, addr: u64, len: u64) -> Result<(), GroundError> {
+        self.allocate(FallocateFlags::KEEP_SIZE, addr, len)
     }
 
     unsafe fn flush(&self, _: *const u8, _: usize) {}
