@@ -2,7 +2,9 @@
 # The rules of ARCHITECTURE.md that a compiler does not check:
 #   1. a crate depends on crates of lower layers only (tests may look up);
 #   2. assembly and raw system calls are in cenote-sys only;
-#   3. what replay needs (layout, medium, log, store) knows nothing of heaps and transactions: it follows from 1.
+#   3. what replay needs (layout, medium, log, store) knows nothing of heaps and transactions: it follows from 1;
+#   4. no test is left out: of a crate that names its test programs, each file of tests is one of them or a module of tests/all.rs,
+#      and a library that says `test = false` has no test inside.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -46,5 +48,22 @@ if grep -rnE '\b(core::arch::|std::arch::)?(asm|global_asm)!\s*\(|libc::syscall|
     echo "error: assembly or raw system calls outside cenote-sys" >&2
     failed=1
 fi
+for manifest in $(grep -l '^autotests = false' crates/*/Cargo.toml); do
+    dir=$(dirname "$manifest")
+    for file in "$dir"/tests/*.rs; do
+        name=$(basename "$file" .rs)
+        grep -q "^path = \"tests/$name.rs\"" "$manifest" || grep -qs "^mod $name;" "$dir/tests/all.rs" || {
+            echo "error: $file is in no test program: add it to $dir/tests/all.rs" >&2
+            failed=1
+        }
+    done
+done
+for manifest in $(grep -l '^test = false' crates/*/Cargo.toml); do
+    if grep -rn '#\[test\]' "$(dirname "$manifest")/src"; then
+        echo "error: $manifest says test = false, so these would not run" >&2
+        failed=1
+    fi
+done
+
 [ "$failed" -eq 0 ] && echo "layers: ${#order[@]} known, $(ls -d crates/*/ | wc -l) present, none looks up"
 exit "$failed"

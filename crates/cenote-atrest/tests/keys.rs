@@ -1,12 +1,10 @@
 //! Keys: wrong ones, changed ones, passphrases; and headers that are noise.
 
-mod common;
-
+use crate::common::{MODES, OBJECT, create, keyring, plain};
 use cenote_atrest::{Argon2Params, AtRestError, Expect, HEADER_LEN, Keyring, Mode, Protection};
 use cenote_layout::at_rest::AtRestHeader;
 use cenote_layout::header::{self, Header};
 use cenote_sys::secret::Locking;
-use common::{MODES, OBJECT, create, keyring, plain};
 use proptest::prelude::*;
 use zerocopy::{FromBytes, IntoBytes};
 

@@ -1,10 +1,8 @@
 //! Pages, side data, tree and header that are whole, and belong elsewhere or to earlier.
 
-mod common;
-
+use crate::common::{OBJECT, create, create_object, keyring, plain};
 use cenote_atrest::{Anchor, AtRestError, Expect, Mode, PageFault, Protection};
 use cenote_layout::id::Uuid;
-use common::{OBJECT, create, create_object, keyring, plain};
 
 const TREES: [Mode; 3] = [Mode::Integrity, Mode::EncryptionIntegrity, Mode::Authenticated];
 
@@ -46,7 +44,7 @@ fn pages_that_were_rolled_back_are_refused_however_much_of_them() {
         disk.write(&protection, &[(3, plain(3, 1)), (30, plain(30, 1))]);
         let old = disk.clone();
         disk.write(&protection, &[(3, plain(3, 2))]);
-        let fresh = |disk: &common::Disk| disk.open(&keys).unwrap();
+        let fresh = |disk: &crate::common::Disk| disk.open(&keys).unwrap();
 
         let mut attacked = disk.clone();
         attacked.pages[3] = old.pages[3];
@@ -101,7 +99,7 @@ fn an_anchor_accepts_what_came_after_it_and_no_other_history() {
     let start = disk.clone();
     disk.write(&protection, &[(3, plain(3, 1))]);
     let anchor = protection.anchor();
-    let check = |disk: &common::Disk| {
+    let check = |disk: &crate::common::Disk| {
         let expect = Expect { anchor: Some(&anchor), ..Expect::of(OBJECT) };
         Protection::open(&disk.header, &expect, Some(&keys))
     };

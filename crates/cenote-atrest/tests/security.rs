@@ -1,11 +1,9 @@
 //! The paper's own test of security at rest (section VIII.F): objects with secrets, and somebody who reads and changes all of
 //! what lies on media. There: with encryption 0 % of secrets disclosed, with integrity 100 % of changes found.
 
-mod common;
-
+use crate::common::{Disk, MODES, create_object, keyring};
 use cenote_atrest::{Mode, Protection};
 use cenote_layout::id::Uuid;
-use common::{Disk, MODES, create_object, keyring};
 use proptest::prelude::*;
 use zerocopy::IntoBytes;
 
@@ -130,7 +128,7 @@ proptest! {
     #[test]
     fn any_history_reads_as_the_last_committed_writes_say(mode in 0usize..5, steps in steps()) {
         let mut key = 1;
-        let (mut disk, mut protection) = common::create(50, MODES[mode], &keyring(key));
+        let (mut disk, mut protection) = crate::common::create(50, MODES[mode], &keyring(key));
         let mut model = vec![0u64; 50];
         for step in steps {
             match step {
@@ -141,7 +139,7 @@ proptest! {
                     // The last of a page that comes twice.
                     let pages: Vec<_> = pages
                         .iter()
-                        .map(|(page, _)| (*page, common::plain(*page, model[*page as usize])))
+                        .map(|(page, _)| (*page, crate::common::plain(*page, model[*page as usize])))
                         .collect();
                     disk.write(&protection, &dedup(pages));
                 }
@@ -149,7 +147,7 @@ proptest! {
                     let mut sealed = [0; 4096];
                     let made: Vec<_> = pages
                         .iter()
-                        .map(|(p, v)| protection.seal(*p, &common::plain(*p, *v), &mut sealed).unwrap())
+                        .map(|(p, v)| protection.seal(*p, &crate::common::plain(*p, *v), &mut sealed).unwrap())
                         .collect();
                     drop(protection.prepare(&made, &&disk.tree[..]).unwrap());
                 }
@@ -169,7 +167,7 @@ proptest! {
             for page in 0..50 {
                 let expected = match model[page as usize] {
                     0 => [0; 4096],
-                    version => common::plain(page, version),
+                    version => crate::common::plain(page, version),
                 };
                 prop_assert_eq!(disk.read(&protection, page).unwrap(), expected);
             }

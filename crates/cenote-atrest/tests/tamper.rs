@@ -1,11 +1,9 @@
 //! Every single bit of what lies on media: flipped, it is refused, and nothing that is not verified comes out.
 
-mod common;
-
+use crate::common::{MODES, OBJECT, create, keyring, plain};
 use cenote_atrest::{AtRestError, Checked, Expect, HEADER_LEN, Mode, PageFault, Protection};
 use cenote_layout::at_rest::AtRestHeader;
 use cenote_layout::header;
-use common::{MODES, OBJECT, create, keyring, plain};
 use zerocopy::FromBytes;
 
 /// Bits of the last byte of a page and of few others, where a mode has nothing to say about any; else all.

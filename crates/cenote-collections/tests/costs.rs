@@ -3,12 +3,10 @@
 //!
 //! Streamed bytes are the log: an entry is 32 bytes and its data, in whole lines of 64. An allocation takes two entries, a free one, the commit seal one.
 
-mod common;
-
+use crate::common::{directory, pool, power_pool};
 use cenote::{Pool, Tx};
 use cenote_collections::{BTreeMap, ForwardList, HashMap, List, Vec};
 use cenote_medium::counters;
-use common::{directory, pool, power_pool};
 
 const SEAL: u64 = 64;
 const ALLOC: u64 = 64;

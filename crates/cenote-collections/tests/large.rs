@@ -1,11 +1,9 @@
 //! 10^5 elements: orders of keys that a tree meets, splits and merges on several levels, a hash map that grows through three levels of directories, and lists that are freed in one
 //! transaction.
 
-mod common;
-
+use crate::common::{assert_sound, directory, pool, random};
 use cenote::Reader;
 use cenote_collections::{BTreeMap, ForwardList, HashMap, List, Vec};
-use common::{assert_sound, directory, pool, random};
 use std::collections::BTreeMap as StdBTreeMap;
 
 const N: u64 = 100_000;

@@ -1,11 +1,9 @@
 //! Every collection against its counterpart in std: random operations in transactions that commit, abort or panic, with the store closed and opened in between. All
 //! collections lie in one pool, so that one that writes where it must not is noticed in another.
 
-mod common;
-
+use crate::common::{assert_sound, directory, pool};
 use cenote::{Error, Persist, Pool, Reader, Tx};
 use cenote_collections::{BTreeMap, ForwardList, HashMap, InlineStr, List, String, Vec, btree, hash};
-use common::{assert_sound, directory, pool};
 use proptest::prelude::*;
 use std::collections::{BTreeMap as StdBTreeMap, HashMap as StdHashMap, LinkedList, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,11 +1,9 @@
 //! Entries and iterators over values that may be changed: what they log, what they refuse, and that keys which lie or panic break nothing.
 
-mod common;
-
+use crate::common::{assert_sound, directory, pool, power_pool, random};
 use cenote::{Error, Persist, Reader, Store};
 use cenote_collections::{BTreeMap, ForwardList, HashMap, List, String, Vec, btree, hash};
 use cenote_medium::counters;
-use common::{assert_sound, directory, pool, power_pool, random};
 use std::cell::Cell;
 use std::cmp::Ordering;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -211,7 +209,7 @@ fn an_option_of_a_collection_is_a_field_like_any_other() {
     assert_eq!(pool.stats().unwrap().blocks, before);
     assert_sound(&pool);
     drop((pool, store));
-    let pool = common::pool(directory.path());
+    let pool = crate::common::pool(directory.path());
     let view = pool.read().unwrap();
     let drawer = view.get(view.root::<Drawer>().unwrap().unwrap()).unwrap();
     assert!(drawer.words.unwrap().iter(&view).unwrap().copied().eq(0..10) && drawer.title.is_none());

@@ -1,10 +1,8 @@
 //! Handles that are stale, keys that lie or panic, errors that the caller ignores, pools that are mixed up: errors and odd results, and a sound heap in every case.
 
-mod common;
-
+use crate::common::{assert_sound, directory, pool, random};
 use cenote::{Error, Persist, Pool, Reader, Store};
 use cenote_collections::{BTreeMap, ForwardList, HashMap, InlineStr, List, String, Vec};
-use common::{assert_sound, directory, pool, random};
 use std::cell::Cell;
 use std::cmp::Ordering;
 use std::hash::{Hash, Hasher};

@@ -1,12 +1,10 @@
 //! Bad input is answered with a typed error and changes nothing.
 
-mod common;
-
+use crate::common::{A, ground, heap};
 use cenote_heap::{
     AllocError, Cancelled, FreeError, GroundError, Heap as _, OpenError, RecoverError, RootError, TracedHeap,
 };
 use cenote_layout::id::TypeId;
-use common::{A, ground, heap};
 
 fn addr(block: cenote_heap::Block) -> u64 {
     block.addr.as_ptr() as u64
@@ -168,7 +166,7 @@ fn a_read_only_heap_answers_and_refuses_changes() {
     heap.clear_mark(&heap.find(block).unwrap());
     assert!(heap.is_live(block, A));
     assert_eq!(heap.set_root(3, 0, A), Err(RootError::ReadOnly));
-    assert!(matches!(heap.recover(&common::TypeMap::new(), &[]), Err(RecoverError::ReadOnly)));
+    assert!(matches!(heap.recover(&crate::common::TypeMap::new(), &[]), Err(RecoverError::ReadOnly)));
     assert!(heap.check(None).unwrap().is_sound());
 }
 
@@ -183,8 +181,11 @@ fn a_heap_is_open_once_and_needs_a_puddle() {
     first.free(block).unwrap();
     drop(first);
     TracedHeap::open(ground).unwrap();
-    assert!(matches!(TracedHeap::open(common::ground(2 << 20, 1 << 20)), Err(OpenError::NoPuddle)));
-    assert!(matches!(TracedHeap::open(common::ground(64 << 10, 1 << 20)), Err(OpenError::TooSmall { .. })));
+    assert!(matches!(TracedHeap::open(crate::common::ground(2 << 20, 1 << 20)), Err(OpenError::NoPuddle)));
+    assert!(matches!(
+        TracedHeap::open(crate::common::ground(64 << 10, 1 << 20)),
+        Err(OpenError::TooSmall { .. })
+    ));
 }
 
 #[test]

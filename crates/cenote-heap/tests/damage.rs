@@ -1,11 +1,9 @@
 //! Damaged and interrupted descriptors: what is lost is named, and the rest goes on.
 
-mod common;
-
+use crate::common::{A, B, TypeMap, field, ground, read, record, write, zero};
 use cenote_heap::{FreeError, Ground as _, Heap as _, MemoryGround, TracedHeap};
 use cenote_layout::heap::{Descriptor, HeapGeometry, MARKS_SIZE, SUPERBLOCK_SIZE, mark};
 use cenote_layout::id::TypeId;
-use common::{A, B, TypeMap, field, ground, read, record, write, zero};
 
 /// Address of the descriptor of the superblock at `addr`.
 fn descriptor_of(ground: &MemoryGround, addr: u64) -> u64 {
@@ -21,7 +19,7 @@ fn marks_of(ground: &MemoryGround, addr: u64) -> u64 {
     plot.addr + geometry.marks + (addr - plot.addr) / SUPERBLOCK_SIZE * MARKS_SIZE
 }
 
-fn new(heap: &common::Heap, size: u64, type_id: TypeId) -> u64 {
+fn new(heap: &crate::common::Heap, size: u64, type_id: TypeId) -> u64 {
     let block = heap.alloc(size, 16, type_id).unwrap();
     zero(block.addr.as_ptr() as u64, block.size);
     block.addr.as_ptr() as u64
@@ -235,7 +233,7 @@ fn a_large_block_whose_superblocks_were_taken_again_never_comes_back() {
 
 #[test]
 fn nonsense_everywhere_in_the_metadata_never_panics() {
-    let mut random = common::Random(42);
+    let mut random = crate::common::Random(42);
     for round in 0..300 {
         let ground = ground(512 << 10, 512 << 10);
         {

@@ -1,10 +1,8 @@
 //! Large blocks, alignment, and growth to the limit.
 
-mod common;
-
+use crate::common::{A, B, Random, ground, heap};
 use cenote_heap::{AllocError, GroundError, Heap as _, TracedHeap};
 use cenote_medium::planted::{Bug, plant};
-use common::{A, B, Random, ground, heap};
 
 const S: u64 = 65_536;
 
@@ -100,7 +98,7 @@ fn idle_runs_are_free_after_a_crash_and_after_recovery() {
         heap.free(addr(heap.alloc(size, 16, B).unwrap())).unwrap();
     }
     heap.set_root(0, kept, A).unwrap();
-    let types = common::TypeMap::from([(A, common::record(A, 3 * S, false, Vec::new()))]);
+    let types = crate::common::TypeMap::from([(A, crate::common::record(A, 3 * S, false, Vec::new()))]);
     heap.recover(&types, &[]).unwrap();
     assert!(heap.is_live(kept, A));
     // It was the last one of ten: what is before it is one run again.

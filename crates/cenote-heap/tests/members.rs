@@ -1,13 +1,11 @@
 //! Several members on one heap (RAL-8), in one process: what each sees of the others, and what becomes of what one leaves behind. Members are played: "dead" is one whose heap is
 //! forgotten and whose identity is said to be dead. (`killed.rs` has real processes, killed anywhere.)
 
-mod common;
-
+use crate::common::shared::{Files, SharedGround};
 use cenote_heap::{AllocError, Heap as _, OpenError, RecoverError, Sharing as _, TracedHeap};
 use cenote_layout::heap::MEMBER_COUNT;
 use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Bug, plant};
-use common::shared::{Files, SharedGround};
 use std::collections::BTreeSet;
 
 type Heap = TracedHeap<SharedGround>;
@@ -48,7 +46,7 @@ fn work_in_turns() {
     let files = Files::new(1 << 20, 16 << 20);
     let (one, two) = (Heap::open(files.played(1)).unwrap(), Heap::open(files.played(2)).unwrap());
     assert_eq!((one.member(), two.member()), (Some(1), Some(2)));
-    let mut random = common::Random(7);
+    let mut random = crate::common::Random(7);
     let mut all: Vec<(u64, u64)> = Vec::new();
     for round in 0..40_000u64 {
         let (heap, other) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };
@@ -57,15 +55,15 @@ fn work_in_turns() {
             && let Ok(block) = heap.alloc(size, 16, TypeId(1 + random.below(3)))
         {
             let addr = block.addr.as_ptr() as u64;
-            common::write(addr, 0, round);
-            common::write(addr, block.size - 8, !round);
+            crate::common::write(addr, 0, round);
+            crate::common::write(addr, block.size - 8, !round);
             all.push((addr, round));
         }
         if all.len() > 200 {
             let (addr, round) = all.swap_remove(random.below(all.len() as u64) as usize);
             let size = other.usable_size(addr).unwrap();
             assert!(
-                common::read(addr, 0) == round && common::read(addr, size - 8) == !round,
+                crate::common::read(addr, 0) == round && crate::common::read(addr, size - 8) == !round,
                 "given out twice"
             );
             other.free(addr).unwrap();
@@ -248,12 +246,12 @@ fn a_heap_that_others_have_open_is_not_recovered() {
     let files = Files::new(1 << 20, 1 << 20);
     let (one, two) = (Heap::open(files.played(1)).unwrap(), Heap::open(files.played(2)).unwrap());
     let kept = alloc(&two, 64);
-    let refused = one.recover(&common::TypeMap::new(), &[]).unwrap_err();
+    let refused = one.recover(&crate::common::TypeMap::new(), &[]).unwrap_err();
     assert!(matches!(refused, RecoverError::Shared { others: 1 }));
     two.free(kept).unwrap();
     die(two);
     let lost = alloc(&one, 64);
-    one.recover(&common::TypeMap::new(), &[]).unwrap();
+    one.recover(&crate::common::TypeMap::new(), &[]).unwrap();
     assert_eq!(one.stats().unwrap().blocks, 0);
     one.free(lost).unwrap_err();
     let two = Heap::open(files.played(3)).unwrap();

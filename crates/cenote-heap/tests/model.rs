@@ -1,10 +1,8 @@
 //! The heap against a model: no two live blocks overlap, contents stay, what is freed is used again, and every count agrees.
 
-mod common;
-
+use crate::common::{Random, heap, read, write};
 use cenote_heap::{AllocError, Heap as _};
 use cenote_layout::id::TypeId;
-use common::{Random, heap, read, write};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +22,7 @@ struct Model {
 }
 
 impl Model {
-    fn alloc(&mut self, heap: &common::Heap, size: u64, align: u64, type_id: TypeId) {
+    fn alloc(&mut self, heap: &crate::common::Heap, size: u64, align: u64, type_id: TypeId) {
         let block = match heap.alloc(size, align, type_id) {
             Ok(block) => block,
             Err(AllocError::Full { .. } | AllocError::Size { .. }) => return,
@@ -48,7 +46,7 @@ impl Model {
         self.live.insert(addr, Live { size: block.size, type_id, stamp: self.stamp });
     }
 
-    fn free(&mut self, heap: &common::Heap, which: u64, two_steps: bool) {
+    fn free(&mut self, heap: &crate::common::Heap, which: u64, two_steps: bool) {
         let Some((&addr, &live)) = self.live.iter().nth(which as usize % self.live.len().max(1)) else {
             return;
         };
@@ -66,7 +64,7 @@ impl Model {
         self.live.remove(&addr);
     }
 
-    fn agrees(&self, heap: &common::Heap) {
+    fn agrees(&self, heap: &crate::common::Heap) {
         let mut seen = BTreeMap::new();
         heap.walk(&mut |b| assert!(seen.insert(b.addr, (b.size, b.type_id)).is_none())).unwrap();
         assert!(
@@ -113,8 +111,8 @@ proptest! {
     fn random_work_never_overlaps_and_survives_reopening(
         ops in prop::collection::vec((0u8..10, any::<u64>(), 0u8..12, 1u64..5), 1..600)
     ) {
-        let ground = common::ground(256 << 10, 16 << 20);
-        let mut heap = common::Heap::open(ground.clone()).unwrap();
+        let ground = crate::common::ground(256 << 10, 16 << 20);
+        let mut heap = crate::common::Heap::open(ground.clone()).unwrap();
         let mut model = Model::default();
         for (kind, random, action, type_id) in ops {
             match action {
@@ -126,7 +124,7 @@ proptest! {
                 _ => {
                     // As after a crash of the process: nothing is said, the next one opens.
                     drop(heap);
-                    heap = common::Heap::open(ground.clone()).unwrap();
+                    heap = crate::common::Heap::open(ground.clone()).unwrap();
                     model.agrees(&heap);
                 }
             }

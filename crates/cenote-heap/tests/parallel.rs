@@ -1,7 +1,6 @@
 //! Tracing by one thread or several, with pointers of every kind: always exactly what can be reached.
 
-mod common;
-
+use crate::common::{Random, TypeMap, field, ground, pointers, read, record, write, zero};
 use cenote_heap::report::{Fault, TraceCounts};
 use cenote_heap::trace::{Filter, Progress, Scanned, Visitor};
 use cenote_heap::{
@@ -10,7 +9,6 @@ use cenote_heap::{
 use cenote_layout::id::{PoolId, TypeId};
 use cenote_layout::pointer::{PointerKind, RegionAddress, encode_relative};
 use cenote_layout::types::{Condition, PointerField, TypeRecord};
-use common::{Random, TypeMap, field, ground, pointers, read, record, write, zero};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::num::NonZero;

@@ -1,10 +1,8 @@
 //! What is flushed and fenced, exactly; and what a crash between any two steps leaves.
 
-mod common;
-
+use crate::common::{A, B, ground};
 use cenote_heap::{Counts, Heap as _, TracedHeap};
 use cenote_layout::id::TypeId;
-use common::{A, B, ground};
 
 fn since(ground: &cenote_heap::MemoryGround, before: Counts) -> (u64, u64, u64) {
     let now = ground.counts();

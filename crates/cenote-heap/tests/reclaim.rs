@@ -1,7 +1,6 @@
 //! Reclaim, at the heap: while it runs in slices, data are changed between them in every way; what is given back is exactly what nothing led to when it began.
 
-mod common;
-
+use crate::common::{A, Heap, Random, TypeMap, field, ground, pointers, read, record, write, zero};
 use cenote_heap::reclaim::{before_change, is_recording};
 use cenote_heap::trace::{Filter, Scanned, Visitor};
 use cenote_heap::{Heap as _, MemoryGround, ReclaimError, TracedHeap, Types};
@@ -9,7 +8,6 @@ use cenote_layout::id::TypeId;
 use cenote_layout::pointer::{PointerKind, encode_relative};
 use cenote_layout::types::{Condition, PointerField, TypeRecord};
 use cenote_medium::planted::{Bug, plant};
-use common::{A, Heap, Random, TypeMap, field, ground, pointers, read, record, write, zero};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -358,7 +356,7 @@ fn a_block_of_this_session_is_never_given_back() {
 #[test]
 fn a_dry_run_names_leaks_and_changes_nothing() {
     let _alone = alone();
-    let heap = common::heap(512 << 10, 64 << 20);
+    let heap = crate::common::heap(512 << 10, 64 << 20);
     let leaks: BTreeSet<u64> = (0..5000).map(|_| new(&heap, 32, A)).chain([new(&heap, 200_000, A)]).collect();
     begin(&heap);
     while slice(&heap) {}
@@ -381,7 +379,7 @@ fn a_dry_run_names_leaks_and_changes_nothing() {
 #[test]
 fn slices_are_short_also_in_large_blocks() {
     let _alone = alone();
-    let heap = common::heap(16 << 20, 64 << 20);
+    let heap = crate::common::heap(16 << 20, 64 << 20);
     // 8 MiB of words, none of which leads anywhere: one block, many slices.
     let large = new(&heap, 8 << 20, TypeId::UNTYPED);
     heap.set_root(0, large, TypeId::UNTYPED).unwrap();
@@ -397,7 +395,7 @@ fn slices_are_short_also_in_large_blocks() {
 #[test]
 fn a_recovery_ends_a_reclaim_and_damage_refuses_one() {
     let _alone = alone();
-    let heap = common::heap(512 << 10, 64 << 20);
+    let heap = crate::common::heap(512 << 10, 64 << 20);
     let value = new(&heap, 32, A);
     begin(&heap);
     heap.recover(&types(), &[]).unwrap();
@@ -412,7 +410,7 @@ fn a_recovery_ends_a_reclaim_and_damage_refuses_one() {
         let heap = TracedHeap::open(ground.clone()).unwrap();
         new(&heap, 32, A)
     };
-    common::damage_descriptor(&ground, value);
+    crate::common::damage_descriptor(&ground, value);
     let heap = TracedHeap::open(ground).unwrap();
     heap.begin_reclaim(Arc::new(types()));
     let refused = loop {
@@ -429,7 +427,7 @@ fn a_recovery_ends_a_reclaim_and_damage_refuses_one() {
 #[test]
 fn a_heap_of_several_processes_is_refused() {
     let _alone = alone();
-    let heap = TracedHeap::open(common::shared::Files::new(1 << 20, 16 << 20).played(1)).unwrap();
+    let heap = TracedHeap::open(crate::common::shared::Files::new(1 << 20, 16 << 20).played(1)).unwrap();
     heap.begin_reclaim(Arc::new(types()));
     assert!(matches!(heap.prepare_reclaim(), Err(ReclaimError::Shared)));
     heap.end_reclaim();

@@ -1,14 +1,12 @@
 //! The heap on a store: a pool's puddles, growth by the store, and every crash of a short history on simulated persistent memory.
 
-mod common;
-
+use crate::common::{A, B, TypeMap, field, read, record, write, zero};
 use cenote_heap::{AllocError, FreeError, GroundError, Heap as _, OpenError, TracedHeap};
 use cenote_layout::id::{TypeId, Uuid};
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{Image, Limits, SimMedium, SimOptions, Visited};
 use cenote_medium::{Durability, Medium, MediumOptions, RealMedium, counters};
 use cenote_store::{Access, FormatOptions, OpenOptions, PoolHandle, PoolOptions, Store, format};
-use common::{A, B, TypeMap, field, read, record, write, zero};
 use std::sync::Arc;
 
 fn options(number: u8) -> FormatOptions {

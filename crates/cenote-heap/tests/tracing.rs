@@ -1,14 +1,12 @@
 //! Recovery by tracing: after it, allocated is exactly what can be reached.
 
-mod common;
-
+use crate::common::{A, B, Random, TypeMap, field, ground, heap, read, record, write, zero};
 use cenote_heap::report::Fault;
 use cenote_heap::{Heap as _, TracedHeap};
 use cenote_layout::heap::RootEntry;
 use cenote_layout::id::TypeId;
 use cenote_layout::pointer::PointerKind;
 use cenote_layout::types::{Condition, PointerField};
-use common::{A, B, Random, TypeMap, field, ground, heap, read, record, write, zero};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -19,20 +17,20 @@ fn addr(block: cenote_heap::Block) -> u64 {
     block.addr.as_ptr() as u64
 }
 
-fn new(heap: &common::Heap, size: u64, type_id: TypeId) -> u64 {
+fn new(heap: &crate::common::Heap, size: u64, type_id: TypeId) -> u64 {
     let block = heap.alloc(size, 16, type_id).unwrap();
     zero(addr(block), block.size);
     addr(block)
 }
 
-fn allocated(heap: &common::Heap) -> BTreeSet<u64> {
+fn allocated(heap: &crate::common::Heap) -> BTreeSet<u64> {
     let mut set = BTreeSet::new();
     heap.walk(&mut |block| assert!(set.insert(block.addr))).unwrap();
     set
 }
 
 /// Makes nonsense of every word with marks, as a loss of power may leave them.
-fn scramble_marks(heap: &common::Heap, seed: u64) {
+fn scramble_marks(heap: &crate::common::Heap, seed: u64) {
     let mut random = Random(seed);
     let words: BTreeSet<_> =
         allocated(heap).into_iter().map(|block| heap.find(block).unwrap().mark.word).collect();

@@ -1,26 +1,24 @@
 //! Free space is given back to the file and taken again, and nothing else changes.
 
-mod common;
-
+use crate::common::{A, B, TypeMap, ground, read, record, write};
 use cenote_heap::{
     AllocError, Ground as _, Heap as _, MemoryGround, RecoverError, TracedHeap, TrimProgress, Use,
 };
 use cenote_layout::heap::SUPERBLOCK_SIZE;
-use common::{A, B, TypeMap, ground, read, record, write};
 use std::ops::ControlFlow;
 
-fn new(heap: &common::Heap, size: u64) -> u64 {
+fn new(heap: &crate::common::Heap, size: u64) -> u64 {
     heap.alloc(size, 16, A).unwrap().addr.as_ptr() as u64
 }
 
 /// Blocks of 8 KiB, `count` of them, each with its number.
-fn fill(heap: &common::Heap, count: u64) -> Vec<u64> {
+fn fill(heap: &crate::common::Heap, count: u64) -> Vec<u64> {
     let blocks: Vec<u64> = (0..count).map(|_| new(heap, 8192)).collect();
     blocks.iter().enumerate().for_each(|(i, &block)| write(block, 0, i as u64));
     blocks
 }
 
-fn no_block_in_a_hole(ground: &MemoryGround, heap: &common::Heap) {
+fn no_block_in_a_hole(ground: &MemoryGround, heap: &crate::common::Heap) {
     heap.walk(&mut |block| assert!(!ground.is_hole(block.addr, block.size), "{block:?}")).unwrap();
 }
 
@@ -134,7 +132,7 @@ fn threads_allocate_and_free_while_others_trim() {
             .map(|thread| {
                 let heap = &heap;
                 scope.spawn(move || {
-                    let mut random = common::Random(thread);
+                    let mut random = crate::common::Random(thread);
                     let mut mine: Vec<(u64, u64)> = Vec::new();
                     for i in 0..20_000u64 {
                         if mine.len() > 60 || (i % 2 == 1 && !mine.is_empty()) {

@@ -1,7 +1,6 @@
 //! Media that lie, and clients that do: a log that fails a check changes nothing, and stays as it is.
 
-mod common;
-
+use crate::common::*;
 use cenote_layout::checksum::checksum;
 use cenote_layout::log::{
     AllocationMark, CONTROL_OFFSET, ENTRIES_OFFSET, EntryHeader, Kind, LOG_QUARANTINED, RANGE_OFFSET,
@@ -9,7 +8,6 @@ use cenote_layout::log::{
 };
 use cenote_log::{CrashKind, LogDamage, Outcome, Refusal};
 use cenote_medium::Persistence;
-use common::*;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::Ordering;

@@ -3,10 +3,8 @@
 //!
 //! A failure names its seed; `CENOTE_LOG_SEED` repeats one, `CENOTE_LOG_SEEDS` runs more.
 
-mod common;
-
+use crate::common::*;
 use cenote_log::{CrashKind, LogWriter, Outcome};
-use common::*;
 
 /// Bytes of each puddle that transactions change; what lies above is where fresh blocks are written.
 const OWNED: usize = 512;

@@ -1,10 +1,8 @@
 //! After a loss of power: for every word that was not durable, any of its values may be there. Every event of a history is a
 //! place for the power to fail, inside recovery too.
 
-mod common;
-
+use crate::common::*;
 use cenote_log::{CrashKind, Outcome};
-use common::*;
 
 const A: u64 = DATA_ADDR;
 const B: u64 = DATA_ADDR + 64;

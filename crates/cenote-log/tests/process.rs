@@ -1,11 +1,9 @@
 //! After a crash of processes: every store is there, the log decides alone.
 
-mod common;
-
+use crate::common::*;
 use cenote_layout::log::{ENTRIES_OFFSET, Kind, LAST_BASE, SequenceRange, Stage, TailWord};
 use cenote_log::{CrashKind, LogError, Outcome};
 use cenote_medium::Persistence;
-use common::*;
 use std::sync::atomic::Ordering;
 
 fn world() -> World {

@@ -1,11 +1,9 @@
 //! Every crash of a few histories of psyncs: after each, every object is exactly what the last acknowledged psync left, or the
 //! psync in flight, and never a mixture; other objects are untouched; so also when recovery crashes.
 
-mod common;
-
+use crate::common::Step::{Die, Psync, PsyncAll, Reopen, Write};
+use crate::common::{Reach, Step, When, explore};
 use cenote_medium::planted::Bug;
-use common::Step::{Die, Psync, PsyncAll, Reopen, Write};
-use common::{Reach, Step, When, explore};
 
 #[track_caller]
 fn holds(name: &str, steps: &[Step], half_len: u64) {

@@ -1,13 +1,11 @@
 //! Journals and primaries that are not what they were: flipped bits, other stores' files, missing and shortened ones. Nothing is
 //! believed, nothing is guessed, and what is not damaged stays as it is.
 
-mod common;
-
+use crate::common::{State, Step, World, base_image, contents, history, open, options};
 use cenote_medium::Medium;
 use cenote_medium::sim::{CrashKind, Image, SimMedium};
 use cenote_object::{ObjectError, Objects, ObjectsOptions, Permission, Store};
 use cenote_store::OpenOptions;
-use common::{State, Step, World, base_image, contents, history, open, options};
 use std::sync::Arc;
 
 /// Three psyncs, then the process dies; the records lie at 8192, 12288 and 16384 of the journal.

@@ -1,11 +1,9 @@
 //! Every planted bug of psync is found by the enumeration of crashes, and nothing is found without it.
 
-mod common;
-
+use crate::common::Step::{Psync, PsyncAll, Write};
+use crate::common::When::{Recovering, Running};
+use crate::common::{Reach, Step, When, explore};
 use cenote_medium::planted::Bug;
-use common::Step::{Psync, PsyncAll, Write};
-use common::When::{Recovering, Running};
-use common::{Reach, Step, When, explore};
 
 #[track_caller]
 fn caught(bug: Bug, when: When, steps: &[Step], half_len: u64) {
@@ -85,14 +83,15 @@ fn objects_psynced_together_with_a_record_for_each() {
 /// Dropped records of one session behind the records of the next: written by hand, because a single thread leaves none.
 #[test]
 fn records_of_an_earlier_session_that_pass_for_later_ones() {
-    common::stale_record(Bug::None).expect("without the bug nothing comes back");
-    let came_back = common::stale_record(Bug::JournalEpochIgnored).expect_err("the bug was not found");
+    crate::common::stale_record(Bug::None).expect("without the bug nothing comes back");
+    let came_back = crate::common::stale_record(Bug::JournalEpochIgnored).expect_err("the bug was not found");
     println!("found: {came_back}");
 }
 
 #[test]
 fn a_failed_psync_that_forgets_dirty_pages() {
-    common::failed_psync_then_again(Bug::None).expect("without the bug all pages come along");
-    let lost = common::failed_psync_then_again(Bug::PsyncForgetsPages).expect_err("the bug was not found");
+    crate::common::failed_psync_then_again(Bug::None).expect("without the bug all pages come along");
+    let lost =
+        crate::common::failed_psync_then_again(Bug::PsyncForgetsPages).expect_err("the bug was not found");
     println!("found: {lost}");
 }

@@ -1,12 +1,10 @@
 //! The paper's rules: who may attach what (Figure 3), its errors, what a drop means, addresses and pointers; and bad input.
 
-mod common;
-
+use crate::common::{Step, World, base_image, contents, history, open, options, window_base};
 use cenote_medium::sim::{CrashKind, Fault, FaultEffect, FaultPoint, SimMedium, SimOptions};
 use cenote_medium::{Durability, Medium, Operation};
 use cenote_object::{Found, Key, ObjectError, ObjectState, Objects, Permission, Psync, Store, psync_all};
 use cenote_store::{FormatOptions, OpenError, OpenOptions, StoreError};
-use common::{Step, World, base_image, contents, history, open, options, window_base};
 use std::sync::Arc;
 
 const EAGAIN: i32 = 11;

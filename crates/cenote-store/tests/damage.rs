@@ -1,10 +1,8 @@
 //! What is damaged is named; what is not stays usable; nothing is made worse.
 
-mod common;
-
+use crate::common::{Dir, pool_options};
 use cenote_layout::id::PoolId;
 use cenote_store::{Access, Damage, DamagePolicy, OpenError, OpenOptions, StoreError};
-use common::{Dir, pool_options};
 
 /// A store with pools "good" and "bad", the latter of three puddles with the numbers 0, 1 and 2 in their bodies.
 /// Returns the file of each puddle of "bad".

@@ -1,12 +1,10 @@
 //! Every way in which an open can fail: named, with what to do, and without changing a byte.
 
-mod common;
-
+use crate::common::{Dir, pool_options, real, real_read_only, small};
 use cenote_layout::header::{HeaderError, seal};
 use cenote_layout::superblock::Superblock;
 use cenote_medium::{Durability, MediumError};
 use cenote_store::{Access, DamagePolicy, FormatOptions, OpenError, OpenOptions, Store, StoreError, format};
-use common::{Dir, pool_options, real, real_read_only, small};
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -138,7 +136,7 @@ fn a_second_opener_is_told_who_has_the_store_and_waits_no_longer_than_it_wants()
     let output = std::process::Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
-            "a_second_opener_is_told_who_has_the_store_and_waits_no_longer_than_it_wants",
+            "errors::a_second_opener_is_told_who_has_the_store_and_waits_no_longer_than_it_wants",
             "--nocapture",
         ])
         .env("CENOTE_TEST_STORE", dir.path())
@@ -251,7 +249,7 @@ fn a_fork_of_the_process_has_no_access_and_does_no_harm() {
         let output = std::process::Command::new(std::env::current_exe().unwrap())
             .args([
                 "--exact",
-                "a_fork_of_the_process_has_no_access_and_does_no_harm",
+                "errors::a_fork_of_the_process_has_no_access_and_does_no_harm",
                 "--nocapture",
                 "--test-threads=1",
             ])

@@ -1,8 +1,7 @@
 //! Recovery at open, on the simulated medium: logs are replayed before anybody sees data, within what their owner could
 //! write, and every crash at any moment leaves a store that opens.
 
-mod common;
-
+use crate::common::{pool_options, small};
 use cenote_layout::log::Kind;
 use cenote_layout::log_space::LogSpaceEntry;
 use cenote_log::{Body, LogWriter, Outcome, SegmentSource};
@@ -12,7 +11,6 @@ use cenote_store::{
     Access, CrashKind, Damage, OpenOptions, OpenReport, PoolHandle, PowerLossPolicy, Store, StoreError,
     format,
 };
-use common::{pool_options, small};
 use std::sync::Arc;
 use zerocopy::FromBytes as _;
 
@@ -439,12 +437,12 @@ fn every_failing_operation_of_an_open_is_an_error_and_the_next_open_works() {
 #[test]
 fn a_killed_process_leaves_half_a_transaction_that_readers_see_undone_and_writers_undo() {
     if let Ok(path) = std::env::var("CENOTE_TEST_CRASH") {
-        let (store, _) = Store::open(common::real(path.as_ref()), options()).unwrap();
+        let (store, _) = Store::open(crate::common::real(path.as_ref()), options()).unwrap();
         let pool = store.open_pool("p", Access::ReadWrite).unwrap();
         half_a_transaction(&store, &pool, 0..200, 99);
         std::process::abort();
     }
-    let dir = common::Dir::formatted();
+    let dir = crate::common::Dir::formatted();
     let (store, _) = dir.open();
     store.create_pool("p", &pool_options()).unwrap();
     let pool = store.open_pool("p", Access::ReadWrite).unwrap();
@@ -454,7 +452,7 @@ fn a_killed_process_leaves_half_a_transaction_that_readers_see_undone_and_writer
     let status = std::process::Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
-            "a_killed_process_leaves_half_a_transaction_that_readers_see_undone_and_writers_undo",
+            "recovery::a_killed_process_leaves_half_a_transaction_that_readers_see_undone_and_writers_undo",
         ])
         .env("CENOTE_TEST_CRASH", dir.path())
         .output()

@@ -1,10 +1,8 @@
 //! Control data that is whole by itself and not what it should be: rolled back, or about files that are gone.
 
-mod common;
-
+use crate::common::{Dir, pool_options};
 use cenote_log::CrashKind;
 use cenote_store::{Access, Damage, DamagePolicy, OpenError, OpenOptions, PoolStart};
-use common::{Dir, pool_options};
 
 const CATALOGS: [&str; 2] = ["catalog.0", "catalog.1"];
 

@@ -1,13 +1,11 @@
 //! Spare puddles (PUD-11): where they come from, what taking one costs, and that nothing of a removed pool is left in one.
 
-mod common;
-
+use crate::common::{Dir, pool_options, small};
 use cenote_layout::header::read;
 use cenote_layout::puddle::{PuddleHeader, Role};
 use cenote_medium::sim::{self, Fault, FaultEffect, FaultPoint, SimMedium, SimOptions};
 use cenote_medium::{Durability, Medium, Operation};
 use cenote_store::{Access, Damage, OpenOptions, PoolHandle, PoolOptions, Store, StoreError, format};
-use common::{Dir, pool_options, small};
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;

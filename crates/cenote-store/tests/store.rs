@@ -1,13 +1,11 @@
 //! What a store promises while nothing goes wrong.
 
-mod common;
-
+use crate::common::{Dir, pool_options, small};
 use cenote_layout::id::{PoolId, TypeId};
 use cenote_layout::types::{PointerField, TypeRecord};
 use cenote_store::{
     Access, FormatError, FormatOptions, OpenError, OpenOptions, PoolOptions, Store, StoreError, format,
 };
-use common::{Dir, pool_options, small};
 
 #[test]
 fn what_is_stored_in_a_pool_is_there_at_the_same_address_after_reopening() {
@@ -349,7 +347,7 @@ fn close_waits_for_nobody_and_says_who_still_holds_the_store() {
 #[test]
 fn a_stray_store_into_a_pool_opened_for_reading_kills_the_program_and_changes_nothing() {
     if let Ok(path) = std::env::var("CENOTE_TEST_STRAY") {
-        let (store, _) = Store::open(common::real(path.as_ref()), OpenOptions::default()).unwrap();
+        let (store, _) = Store::open(crate::common::real(path.as_ref()), OpenOptions::default()).unwrap();
         let pool = store.open_pool("p", Access::ReadOnly).unwrap();
         let addr = pool.root_puddle().unwrap().body_addr();
         println!("about to store");
@@ -365,7 +363,7 @@ fn a_stray_store_into_a_pool_opened_for_reading_kills_the_program_and_changes_no
     let output = std::process::Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
-            "a_stray_store_into_a_pool_opened_for_reading_kills_the_program_and_changes_nothing",
+            "store::a_stray_store_into_a_pool_opened_for_reading_kills_the_program_and_changes_nothing",
             "--nocapture",
         ])
         .env("CENOTE_TEST_STRAY", dir.path())

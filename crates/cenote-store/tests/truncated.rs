@@ -1,10 +1,8 @@
 //! A puddle file that somebody makes shorter under a running program: the program ends by SIGBUS with one line that says why, and the
 //! next open names the damage.
 
-mod common;
-
+use crate::common::{Dir, pool_options};
 use cenote_store::{Access, Damage, OpenOptions};
-use common::{Dir, pool_options};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
@@ -26,7 +24,7 @@ fn a_truncated_puddle_ends_the_program_with_a_line_that_says_why() {
     let output = Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
-            "a_truncated_puddle_ends_the_program_with_a_line_that_says_why",
+            "truncated::a_truncated_puddle_ends_the_program_with_a_line_that_says_why",
             "--nocapture",
             "--test-threads=1",
         ])
@@ -54,7 +52,7 @@ fn a_truncated_puddle_ends_the_program_with_a_line_that_says_why() {
 
 /// Ends the process.
 fn touch_what_is_gone(dir: &std::path::Path) -> ! {
-    let (store, _) = cenote_store::Store::open(common::real(dir), OpenOptions::default()).unwrap();
+    let (store, _) = cenote_store::Store::open(crate::common::real(dir), OpenOptions::default()).unwrap();
     let pool = store.open_pool("p", Access::ReadWrite).unwrap();
     let puddle = pool.root_puddle().unwrap();
     let name: String = puddle.uuid().to_hex().iter().map(|b| char::from(*b)).collect();

@@ -5,8 +5,7 @@
 //! or of another store in `cenote-store/tests/damage.rs`; full disks and failing operations in `cenote-store/tests/recovery.rs`; addresses that are
 //! no blocks in `cenote-heap/tests/bad_input.rs`.
 
-mod support;
-
+use crate::support::{directory, hashes, underneath};
 use cenote::raw::{self, TxError};
 use cenote::{
     Access, DamagePolicy, Durability, Error, FormatOptions, OpenOptions, Persist, Pool, PoolOptions, Ptr,
@@ -19,9 +18,9 @@ use cenote_store::{OpenError, StoreError};
 use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;
-use support::{directory, hashes, underneath};
 
 #[derive(Persist)]
+#[persist(name = "bad_input::Node")]
 struct Node {
     value: u64,
     next: Option<Ptr<Node>>,
@@ -237,6 +236,7 @@ fn a_type_of_another_layout_is_refused_with_both_layouts() {
     }
     // Also as a part of another type, or behind a pointer.
     #[derive(Persist)]
+    #[persist(name = "bad_input::Holder")]
     struct Holder(Option<Ptr<Node>>);
     refused(pool.write(|tx| tx.alloc(Holder(None)).map(drop)), mismatch, &["u128"]);
     assert_eq!(pool.stats().unwrap().blocks, 0);

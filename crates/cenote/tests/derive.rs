@@ -7,9 +7,7 @@ use std::marker::PhantomData;
 use std::mem::{offset_of, size_of};
 use std::num::{NonZeroU32, Wrapping};
 
-#[allow(unsafe_code)]
-mod common;
-use common::{pointers_in, ptr};
+use crate::common::{pointers_in, ptr};
 
 #[derive(Persist)]
 struct Node<T> {

@@ -1,7 +1,6 @@
 //! Pools whose values may not be what transactions made them: safe code sees blocks, not values. And: what a dangling pointer leads to is not taken for a value.
 
-mod support;
-
+use crate::support::{directory, hashes, underneath};
 use cenote::{
     Access, CrashKind, DamagePolicy, Durability, Error, FormatOptions, MediumOptions, OpenOptions, Persist,
     Pool, PoolOptions, PoolStart, Ptr, Reader, RealMedium, Result, Store,
@@ -12,9 +11,9 @@ use cenote_medium::Medium;
 use cenote_medium::sim::{self, SimMedium, SimOptions};
 use std::path::Path;
 use std::sync::Arc;
-use support::{directory, hashes, underneath};
 
 #[derive(Persist)]
+#[persist(name = "doubt::Node")]
 struct Node {
     value: u64,
     next: Option<Ptr<Node>>,
@@ -252,7 +251,7 @@ fn what_only_another_pool_leads_to_is_no_leak() -> Result<()> {
 #[test]
 fn threads_check_open_write_and_close_pools_that_lead_to_each_other() -> Result<()> {
     let dir = directory();
-    support::within(120, move || -> Result<()> {
+    crate::support::within(120, move || -> Result<()> {
         let store = Store::open(dir.path())?;
         const NAMES: [&str; 4] = ["a", "b", "c", "d"];
         for name in NAMES {

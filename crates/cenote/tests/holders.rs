@@ -1,14 +1,13 @@
 //! Off-holders, region pointers and filters in safe code: they lead where they were made for, recovery follows them, and what does not fit is refused.
 
-mod support;
-
+use crate::support::directory;
 use cenote::filter::{Scanned, Visitor};
 use cenote::persist::{LayoutBuilder, TypeId, described};
 use cenote::{Error, Persist, Pool, Ptr, Reader, RegionPtr, RelPtr, Result, Store, field};
 use cenote_layout::pointer::PointerKind;
-use support::directory;
 
 #[derive(Persist)]
+#[persist(name = "holders::Node")]
 struct Node {
     value: u64,
     next: RelPtr<Node>,
@@ -22,6 +21,7 @@ impl Node {
 }
 
 #[derive(Persist)]
+#[persist(name = "holders::Link")]
 #[repr(u8)]
 enum Link {
     Missing,
@@ -30,6 +30,7 @@ enum Link {
 }
 
 #[derive(Persist)]
+#[persist(name = "holders::Holder")]
 struct Holder {
     link: Link,
     far: RegionPtr<Node>,

@@ -3,8 +3,6 @@
 //! A single log leaves the store that finishes its transaction unfenced (`cenote_tx`, "lazy"). That is right only if no other log can change
 //! what it covers; here another one joins between the moment at which the commit begins and the one at which it finishes.
 
-mod support;
-
 use cenote::raw::{Block, Heap, TxContext};
 use cenote::{MediumOptions, OpenOptions, Persist, Pool, RealMedium, Result, Store, TypeId};
 use cenote_heap::{
@@ -90,7 +88,7 @@ impl SegmentSource for NoSegments {
 fn writer(store: &Store, lease: &LogLease) -> LogWriter {
     // SAFETY: the log is leased, used by this writer alone, and mapped until the store is closed.
     unsafe {
-        LogWriter::attach(lease.body(), support::underneath(store).persistence(), Box::new(NoSegments))
+        LogWriter::attach(lease.body(), crate::support::underneath(store).persistence(), Box::new(NoSegments))
             .unwrap()
     }
 }
@@ -121,7 +119,7 @@ fn fences_due_after(
 
 #[test]
 fn a_log_that_joins_during_a_commit_finds_the_commit_durable() -> Result<()> {
-    let dir = support::directory();
+    let dir = crate::support::directory();
     let medium = RealMedium::open(
         dir.path(),
         &MediumOptions { create: true, force_power: true, ..MediumOptions::default() },
@@ -131,7 +129,7 @@ fn a_log_that_joins_during_a_commit_finds_the_commit_durable() -> Result<()> {
         RealMedium::open(dir.path(), &MediumOptions { force_power: true, ..MediumOptions::default() })?;
     let store = Store::open_on(Arc::new(medium), &OpenOptions::default())?;
     let pool = store.pool("p")?;
-    let leases = [(); 2].map(|()| support::underneath(&store).acquire_log().unwrap());
+    let leases = [(); 2].map(|()| crate::support::underneath(&store).acquire_log().unwrap());
     let group = LogGroup::new();
     // SAFETY: the heap's block is this test's; both logs are leased and of this group.
     let (word, mut first) = unsafe {
@@ -157,7 +155,7 @@ fn a_log_that_joins_during_a_commit_finds_the_commit_durable() -> Result<()> {
     }
     drop(first);
     for lease in leases {
-        support::underneath(&store).release_log(lease);
+        crate::support::underneath(&store).release_log(lease);
     }
     drop(pool);
     store.close()

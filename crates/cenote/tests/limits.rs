@@ -1,17 +1,17 @@
 //! Values and transactions of every size and alignment, and what happens where there is no room for them.
 
-mod support;
-
+use crate::support::{directory, underneath};
 use cenote::raw::{self, TxError};
 use cenote::{Error, OpenOptions, Persist, PoolOptions, Ptr, Reader, Result, Store, field};
 use std::time::{Duration, Instant};
-use support::{directory, underneath};
 
 #[test]
 fn values_without_bytes_are_allocated_read_written_and_freed() -> Result<()> {
     #[derive(Persist, Debug, PartialEq)]
+    #[persist(name = "limits::Nothing")]
     struct Nothing;
     #[derive(Persist)]
+    #[persist(name = "limits::HasNothing")]
     struct HasNothing {
         nothing: Nothing,
         also: [u64; 0],
@@ -90,6 +90,7 @@ fn alignments_up_to_2_mib_are_kept_and_larger_ones_refused() -> Result<()> {
     assert_eq!(pool.stats()?.blocks, blocks);
     // By value.
     #[derive(Persist)]
+    #[persist(name = "limits::Page")]
     #[repr(align(4096))]
     struct Page([u8; 4096]);
     let page = pool.write(|tx| tx.alloc(Page([5; 4096])))?;
@@ -102,6 +103,7 @@ fn alignments_up_to_2_mib_are_kept_and_larger_ones_refused() -> Result<()> {
 #[test]
 fn large_values_are_logged_whole_or_by_field_and_undone() -> Result<()> {
     #[derive(Persist)]
+    #[persist(name = "limits::Large")]
     struct Large {
         words: [u64; 16 << 10],
         tail: u64,
@@ -172,6 +174,7 @@ fn a_range_of_64_mib_is_logged_and_undone() -> Result<()> {
 #[test]
 fn a_full_pool_fails_the_allocation_and_the_transaction_goes_on() -> Result<()> {
     #[derive(Persist)]
+    #[persist(name = "limits::Kilo")]
     struct Kilo {
         number: u64,
         next: Option<Ptr<Kilo>>,

@@ -1,7 +1,6 @@
 //! Roots by name: any number, beside the 1,024 that have numbers; set and removed by transactions, traced like others.
 
-mod support;
-
+use crate::support::directory;
 use cenote::{
     Access, CrashKind, Durability, Error, FormatOptions, NamedRoot, OpenOptions, Persist, PoolOptions, Ptr,
     Reader, Result, Store,
@@ -9,9 +8,9 @@ use cenote::{
 use cenote_medium::Medium;
 use cenote_medium::sim::{self, SimMedium, SimOptions};
 use std::sync::Arc;
-use support::directory;
 
 #[derive(Persist)]
+#[persist(name = "names::Node")]
 struct Node {
     value: u64,
     next: Option<Ptr<Node>>,

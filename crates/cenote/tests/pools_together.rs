@@ -1,7 +1,5 @@
 //! Values that are reached from another pool only: tracing one pool does not forget them.
 
-mod support;
-
 use cenote::{
     Access, DamagePolicy, Durability, Error, FormatOptions, OpenOptions, Persist, PoolOptions, Ptr, Reader,
     Result, Store,
@@ -11,6 +9,7 @@ use cenote_medium::sim::{CrashKind, SimMedium, SimOptions};
 use std::sync::Arc;
 
 #[derive(Persist)]
+#[persist(name = "pools_together::Node")]
 struct Node {
     value: u64,
     next: Option<Ptr<Node>>,
@@ -80,7 +79,7 @@ fn what_only_another_pool_leads_to_survives_a_loss_of_power() -> Result<()> {
 
 #[test]
 fn collecting_one_pool_keeps_what_another_leads_to() -> Result<()> {
-    let dir = support::directory();
+    let dir = crate::support::directory();
     let store = Store::open(dir.path())?;
     build(&store)?;
     let b = store.pool("b")?;

@@ -1,7 +1,5 @@
 //! Long work tells how far it is, and space is given back, through the interface that users name.
 
-mod support;
-
 use cenote::{
     Durability, Error, OpenOptions, Persist, Pool, PoolOptions, Ptr, Reader, RecoveryOptions, Result, Store,
     TraceOptions, Use,
@@ -15,6 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 #[derive(Persist)]
+#[persist(name = "progress::Node")]
 struct Node {
     value: u64,
     next: Option<Ptr<Node>>,
@@ -75,7 +74,7 @@ fn recovery_tells_which_pool_it_traces_and_how_far_it_is() -> Result<()> {
 
 #[test]
 fn a_check_tells_how_far_it_is_and_can_be_broken_off() -> Result<()> {
-    let directory = support::directory();
+    let directory = crate::support::directory();
     let store = Store::open(directory.path())?;
     let pool = store.pool("p")?;
     fill(&pool, NODES)?;
@@ -102,7 +101,7 @@ fn a_check_tells_how_far_it_is_and_can_be_broken_off() -> Result<()> {
 
 #[test]
 fn a_pool_is_trimmed_while_it_is_in_use_and_its_values_stay() -> Result<()> {
-    let directory = support::directory();
+    let directory = crate::support::directory();
     let store = Store::open(directory.path())?;
     let pool = store.create_pool("p", &PoolOptions { puddle_size: 16 << 20, ..PoolOptions::default() })?;
     fill(&pool, 1000)?;

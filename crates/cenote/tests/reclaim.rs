@@ -1,8 +1,6 @@
 //! Reclaim beside transactions: pointers are hidden from the tracer in every way that safe code has, threads move values about, pools lead to each other, and processes
 //! die in the middle. What is given back is what a former session left unattached, and nothing else.
 
-mod support;
-
 use cenote::{
     Access, Error, HeapReport, OpenOptions, Persist, Pool, PoolOptions, Ptr, Reader, ReclaimOptions,
     ReclaimPolicy, ReclaimRefused, ReclaimReport, Result, Store,
@@ -15,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[derive(Persist)]
+#[persist(name = "reclaim::Node")]
 struct Node {
     value: u64,
     next: Option<Ptr<Node>>,
@@ -94,7 +93,7 @@ fn sound(report: &HeapReport) -> bool {
 #[test]
 fn leaks_are_given_back_and_named_and_a_dry_run_only_names_them() -> Result<()> {
     let _alone = alone();
-    let dir = support::directory();
+    let dir = crate::support::directory();
     first_session(dir.path(), 500)?;
     {
         let (_store, pool) = open(dir.path())?;
@@ -127,7 +126,7 @@ fn leaks_are_given_back_and_named_and_a_dry_run_only_names_them() -> Result<()> 
 
 /// Takes the value out of the end of the list, which the tracer has not reached, and hangs it where the tracer has been.
 fn hide(bug: Bug) -> Result<(ReclaimReport, HeapReport)> {
-    let dir = support::directory();
+    let dir = crate::support::directory();
     first_session(dir.path(), 3)?;
     let (_store, pool) = open(dir.path())?;
     plant(bug);
@@ -158,7 +157,7 @@ fn a_pointer_that_is_moved_behind_the_tracer_is_found() -> Result<()> {
 
 /// Frees the block that leads to the value, keeps the value in the program's memory, and attaches it where the tracer has been; the freed block's place is written over.
 fn free_above(bug: Bug) -> Result<(ReclaimReport, HeapReport)> {
-    let dir = support::directory();
+    let dir = crate::support::directory();
     first_session(dir.path(), 3)?;
     let (_store, pool) = open(dir.path())?;
     plant(bug);
@@ -203,7 +202,7 @@ fn what_a_freed_block_led_to_is_found() -> Result<()> {
 #[test]
 fn what_an_aborted_transaction_moved_stays_where_it_was() -> Result<()> {
     let _alone = alone();
-    let dir = support::directory();
+    let dir = crate::support::directory();
     first_session(dir.path(), 3)?;
     let (_store, pool) = open(dir.path())?;
     let report = meddled(&pool, || {
@@ -225,7 +224,7 @@ fn what_an_aborted_transaction_moved_stays_where_it_was() -> Result<()> {
 
 /// Allocates in one transaction and attaches in a later one, while leaks are looked for in between and given back.
 fn attach_late(bug: Bug) -> Result<(ReclaimReport, bool)> {
-    let dir = support::directory();
+    let dir = crate::support::directory();
     first_session(dir.path(), 3)?;
     let (_store, pool) = open(dir.path())?;
     let mut mine = Vec::new();
@@ -258,7 +257,7 @@ fn what_this_session_has_not_attached_yet_is_never_taken() -> Result<()> {
 #[test]
 fn after_a_transaction_it_is_too_late() -> Result<()> {
     let _alone = alone();
-    let dir = support::directory();
+    let dir = crate::support::directory();
     first_session(dir.path(), 3)?;
     let (store, pool) = open(dir.path())?;
     // The program holds what it took out of the pool, and nothing else leads to it.
@@ -288,7 +287,7 @@ fn after_a_transaction_it_is_too_late() -> Result<()> {
 #[test]
 fn pools_that_lead_to_each_other_are_traced_together() -> Result<()> {
     let _alone = alone();
-    let dir = support::directory();
+    let dir = crate::support::directory();
     {
         let store = Store::open(dir.path())?;
         let options = PoolOptions { puddle_size: 512 << 10, ..PoolOptions::default() };
@@ -336,7 +335,7 @@ fn pools_that_lead_to_each_other_are_traced_together() -> Result<()> {
 #[test]
 fn in_the_background_it_waits_for_all_pools_and_ends_when_one_is_closed() -> Result<()> {
     let _alone = alone();
-    let dir = support::directory();
+    let dir = crate::support::directory();
     first_session(dir.path(), 20)?;
     {
         let store = Store::open(dir.path())?;
@@ -381,7 +380,7 @@ fn in_the_background_it_waits_for_all_pools_and_ends_when_one_is_closed() -> Res
 #[test]
 fn a_pool_that_was_closed_properly_is_left_alone_after_a_crash_of_another() -> Result<()> {
     let _alone = alone();
-    let dir = support::directory();
+    let dir = crate::support::directory();
     first_session(dir.path(), 20)?;
     {
         let store = Store::open(dir.path())?;
@@ -406,7 +405,7 @@ fn threads_that_move_values_about_lose_none_of_them() -> Result<()> {
     const SLOTS: u64 = 200;
     const THREADS: u64 = 3;
     for round in 0..6u64 {
-        let dir = support::directory();
+        let dir = crate::support::directory();
         {
             let (_store, pool) = open(dir.path())?;
             pool.write(|tx| -> Result<()> {
@@ -516,7 +515,7 @@ fn a_run_that_dies_anywhere_has_given_back_leaks_only() -> Result<()> {
     const LEAKS: u64 = 1000;
     let mut dead = 0;
     for stop in (0..).map(|k: u64| k * 3) {
-        let dir = support::directory();
+        let dir = crate::support::directory();
         first_session(dir.path(), LEAKS)?;
         let (store, pool) = open(dir.path())?;
         let mut slices = 0;
@@ -589,10 +588,14 @@ fn a_process_that_is_killed_while_it_reclaims_loses_nothing() -> Result<()> {
     }
     let mut interrupted = 0;
     for round in 0..40u64 {
-        let dir = support::directory();
+        let dir = crate::support::directory();
         first_session(dir.path(), 5000)?;
         let mut child = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "a_process_that_is_killed_while_it_reclaims_loses_nothing", "--nocapture"])
+            .args([
+                "--exact",
+                "reclaim::a_process_that_is_killed_while_it_reclaims_loses_nothing",
+                "--nocapture",
+            ])
             .env(CHILD, dir.path())
             .stdout(std::process::Stdio::piped())
             .spawn()

@@ -32,12 +32,14 @@ fn mix(seed: u64) -> u64 {
 const CELLS: usize = 300;
 
 #[derive(Persist)]
+#[persist(name = "shadowed::Root")]
 struct Root {
     step: u64,
     cells: [Option<Ptr<Cell>>; CELLS],
 }
 
 #[derive(Persist)]
+#[persist(name = "shadowed::Cell")]
 struct Cell {
     step: u64,
     value: u64,
@@ -211,7 +213,7 @@ fn kill_nine_loses_no_transaction_and_a_loss_of_power_no_psync() {
     let (mut powers, mut gone) = (0, 0);
     for round in 0..kills {
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child", "--nocapture"])
+            .args(["--exact", "shadowed::child", "--nocapture"])
             .env(CHILD_DIR, dir.path())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -434,7 +436,7 @@ fn psyncs_by_policy_come_by_themselves() {
         } else {
             let started = Instant::now();
             while auto.figures().psyncs == 0 || pool.unsynced_bytes() >= policy.bytes.unwrap_or(1) {
-                assert!(started.elapsed() < Duration::from_secs(30), "{policy:?}: {:?}", auto.figures());
+                assert!(started.elapsed() < Duration::from_secs(300), "{policy:?}: {:?}", auto.figures());
                 std::thread::sleep(Duration::from_millis(1));
             }
             assert!(auto.figures().held_max > Duration::ZERO && auto.figures().failures == 0);

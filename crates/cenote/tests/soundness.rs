@@ -1,7 +1,6 @@
 //! Safe code that tries to see a value that is none: each attempt ends in a typed error.
 
-mod support;
-
+use crate::support::{directory, underneath};
 use cenote::persist::TypeSetError;
 use cenote::raw::TxError;
 use cenote::{
@@ -12,9 +11,9 @@ use cenote_medium::Medium;
 use cenote_medium::sim::{CrashKind, SimMedium, SimOptions};
 use cenote_store::StoreError;
 use std::sync::Arc;
-use support::{directory, underneath};
 
 #[derive(Persist)]
+#[persist(name = "soundness::Node")]
 struct Node {
     value: u64,
     next: Option<Ptr<Node>>,
@@ -22,6 +21,7 @@ struct Node {
 
 mod numbers {
     #[derive(cenote::Persist)]
+    #[persist(name = "soundness::Sized")]
     pub(crate) struct Named {
         pub(crate) value: u64,
     }
@@ -29,6 +29,7 @@ mod numbers {
 
 mod letters {
     #[derive(cenote::Persist)]
+    #[persist(name = "soundness::Sized")]
     pub(crate) struct Named {
         pub(crate) value: [char; 64],
     }
@@ -59,6 +60,7 @@ fn two_types_of_one_name_are_never_taken_for_each_other() -> Result<()> {
 #[test]
 fn many_types_are_told_apart_and_learned_once() -> Result<()> {
     #[derive(Persist)]
+    #[persist(name = "soundness::Sized")]
     struct Sized<const N: usize>([u8; N]);
     macro_rules! put {
         ($tx:expr, $($n:literal)*) => {$( $tx.alloc(Sized::<$n>([7; $n]))?; )*};
@@ -84,6 +86,7 @@ fn many_types_are_told_apart_and_learned_once() -> Result<()> {
 #[test]
 fn a_pointer_of_a_closed_store_is_not_followed_into_another_layout() -> Result<()> {
     #[derive(Persist)]
+    #[persist(name = "soundness::Wide")]
     struct Wide([char; 4]);
     let format = FormatOptions { window_base: Some(0x3800_0000_0000), window_len: 1 << 30, uuid: None };
     let (first, second) = (directory(), directory());
@@ -267,7 +270,7 @@ fn a_fork_of_the_process_can_neither_read_nor_write() -> Result<()> {
     let store = Store::open(dir.path())?;
     let pool = store.pool("p")?;
     let node = pool.write(|tx| tx.alloc(Node { value: 1, next: None }))?;
-    let before = support::hashes(dir.path());
+    let before = crate::support::hashes(dir.path());
     let (in_child, node_in_child) = (pool.clone(), node);
     let store_in_child = store.clone();
     let mut command = std::process::Command::new("true");
@@ -286,7 +289,7 @@ fn a_fork_of_the_process_can_neither_read_nor_write() -> Result<()> {
     unsafe { command.pre_exec(forked) };
     assert!(command.status().expect("the child was refused everything").success());
     drop(command);
-    assert_eq!(support::hashes(dir.path()), before);
+    assert_eq!(crate::support::hashes(dir.path()), before);
     assert_eq!(pool.read()?.get(node)?.value, 1);
     drop(pool);
     store.close()

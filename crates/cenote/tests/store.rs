@@ -3,6 +3,7 @@
 use cenote::{Access, Error, OpenOptions, Persist, Ptr, Reader, Result, Store, field};
 
 #[derive(Persist, Debug, PartialEq)]
+#[persist(name = "store::Node")]
 struct Node {
     value: u64,
     next: Option<Ptr<Node>>,
@@ -151,6 +152,7 @@ fn one_transaction_writes_two_pools() -> Result<()> {
 #[test]
 fn roots_have_types() -> Result<()> {
     #[derive(Persist)]
+    #[persist(name = "store::Other")]
     struct Other {
         _x: u64,
     }

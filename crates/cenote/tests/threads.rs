@@ -1,14 +1,13 @@
 //! Threads that come and go, in any order with the stores and pools that they use: nothing waits for itself, nothing is lost, nothing leaks.
 
-mod support;
-
+use crate::support::{directory, within};
 use cenote::{Access, Error, Persist, Pool, Ptr, Reader, Result, Store, View};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
-use support::{directory, within};
 
 #[derive(Persist)]
+#[persist(name = "threads::Counter")]
 struct Counter {
     value: u64,
     _self: Option<Ptr<Counter>>,
@@ -332,7 +331,7 @@ fn a_process_that_exits_within_a_transaction_has_not_committed_it() {
     }
     let dir = directory();
     let status = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "a_process_that_exits_within_a_transaction_has_not_committed_it"])
+        .args(["--exact", "threads::a_process_that_exits_within_a_transaction_has_not_committed_it"])
         .env(PLACE, dir.path())
         .stdout(std::process::Stdio::null())
         .status()
@@ -401,6 +400,7 @@ fn a_forgotten_view_is_a_lock_that_is_never_given_back() -> Result<()> {
 #[test]
 fn readers_see_whole_transactions_while_pools_come_and_go() -> Result<()> {
     #[derive(Persist)]
+    #[persist(name = "threads::Pair")]
     struct Pair(u64, u64);
     let dir = directory();
     let store = Store::open(dir.path())?;

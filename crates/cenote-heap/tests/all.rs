@@ -1,0 +1,14 @@
+//! The tests of this crate's interface in one program, because each program is linked for itself; a file that is none of these needs a process to itself.
+
+mod bad_input;
+mod common;
+mod damage;
+mod large;
+mod members;
+mod model;
+mod parallel;
+mod persistence;
+mod reclaim;
+mod store;
+mod tracing;
+mod trim;

@@ -1,0 +1,10 @@
+//! The tests of this crate's interface in one program, because each program is linked for itself; a file that is none of these needs a process to itself.
+
+mod common;
+mod damage;
+mod errors;
+mod recovery;
+mod rollback;
+mod spare;
+mod store;
+mod truncated;

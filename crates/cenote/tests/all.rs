@@ -1,0 +1,19 @@
+//! The tests of this crate's interface in one program, because each program is linked for itself; a file that is none of these needs a process to itself.
+
+mod bad_input;
+mod common;
+mod derive;
+mod doubt;
+mod holders;
+mod joining_log;
+mod limits;
+mod log_full;
+mod names;
+mod pools_together;
+mod progress;
+mod reclaim;
+mod shadowed;
+mod soundness;
+mod store;
+mod support;
+mod threads;
