@@ -98,6 +98,13 @@ impl Drop for Logs {
     }
 }
 
+/// Whether this thread has a log on a store, which it used last: then [`crate::reclaim::Reclaims::note_used`] was called on this thread, for the log is made after
+/// that. False says nothing.
+#[inline]
+pub(crate) fn has_log(store: &Inner) -> bool {
+    LAST.with(Cell::get).0 == store.number
+}
+
 /// This thread's log on a store.
 #[inline]
 pub(crate) fn thread_log(store: &Inner) -> Result<NonNull<ThreadLog>> {

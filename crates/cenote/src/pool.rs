@@ -1,7 +1,7 @@
 //! [`Pool`]: a named heap of values with roots; [`View`]: reading it.
 
 use crate::error::{Error, Result};
-use crate::local::VIEWS;
+use crate::local::{self, VIEWS};
 use crate::names;
 use crate::names::NamedRoot;
 use crate::persist::{DescribedType, Persist, TypeSetError, types_of};
@@ -664,8 +664,11 @@ impl Pool {
     /// [`Heap`] because they break nothing by themselves; what they leave in a pool is what values are read from.) While leaks are looked for ([`crate::Store::reclaim_in_background`]), what is
     /// changed without a transaction is said before, by [`cenote_heap::reclaim::before_change`], and under the pool's lock.
     #[must_use]
+    #[inline]
     pub unsafe fn raw_heap(&self) -> &dyn Heap {
-        self.inner.store.reclaims.note_used();
+        if !local::has_log(&self.inner.store) {
+            self.inner.store.reclaims.note_used();
+        }
         &self.inner.heap
     }
 }

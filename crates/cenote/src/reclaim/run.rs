@@ -82,7 +82,8 @@ pub(crate) struct Reclaims {
 }
 
 impl Reclaims {
-    /// The calling thread is going to run transactions, or to use a heap by itself.
+    /// The calling thread is going to run transactions, or to use a heap by itself. Two locked instructions: once a thread, not once a transaction.
+    #[cold]
     pub(crate) fn note_used(&self) {
         self.used.store(true, Ordering::SeqCst);
         // Either whoever begins a run sees this, or the transactions of this thread see that changes are recorded.
