@@ -344,12 +344,17 @@ impl<G: Ground> TracedHeap<G> {
     /// Makes the small block at `addr` CACHED, if its mark is `from`. False: it was not done.
     #[inline(always)]
     fn free_fast(&self, addr: u64, from: u8) -> bool {
-        let Some(cache) = cache::current(self.free_number.load(Ordering::Relaxed)) else { return false };
-        // SAFETY: this thread's cache of this heap, which is alive, as its puddles are; bins live as long as the cache, and nobody else uses them.
-        unsafe {
-            let Some((mark, bin)) = cache.as_ref().hot(addr) else { return false };
-            (*bin).push_if(Entry { addr, mark }, || change(mark, from, self.cached))
-        }
+        let Some((mark, bin)) = self.hot(addr) else { return false };
+        // SAFETY: a bin of this thread's cache, which lives as long; nobody else uses it.
+        unsafe { (*bin).push_if(Entry { addr, mark }, || change(mark, from, self.cached)) }
+    }
+
+    /// The mark of the small block that begins at `addr`, and this thread's bin for it: if it has freed blocks of the same superblock before, and no changes are recorded.
+    #[inline(always)]
+    fn hot(&self, addr: u64) -> Option<(&AtomicU8, *mut Bin)> {
+        let cache = cache::current(self.free_number.load(Ordering::Relaxed))?;
+        // SAFETY: this thread's cache of this heap, which is alive, as its puddles are.
+        unsafe { cache.as_ref().hot(addr) }
     }
 
     /// A free in a superblock that this thread has not freed in lately, or into a full bin; or of what cannot be freed.
@@ -417,7 +422,17 @@ impl<G: Ground> TracedHeap<G> {
     }
 
     /// Clears the mark of the allocated block at `addr`, and keeps its place from being given out.
+    #[inline]
     fn hold(&self, addr: u64) -> Result<(), FreeError> {
+        match self.hot(addr) {
+            Some((mark, _)) if change(mark, mark::ALLOCATED, self.held) => Ok(()),
+            _ => self.hold_slow(addr),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn hold_slow(&self, addr: u64) -> Result<(), FreeError> {
         if !self.writable {
             return Err(FreeError::ReadOnly);
         }
@@ -586,6 +601,13 @@ impl<G: Ground> Heap for TracedHeap<G> {
     }
 
     fn find(&self, addr: u64) -> Result<Block, FreeError> {
+        if let Some((mark, bin)) = self.hot(addr)
+            && mark.load(Ordering::Acquire) == mark::ALLOCATED
+        {
+            // SAFETY: a bin of this thread's cache, for blocks of this superblock's type and class.
+            let (type_id, size) = unsafe { ((*bin).type_id, u64::from((*bin).block_size)) };
+            return Ok(Block { addr: pointer_to(addr), size, mark: mark_of(mark), type_id });
+        }
         let puddle = self.puddle_at(addr)?;
         match self.resolve(puddle, addr) {
             Resolved::Block { block, size, type_id, allocated: true, mark } if block == addr => {
