@@ -18,6 +18,8 @@ use std::time::Duration;
 
 /// How long a process that reconnects is waited for to be known as disconnected.
 const REATTACH_TRIES: u32 = 200;
+/// How long one that is turned away has for its hello.
+const TURNED_AWAY: Duration = Duration::from_millis(200);
 
 /// Serves one client until its connection ends.
 pub(crate) fn serve(shared: &Arc<Shared>, channel: &Channel) {
@@ -29,7 +31,12 @@ pub(crate) fn serve(shared: &Arc<Shared>, channel: &Channel) {
     let Some(start_ticks) = cenote_sys::process::start_ticks(peer.pid) else { return };
     let Some(counted) = shared.count(peer.uid) else {
         let detail = "there are as many connections as this daemon serves: try again later".into();
-        refuse(channel, 0, Refusal::Limit { detail });
+        // A hello that nobody has read when the socket is closed would take the answer with it.
+        let mut buffer = vec![0; 4096];
+        let heard =
+            readable_within(channel, TURNED_AWAY).then(|| channel.receive(&mut buffer).ok()).flatten();
+        let number = heard.map_or(0, |received| peek(buffer.get(..received.len).unwrap_or_default()));
+        refuse(channel, number, Refusal::Limit { detail });
         return;
     };
     let credentials = Credentials { uid: peer.uid, gid: peer.gid, groups: peer.groups.clone() };

@@ -7,7 +7,7 @@ use cenote_store::StoreError;
 use std::path::Path;
 
 /// A child: opens the pool for reading and keeps it while it is told to count.
-pub fn read_on(socket: &Path) {
+pub(crate) fn read_on(socket: &Path) {
     let store = Store::connect(socket).expect("connect");
     match store.pool_with("numbers", Access::ReadOnly) {
         Ok(pool) => {
@@ -27,7 +27,9 @@ fn a_program_moves_from_an_embedded_store_to_a_daemon_and_back_by_one_line() {
         let store = daemon.connect();
         let pool = store.pool("numbers").expect("pool");
         make_counter(&pool);
-        (0..1000).for_each(|_| drop(add(&pool)));
+        for _ in 0..1000 {
+            add(&pool);
+        }
         assert_eq!(count(&pool), 1000);
         let listed = store.pools();
         assert_eq!((listed.len(), &*listed[0].record.name), (1, "numbers"));
@@ -115,7 +117,7 @@ fn pools_grow_and_are_removed_through_the_daemon() {
     let pool = store.pool("numbers").expect("pool");
     // More than the first puddle holds.
     pool.write(|tx| -> cenote::Result<()> {
-        for number in 0..100_000 {
+        for number in 0..200_000 {
             let next = tx.root::<crate::common::Item>()?;
             let item = tx.alloc(crate::common::Item { number, next })?;
             tx.set_root(item)?;

@@ -9,46 +9,48 @@ use std::time::{Duration, Instant};
 
 /// What tests keep in pools.
 #[derive(Persist)]
-pub struct Counter {
-    pub count: u64,
-    pub twice: u64,
-    pub list: Option<Ptr<Item>>,
+pub(crate) struct Counter {
+    pub(crate) count: u64,
+    pub(crate) twice: u64,
+    pub(crate) list: Option<Ptr<Item>>,
 }
 
 #[derive(Persist)]
-pub struct Item {
-    pub number: u64,
-    pub next: Option<Ptr<Item>>,
+pub(crate) struct Item {
+    pub(crate) number: u64,
+    pub(crate) next: Option<Ptr<Item>>,
 }
 
 /// A store, and the daemon that keeps it while there is one.
-pub struct Daemon {
+pub(crate) struct Daemon {
     dir: tempfile::TempDir,
     child: Option<Child>,
     options: Vec<String>,
 }
 
 impl Daemon {
-    pub fn start(options: &[&str]) -> Self {
+    pub(crate) fn start(options: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("directory");
         // Other users come by here to the socket.
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).expect("mode");
         let options = options.iter().map(ToString::to_string).collect();
         let mut daemon = Self { dir, child: None, options };
+        // By this process, which gives stores windows that do not lie on each other.
+        Store::format(daemon.store(), &cenote::FormatOptions::default()).expect("format");
         daemon.restart();
         daemon
     }
 
-    pub fn store(&self) -> PathBuf {
+    pub(crate) fn store(&self) -> PathBuf {
         self.dir.path().join("store")
     }
 
-    pub fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.dir.path().join("socket")
     }
 
     /// Starts it, and waits until it listens.
-    pub fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         let mut child = Command::new(env!("CARGO_BIN_EXE_cenoted"))
             .args([
                 "--store".as_ref(),
@@ -67,34 +69,34 @@ impl Daemon {
     }
 
     /// SIGKILL.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         let mut child = self.child.take().expect("it runs");
         child.kill().expect("kill");
         child.wait().expect("wait");
     }
 
     /// SIGTERM; it must end well.
-    pub fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         let mut child = self.child.take().expect("it runs");
         let pid = rustix::process::Pid::from_child(&child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("signal");
         assert!(child.wait().expect("wait").success());
     }
 
-    pub fn is_running(&mut self) -> bool {
+    pub(crate) fn is_running(&mut self) -> bool {
         self.child.as_mut().is_some_and(|child| child.try_wait().expect("wait").is_none())
     }
 
-    pub fn stat(&self) -> cenote::DaemonStat {
+    pub(crate) fn stat(&self) -> cenote::DaemonStat {
         cenote::daemon_stat(self.socket()).expect("stat")
     }
 
-    pub fn connect(&self) -> Store {
+    pub(crate) fn connect(&self) -> Store {
         Store::connect(self.socket()).expect("connect")
     }
 
     /// Waits until the daemon says so.
-    pub fn wait_until(&self, what: &str, is: impl Fn(&cenote::DaemonStat) -> bool) {
+    pub(crate) fn wait_until(&self, what: &str, is: impl Fn(&cenote::DaemonStat) -> bool) {
         let end = Instant::now() + Duration::from_secs(20);
         while !is(&self.stat()) {
             assert!(Instant::now() < end, "not within 20 s: {what}; {:?}", self.stat());
@@ -113,14 +115,14 @@ impl Drop for Daemon {
 }
 
 /// A child of this program that plays a role and talks through its pipes.
-pub struct Actor {
+pub(crate) struct Actor {
     child: Child,
     input: ChildStdin,
     output: BufReader<std::process::ChildStdout>,
 }
 
 impl Actor {
-    pub fn start(role: &str, daemon: &Daemon) -> Self {
+    pub(crate) fn start(role: &str, daemon: &Daemon) -> Self {
         let mut child = Command::new(std::env::current_exe().expect("this program"))
             .args(["common::a_child_plays_its_role", "--exact", "--nocapture", "--quiet"])
             .env("CENOTED_ROLE", role)
@@ -134,7 +136,7 @@ impl Actor {
     }
 
     /// What the child says next.
-    pub fn hear(&mut self) -> String {
+    pub(crate) fn hear(&mut self) -> String {
         loop {
             let mut line = String::new();
             assert!(self.output.read_line(&mut line).expect("read") > 0, "the child has ended");
@@ -145,38 +147,38 @@ impl Actor {
         }
     }
 
-    pub fn tell(&mut self, line: &str) {
+    pub(crate) fn tell(&mut self, line: &str) {
         writeln!(self.input, "{line}").expect("write");
     }
 
-    pub fn kill(mut self) {
+    pub(crate) fn kill(mut self) {
         self.child.kill().expect("kill");
         self.child.wait().expect("wait");
     }
 
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    pub fn ends(mut self) -> bool {
+    pub(crate) fn ends(mut self) -> bool {
         drop(self.input);
         self.child.wait().expect("wait").success()
     }
 }
 
-pub fn say(line: &str) {
+pub(crate) fn say(line: &str) {
     println!("> {line}");
     std::io::stdout().flush().expect("flush");
 }
 
-pub fn listen() -> String {
+pub(crate) fn listen() -> String {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).expect("read");
     line.trim_end().to_owned()
 }
 
 /// Makes the counter that [`add`] counts in.
-pub fn make_counter(pool: &Pool) {
+pub(crate) fn make_counter(pool: &Pool) {
     pool.write(|tx| -> cenote::Result<()> {
         let counter = tx.alloc(Counter { count: 0, twice: 0, list: None })?;
         tx.set_root(counter)
@@ -185,7 +187,7 @@ pub fn make_counter(pool: &Pool) {
 }
 
 /// Counts one up, and adds an item.
-pub fn add(pool: &Pool) -> u64 {
+pub(crate) fn add(pool: &Pool) -> u64 {
     pool.write(|tx| -> cenote::Result<u64> {
         let at = tx.root::<Counter>()?.expect("a counter");
         let (number, next) = (tx.get(at)?.count + 1, tx.get(at)?.list);
@@ -200,7 +202,7 @@ pub fn add(pool: &Pool) -> u64 {
 }
 
 /// What it stands at; checks that nothing is half done.
-pub fn count(pool: &Pool) -> u64 {
+pub(crate) fn count(pool: &Pool) -> u64 {
     let view = pool.read().expect("read");
     let at = view.root::<Counter>().expect("root").expect("a counter");
     let counter = view.get(at).expect("counter");

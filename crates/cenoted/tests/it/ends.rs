@@ -1,12 +1,12 @@
 //! How clients and daemons end: killed, mostly.
 
 use crate::common::{Actor, Counter, Daemon, add, count, listen, make_counter, say};
-use cenote::{Access, Store};
+use cenote::{Access, Reader, Store};
 use cenote_store::OpenError;
 use std::path::Path;
 
 /// A child: stops inside a transaction.
-pub fn hold(socket: &Path) {
+pub(crate) fn hold(socket: &Path) {
     let store = Store::connect(socket).expect("connect");
     let pool = store.pool("numbers").expect("pool");
     let _ = pool.write(|tx| -> cenote::Result<()> {
@@ -20,7 +20,7 @@ pub fn hold(socket: &Path) {
 }
 
 /// A child: counts as fast as it can, and says so after each commit.
-pub fn count_on(socket: &Path) {
+pub(crate) fn count_on(socket: &Path) {
     let store = Store::connect(socket).expect("connect");
     let pool = store.pool("numbers").expect("pool");
     loop {
@@ -149,7 +149,7 @@ fn a_session_is_gone_on_with_by_its_process_after_a_restart() {
     daemon.restart();
     // A pool that it holds grows.
     pool.write(|tx| -> cenote::Result<()> {
-        for number in 0..100_000 {
+        for number in 0..200_000 {
             tx.alloc(crate::common::Item { number, next: None })?;
         }
         Ok(())

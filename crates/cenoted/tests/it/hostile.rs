@@ -10,13 +10,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 /// A client that speaks the protocol by hand.
-pub struct Raw {
+pub(crate) struct Raw {
     channel: Channel,
-    pub client: Uuid,
+    pub(crate) client: Uuid,
 }
 
 impl Raw {
-    pub fn connect(daemon: &Daemon) -> Self {
+    pub(crate) fn connect(daemon: &Daemon) -> Self {
         let mut raw =
             Self { channel: Channel::connect(&daemon.socket()).expect("connect"), client: Uuid::NIL };
         match raw.ask(&Request::Hello { resume: None }).0 {
@@ -26,7 +26,7 @@ impl Raw {
         raw
     }
 
-    pub fn ask(&mut self, request: &Request) -> (Reply, Vec<OwnedFd>) {
+    pub(crate) fn ask(&mut self, request: &Request) -> (Reply, Vec<OwnedFd>) {
         self.channel.send(&encode(1, request).expect("encode"), &[]).expect("send");
         self.answer().expect("an answer")
     }
