@@ -388,10 +388,8 @@ impl Store {
         }
         let mut records = control.introduce(client)?;
         let size = if role == Role::LogSpace { crate::logs::LOG_SPACE_SIZE } else { size };
-        if size < 8192
-            || size > crate::logs::SEGMENT_SIZE_MAX
-            || !size.is_multiple_of(cenote_layout::PAGE_SIZE)
-        {
+        let sizes = 8192..=crate::logs::SEGMENT_SIZE_MAX;
+        if !sizes.contains(&size) || !size.is_multiple_of(cenote_layout::PAGE_SIZE) {
             return Err(StoreError::PuddleSize { size, reason: "a log's has 8 KiB to 64 MiB" });
         }
         let record = inner.new_puddle(&mut control, PoolId(0), role, 0, size)?;
