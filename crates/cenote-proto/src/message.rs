@@ -235,7 +235,7 @@ pub enum Refusal {
     /// A type is known with another layout.
     TypeMismatch {
         /// What the store knows.
-        known: TypeRecord,
+        known: Box<TypeRecord>,
     },
     /// The session has ended, or never was.
     NoSession,

@@ -373,7 +373,7 @@ impl Keeper for Client {
             Reply::Refused(Refusal::TypeMismatch { known }) => {
                 let offered = records.into_iter().find(|record| record.id == known.id);
                 match offered {
-                    Some(offered) => Err(Box::new(TypeMismatch { known, offered }).into()),
+                    Some(offered) => Err(Box::new(TypeMismatch { known: *known, offered }).into()),
                     None => Err(StoreError::Refused {
                         detail: "the store knows a type with another layout".into(),
                     }),

@@ -273,7 +273,7 @@ fn refusal(error: StoreError) -> Refusal {
         StoreError::PoolBusy { by, .. } => Refusal::PoolBusy { by },
         StoreError::Permission { what, .. } => Refusal::Permission { what: what.into() },
         StoreError::PoolFull { wanted, used, size_max, .. } => Refusal::PoolFull { wanted, used, size_max },
-        StoreError::TypeMismatch(mismatch) => Refusal::TypeMismatch { known: mismatch.known },
+        StoreError::TypeMismatch(mismatch) => Refusal::TypeMismatch { known: Box::new(mismatch.known) },
         StoreError::NoGuest { .. } => Refusal::NoSession,
         other => Refusal::Other { detail: other.to_string().chars().take(2000).collect() },
     }
