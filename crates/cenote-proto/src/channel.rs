@@ -109,7 +109,9 @@ impl Channel {
     pub fn send(&self, packet: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        // There may be room for one more, for the sake of alignment.
+        let fits = descriptors.len() <= DESCRIPTORS_MAX;
+        if !fits || (!descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors))) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors for one message"));
         }
         loop {
