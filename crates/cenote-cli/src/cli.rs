@@ -31,6 +31,10 @@ pub(crate) enum Command {
     #[command(after_help = EXIT_HELP)]
     Ls(Ls),
     #[command(after_help = EXIT_HELP)]
+    Chmod(Chmod),
+    #[command(after_help = EXIT_HELP)]
+    Chown(Chown),
+    #[command(after_help = EXIT_HELP)]
     Info(Info),
     #[command(after_help = EXIT_HELP)]
     Check(Check),
@@ -97,6 +101,40 @@ pub(crate) struct Create {
     /// Only say what would be done
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
+}
+
+/// Say who may read and write a pool through a daemon
+///
+/// DIR is the store's directory, or the socket of the daemon that keeps it.
+#[derive(Debug, Args)]
+pub(crate) struct Chmod {
+    #[command(flatten)]
+    pub(crate) store: StoreDir,
+    /// The pool's name
+    pub(crate) pool: String,
+    /// Permission bits, as of a file, in octal: 640
+    #[arg(value_parser = parse_permissions)]
+    pub(crate) mode: u32,
+}
+
+/// Give a pool another owner or group
+///
+/// DIR is the store's directory, or the socket of the daemon that keeps it.
+#[derive(Debug, Args)]
+pub(crate) struct Chown {
+    #[command(flatten)]
+    pub(crate) store: StoreDir,
+    /// The pool's name
+    pub(crate) pool: String,
+    /// The owner, a group after a colon, or both, as names or numbers: alice, alice:staff, :100
+    pub(crate) owner: String,
+}
+
+fn parse_permissions(text: &str) -> Result<u32, String> {
+    match u32::from_str_radix(text, 8) {
+        Ok(bits) if bits <= 0o777 => Ok(bits),
+        _ => Err("use three octal digits, as 640".into()),
+    }
 }
 
 fn parse_mode(text: &str) -> Result<PoolMode, String> {

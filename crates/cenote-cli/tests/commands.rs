@@ -46,6 +46,26 @@ fn format_refuses_a_directory_with_files_and_windows_that_cannot_be() {
 }
 
 #[test]
+fn chmod_and_chown_change_a_pool_and_say_why_not() {
+    let fixture = empty();
+    fixture.run("create", &["words"]).exits(0);
+    let object = fixture.run("chmod", &["words", "640", "--json"]).exits(0).json();
+    assert_eq!((object["pool"].as_str(), object["permissions"].as_u64()), (Some("words"), Some(0o640)));
+    let object = fixture.run("chown", &["words", "61001:61002", "--json"]).exits(0).json();
+    assert_eq!((object["uid"].as_u64(), object["gid"].as_u64()), (Some(61_001), Some(61_002)));
+    let object = fixture.run("chown", &["words", ":7", "--json"]).exits(0).json();
+    assert_eq!((object["uid"].as_u64(), object["gid"].as_u64()), (Some(61_001), Some(7)));
+    assert_eq!(object["permissions"].as_u64(), Some(0o640), "and nothing else");
+    assert!(fixture.run("chown", &["words", "root"]).exits(0).out.contains("user 0, group 7, mode 640"));
+    for wrong in ["888", "7777", "rw"] {
+        fixture.run("chmod", &["words", wrong]).complains(2, &["octal"]);
+    }
+    fixture.run("chown", &["words", ":"]).complains(2, &["alice:staff"]);
+    fixture.run("chown", &["words", "nobody-of-that-name"]).complains(2, &["/etc/passwd"]);
+    fixture.run("chmod", &["nope", "640"]).complains(3, &["no pool \"nope\""]);
+}
+
+#[test]
 fn create_makes_pools_and_says_why_not() {
     let fixture = empty();
     let object =
@@ -293,6 +313,8 @@ fn help_names_the_exit_statuses_and_fits_a_terminal() {
         "format",
         "create",
         "ls",
+        "chmod",
+        "chown",
         "info",
         "check",
         "dump",

@@ -7,8 +7,8 @@
 use crate::file::merge;
 use crate::input::Input;
 use cenote_layout::catalog::{
-    ClientRecord, Frame, HeapKind, LeaseRecord, PoolMode, PoolRecord, PuddleRecord, Record, RecordHeader,
-    decode_frame, encode_frame,
+    ClientRecord, Frame, GuestRecord, HeapKind, LeaseRecord, PoolMode, PoolRecord, PuddleRecord, Record,
+    RecordHeader, decode_frame, encode_frame,
 };
 use cenote_layout::checksum::{checksum, seed};
 use cenote_layout::id::{PoolId, TypeId, Uuid};
@@ -178,7 +178,7 @@ fn name(input: &mut Input<'_>) -> String {
 
 fn record(input: &mut Input<'_>) -> Record {
     let pool = PoolId(input.number(1));
-    match input.below(11) {
+    match input.below(12) {
         0 => Record::Pool(PoolRecord {
             id: pool,
             name: name(input),
@@ -207,6 +207,13 @@ fn record(input: &mut Input<'_>) -> Record {
         7 => Record::Lease(LeaseRecord { client: Uuid(input.array()), pool, writable: input.one_in(2) }),
         8 => Record::LeasesEnded(Uuid(input.array())),
         9 => Record::TypeRemoved(TypeId(input.word())),
+        10 => Record::Guest(GuestRecord {
+            client: Uuid(input.array()),
+            pid: input.word() as u32,
+            start_ticks: input.word(),
+            uid: input.word() as u32,
+            gid: input.word() as u32,
+        }),
         _ => Record::PoolNotCovered(pool),
     }
 }

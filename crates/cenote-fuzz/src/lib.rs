@@ -16,6 +16,7 @@ mod file;
 mod header;
 mod input;
 mod log;
+mod message;
 mod world;
 
 /// Where `file` expects it.
@@ -34,11 +35,13 @@ pub enum Target {
     Log,
     /// Catalog files.
     Catalog,
+    /// Messages between a daemon and its clients.
+    Message,
 }
 
 impl Target {
     /// All targets.
-    pub const ALL: [Self; 3] = [Self::Header, Self::Log, Self::Catalog];
+    pub const ALL: [Self; 4] = [Self::Header, Self::Log, Self::Catalog, Self::Message];
 
     /// The target's name on the command line.
     #[must_use]
@@ -47,6 +50,7 @@ impl Target {
             Self::Header => "header",
             Self::Log => "log",
             Self::Catalog => "catalog",
+            Self::Message => "message",
         }
     }
 
@@ -66,6 +70,7 @@ impl Target {
             Self::Header => header::run(&mut input),
             Self::Log => log::run(&mut input),
             Self::Catalog => catalog::run(&mut input),
+            Self::Message => message::run(&mut input),
         }
     }
 }
@@ -89,6 +94,11 @@ mod tests {
     #[test]
     fn logs_take_any_bytes_and_refused_ones_change_nothing() {
         run(Target::Log, 3000);
+    }
+
+    #[test]
+    fn messages_take_any_bytes() {
+        run(Target::Message, 3000);
     }
 
     #[test]

@@ -153,6 +153,21 @@ pub struct ClientRecord {
     pub log_space: Uuid,
 }
 
+/// The process that a client of a daemon is. The daemon may end and another follow while it lives on, with its mappings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestRecord {
+    /// The client's identity.
+    pub client: Uuid,
+    /// Its process number, as the daemon saw it.
+    pub pid: u32,
+    /// When that process started, in clock ticks since boot: number and start name one process of one boot.
+    pub start_ticks: u64,
+    /// The user that it acts for.
+    pub uid: u32,
+    /// The group that it acts for.
+    pub gid: u32,
+}
+
 /// "This client may write to this pool": written before the mapping is handed out; replay applies nothing else (PUD-3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseRecord {
@@ -205,6 +220,9 @@ pub enum Record {
     Object(ObjectRecord),
     /// The object with this puddle is gone; the puddle's own record is removed in the same batch.
     ObjectRemoved(Uuid),
+    /// A client is another process, which a daemon serves; in the batch of its first lease or of its log space. It ends with
+    /// [`Record::ClientRemoved`].
+    Guest(GuestRecord),
 }
 
 /// Why bytes are no record.

@@ -8,6 +8,8 @@
 //! [`Persistence`] is the hot path: a two-byte value that says how the stores into one medium are made durable at
 //! one [`Durability`] level. At `process` it executes no flush and no fence; [`counters`] proves it.
 //!
+//! A third, [`GrantedMedium`], has no directory: it maps files that another process opened and handed over.
+//!
 //! Invariants:
 //!
 //! * Every error is a typed [`MediumError`] that names the operation, the file and what to do. Nothing here panics on
@@ -32,4 +34,4 @@ pub use handle::FileHandle;
 pub use hook::{SIM_SLOTS, SimHook, SimSlot};
 pub use medium::{Holder, LockGuard, LockKind, MapMode, Medium, MediumInfo, MediumKind};
 pub use persistence::{Durability, Persistence, UnknownDurability};
-pub use real::{MediumOptions, RealMedium};
+pub use real::{GrantedMedium, MediumOptions, RealMedium};

@@ -222,6 +222,13 @@ pub trait Medium: Send + Sync + fmt::Debug {
         Ok(None)
     }
 
+    /// A descriptor of a file to be handed to another process, with no more rights than to read it, or to read and write it. `None` where files
+    /// have none.
+    fn grant(&self, name: &str, writable: bool) -> Result<Option<std::fs::File>> {
+        let _ = (name, writable);
+        Ok(None)
+    }
+
     /// As [`sync`](Medium::sync), through a descriptor from [`descriptor`](Medium::descriptor), so that it fails too if
     /// what was written since that was opened could not be written back.
     fn sync_descriptor(&self, name: &str, file: &std::fs::File) -> Result<()> {

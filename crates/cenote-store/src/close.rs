@@ -25,12 +25,24 @@ impl Inner {
         if self.silent.load(Ordering::Acquire) || !self.writable {
             return Ok(());
         }
+        if let Some(connection) = &self.connection {
+            let logs = self.control().logs.in_use();
+            if logs > 0 {
+                return Err(StoreError::LogsInUse { logs });
+            }
+            self.persistence.fence();
+            return connection.keeper.goodbye();
+        }
         self.check_poisoned()?;
         let mut guard = self.control();
         let control = &mut *guard;
         let logs = control.logs.in_use();
         if logs > 0 {
             return Err(StoreError::LogsInUse { logs });
+        }
+        if !control.hosted.is_empty() {
+            // They live on; the next daemon takes them over.
+            return Err(StoreError::Hosting { guests: control.hosted.len() as u64 });
         }
         self.persistence.fence();
         // Whoever opens the store next goes on from here, and may lose power before its first psync.

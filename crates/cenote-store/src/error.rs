@@ -3,7 +3,7 @@
 use crate::report::Damage;
 use cenote_journal::{JournalError, Stopped};
 use cenote_layout::header::HeaderError;
-use cenote_layout::id::PoolId;
+use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::types::{TypeError, TypeRecord};
 use cenote_medium::{Durability, MediumError};
 use core::fmt;
@@ -127,6 +127,24 @@ pub enum OpenError {
         /// The directory.
         path: String,
     },
+    /// Clients of a daemon that has ended go on with their mappings.
+    #[error(
+        "{path} is in use by clients of a daemon that has ended (processes {pids:?}): start cenoted again, or end them"
+    )]
+    Guests {
+        /// The directory.
+        path: String,
+        /// Their process numbers.
+        pids: Vec<u32>,
+    },
+    /// The daemon that keeps the store did not let this process in.
+    #[error("{path}: {detail}")]
+    Daemon {
+        /// The directory, or the socket where that is all that is known.
+        path: String,
+        /// What it said, or what became of the connection.
+        detail: String,
+    },
     /// The window's addresses are taken.
     #[error("{path}: the window {base:#x}..{:#x} is taken in this process by {by}: close the store that uses it, or format one of them with another window_base", base.saturating_add(*len))]
     WindowTaken {
@@ -205,6 +223,52 @@ pub enum StoreError {
     /// The medium: a full disk, no permission, an I/O error.
     #[error(transparent)]
     Medium(#[from] MediumError),
+    /// The daemon that keeps the store refused, or cannot be reached.
+    #[error("{detail}")]
+    Refused {
+        /// What it said, and what to do.
+        detail: String,
+    },
+    /// A pool's permissions do not allow it.
+    #[error(
+        "pool \"{name}\" may not be {what} by this user: its owner can change that (cenote chmod, cenote chown)"
+    )]
+    Permission {
+        /// The pool.
+        name: String,
+        /// What was wanted.
+        what: &'static str,
+    },
+    /// Another process has a pool, and one of the two writes.
+    #[error(
+        "pool \"{name}\" is in use by {by}: one process may write a pool, or many read it; wait until it has closed the store"
+    )]
+    PoolBusy {
+        /// The pool.
+        name: String,
+        /// Who.
+        by: String,
+    },
+    /// What a daemon does not do for its clients.
+    #[error("{what}: stop the daemon and open the store in this process")]
+    NotHosted {
+        /// What that is.
+        what: String,
+    },
+    /// A daemon's client asked under a session that has ended.
+    #[error("there is no session {client}: it has ended; connect again")]
+    NoGuest {
+        /// Its identity.
+        client: Uuid,
+    },
+    /// A daemon closes a store while clients are there.
+    #[error(
+        "{guests} clients are there: the store is taken over by the next daemon, or recovered when they have ended"
+    )]
+    Hosting {
+        /// How many.
+        guests: u64,
+    },
     /// The store was opened read-only.
     #[error("the store is open read-only: open it with Access::ReadWrite to {what}")]
     ReadOnly {

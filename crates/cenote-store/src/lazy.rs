@@ -19,6 +19,8 @@ use crate::store::Inner;
 pub(crate) unsafe fn resolve(context: *const (), address: usize) -> bool {
     // SAFETY: registered with the store's `Inner`, which unregisters before it is freed.
     let inner = unsafe { &*context.cast::<Inner>() };
-    let Some(puddle) = inner.window.find(address as u64) else { return false };
+    let Some(puddle) = inner.window.find(address as u64) else {
+        return inner.guarding(address) && inner.stand_in(address);
+    };
     puddle.resolve(&*inner.medium, address)
 }

@@ -9,6 +9,8 @@
 //! journal.pools         psyncs of pools that are not in all primaries yet                              psync.rs
 //! ```
 //!
+//! A daemon has a store open and serves others (guests.rs); what those have is the same [`Store`], without files of their own (connection.rs).
+//!
 //! What holds at any time, whoever crashes when:
 //!
 //! * every puddle that the catalog names has a whole file: files come before their records and go after them;
@@ -22,8 +24,10 @@
 
 mod catalog;
 mod close;
+mod connection;
 mod error;
 mod format;
+mod guests;
 mod lazy;
 mod lease;
 mod listing;
@@ -43,8 +47,10 @@ mod store;
 mod superblock;
 mod window;
 
+pub use connection::{Grant, Granted, Home, Keeper, Listed, PermissionChange};
 pub use error::{FormatError, OpenError, StoreError, TypeMismatch};
 pub use format::{check_directory, check_options, format};
+pub use guests::{Credentials, GuestEnd, PoolGrant};
 pub use logs::LogLease;
 pub use object::ObjectInfo;
 pub use options::{Access, DamagePolicy, FormatOptions, OpenOptions, PoolOptions, PowerLossPolicy};

@@ -21,7 +21,7 @@ use crate::puddle::{Puddle, file_name, verify_file};
 use crate::store::{Control, Inner, Store};
 use cenote_layout::catalog::{ClientRecord, PuddleRecord, Record};
 use cenote_layout::header::{HeaderPrefix, seal};
-use cenote_layout::id::PoolId;
+use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::log::RANGE_OFFSET;
 use cenote_layout::log_space::{
     ENTRY_CONTINUATION, ENTRY_HEAD, LOG_SPACE_ENTRIES_OFFSET, LogSpaceEntry, LogSpaceHeader,
@@ -35,9 +35,9 @@ use std::collections::BTreeMap;
 use zerocopy::IntoBytes;
 
 /// Bytes of a log space puddle: room for about a thousand segments.
-const LOG_SPACE_SIZE: u64 = 64 << 10;
+pub(crate) const LOG_SPACE_SIZE: u64 = 64 << 10;
 /// Further segments double in size up to this.
-const SEGMENT_SIZE_MAX: u64 = 64 << 20;
+pub(crate) const SEGMENT_SIZE_MAX: u64 = 64 << 20;
 /// Spare puddles that are kept over a close.
 const SPARE_MAX: usize = 32;
 
@@ -234,13 +234,12 @@ impl Inner {
                 return Err(error);
             }
         };
-        let mut header = LogSpaceHeader {
-            prefix: HeaderPrefix::new(*b"CENLGSPC", size_of::<LogSpaceHeader>() as u32),
-            client: control.client,
-            capacity: capacity(puddle),
-            reserved: [0; 56],
-        };
-        seal(&mut header);
+        if self.connection.is_some() {
+            // The daemon has written the header, and named the client.
+            control.logs.space = Some((NonNull::from(puddle), 0));
+            return Ok(());
+        }
+        let header = space_header(control.client, capacity(puddle));
         let len = puddle.body_len() as usize;
         // SAFETY: mapped for writing just now, `len` bytes from the body's start are in the puddle, nobody else knows it.
         unsafe {
@@ -272,6 +271,9 @@ impl Inner {
         role: Role,
         size: u64,
     ) -> Result<(PuddleRecord, bool), StoreError> {
+        if let Some(connection) = &self.connection {
+            return Ok((self.granted_log(connection, control, role, size)?, false));
+        }
         loop {
             let best = control
                 .logs
@@ -328,9 +330,22 @@ impl Inner {
     }
 }
 
+/// The header of a client's log space.
+pub(crate) fn space_header(client: Uuid, capacity: u64) -> LogSpaceHeader {
+    let prefix = HeaderPrefix::new(*b"CENLGSPC", size_of::<LogSpaceHeader>() as u32);
+    let mut header = LogSpaceHeader { prefix, client, capacity, reserved: [0; 56] };
+    seal(&mut header);
+    header
+}
+
 /// Entries that a log space has room for.
 pub(crate) fn capacity(space: &Puddle) -> u64 {
-    space.body_len().saturating_sub(LOG_SPACE_ENTRIES_OFFSET) / size_of::<LogSpaceEntry>() as u64
+    capacity_of(space.body_len())
+}
+
+/// The same for a body of so many bytes.
+pub(crate) fn capacity_of(body_len: u64) -> u64 {
+    body_len.saturating_sub(LOG_SPACE_ENTRIES_OFFSET) / size_of::<LogSpaceEntry>() as u64
 }
 
 /// A log puddle's body as `cenote_log` wants it.

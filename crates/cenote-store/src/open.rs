@@ -104,6 +104,15 @@ impl Store {
             }
         }
         let writable = wants_write && !report.demoted;
+        let catalog = Catalog::new(Arc::clone(&medium), &merged, &bytes);
+        let same_boot = found.newest.boot_id == medium.boot_id();
+        if same_boot && !options.hosting {
+            // Their logs are not ours to replay, nor their pools to look at, until they have ended.
+            let living: Vec<u32> = crate::guests::living(&catalog.state).map(|guest| guest.pid).collect();
+            if !living.is_empty() {
+                return Err(OpenError::Guests { path, pids: living });
+            }
+        }
         let block = found.newest;
         let (base, len) = (block.window_base, block.window_len);
         medium.reserve_window(base, len).map_err(|error| match error {
@@ -114,7 +123,6 @@ impl Store {
         })?;
 
         // From here on `Inner` owns the window and the lock, and gives both back whatever happens.
-        let catalog = Catalog::new(Arc::clone(&medium), &merged, &bytes);
         let durability = options.durability.unwrap_or(info.durability);
         let store = Self::new(Arc::new(Inner {
             window: Window::new(base, len),
@@ -129,7 +137,9 @@ impl Store {
             token: fork_guard::token(),
             poisoned: Arc::default(),
             shadows: Shadows::default(),
+            guarded: AtomicBool::new(false),
             silent: AtomicBool::new(true),
+            connection: None,
             control: Mutex::new(Control {
                 superblock: block,
                 catalog,
@@ -141,6 +151,7 @@ impl Store {
                 dirty: BTreeMap::new(),
                 logs: Logs::default(),
                 ahead: Ahead::Nothing,
+                hosted: BTreeMap::new(),
                 client: Uuid::NIL,
                 registration: None,
                 lock: Some(lock),

@@ -77,6 +77,9 @@ pub struct OpenOptions {
     /// Most bytes of puddles that are kept for pools to come and pools that grow, so that these need not make files. 0: none. Never more than a
     /// sixteenth of what the disk has left, and given up before an operation fails for want of space. Those that are there are taken whatever this says.
     pub spare_bytes_max: u64,
+    /// Whether this process serves others, its guests ([`crate::Store::admit`]). Guests of an earlier such process that still live keep their sessions; without
+    /// it a store that has such guests is not opened.
+    pub hosting: bool,
     /// Bytes of each half of the journal of psyncs of pools, when it is made: a multiple of 4 KiB. It grows when a psync needs more.
     pub journal_half_len: u64,
 }
@@ -91,6 +94,7 @@ impl Default for OpenOptions {
             durability: None,
             log_puddle_size: 256 << 10,
             spare_bytes_max: 32 << 20,
+            hosting: false,
             journal_half_len: 4 << 20,
         }
     }

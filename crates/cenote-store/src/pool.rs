@@ -12,6 +12,7 @@
 //! (2) the files of those are made zeros, the others are removed, the directory synced. What a crash leaves of the files is orphans, and goes at the next writable open.
 
 use crate::error::{StoreError, concerns};
+use crate::guests::Credentials;
 use crate::options::{Access, DamagePolicy, PoolOptions, PowerLossPolicy};
 use crate::puddle::{
     DIR, Kind, Puddle, create_file, create_primary, file_name, primary_name, text, verify_file,
@@ -22,7 +23,7 @@ use crate::store::{Control, Inner, Store};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{POOL_NAME_LEN_MAX, PoolMode, PoolRecord, PuddleRecord, Record};
 use cenote_layout::heap::HeapGeometry;
-use cenote_layout::id::PoolId;
+use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_medium::{Durability, FileName, MapMode, MediumError, Operation};
 use core::ptr::NonNull;
@@ -67,7 +68,27 @@ pub struct PoolHandle {
     writable: bool,
 }
 
+impl PoolCore {
+    /// What a daemon granted of a pool.
+    pub(crate) fn granted(record: PoolRecord, puddles: Vec<NonNull<Puddle>>, start: PoolStart) -> Self {
+        Self { record, puddles: RwLock::new(puddles), damage: Vec::new(), start }
+    }
+
+    pub(crate) fn record(&self) -> &PoolRecord {
+        &self.record
+    }
+
+    /// The pool has been granted once more.
+    pub(crate) fn set_puddles(&self, puddles: Vec<NonNull<Puddle>>) {
+        *self.puddles.write().unwrap_or_else(PoisonError::into_inner) = puddles;
+    }
+}
+
 impl PoolHandle {
+    pub(crate) fn new(core: Arc<PoolCore>, store: Store, writable: bool) -> Self {
+        Self { core, store, writable }
+    }
+
     /// Its number.
     #[must_use]
     pub fn id(&self) -> PoolId {
@@ -143,6 +164,9 @@ impl PoolHandle {
             return Err(StoreError::PoolReadOnly { name: self.name().into(), what: "recover it" });
         }
         let inner = self.store.inner();
+        if let Some(connection) = &inner.connection {
+            connection.keeper.trace_done(self.id())?;
+        }
         let mut control = inner.begin_write("recover a pool")?;
         inner.commit(&mut control, &[Record::Traced(self.id())])
     }
@@ -187,7 +211,12 @@ impl PoolHandle {
             });
         }
         let shadowed = self.core.record.mode == PoolMode::Shadowed;
-        let record = inner.add_heap_puddle(&mut control, (self.id(), index, size), shadowed, &[])?;
+        let record = match &inner.connection {
+            Some(connection) => {
+                self.store.take_granted(connection, &mut control, (self.id(), index, size))?
+            }
+            None => inner.add_heap_puddle(&mut control, (self.id(), index, size), shadowed, &[])?,
+        };
         let mode = if shadowed { MapMode::Tracked } else { MapMode::ReadWrite };
         let puddle = inner.own(&mut control, record, mode);
         if shadowed {
@@ -226,6 +255,9 @@ impl PoolHandle {
     /// As for [`PoolHandle::release_space`]; there is no space left.
     pub fn ensure_space(&self, addr: u64, len: u64) -> Result<(), StoreError> {
         let (inner, puddle) = (self.store.inner(), self.body_of(addr, len, "take space for it")?);
+        if let Some(connection) = &inner.connection {
+            return connection.keeper.ensure_space(self.id(), addr, len);
+        }
         let ensured = inner.medium.ensure(puddle.file_name(), addr - puddle.addr(), len);
         ensured.map_err(|error| inner.failed(error))?;
         if self.store.durability() == Durability::Power {
@@ -254,7 +286,7 @@ impl PoolHandle {
 }
 
 /// Refuses sizes that no heap puddle can have.
-fn check_size(size: u64, root: bool) -> Result<(), StoreError> {
+pub(crate) fn check_size(size: u64, root: bool) -> Result<(), StoreError> {
     let bad = |reason| Err(StoreError::PuddleSize { size, reason });
     if size == 0 || !size.is_multiple_of(PAGE_SIZE) {
         return bad("take a multiple of 4096, at least 131072 (128 KiB)");
@@ -310,10 +342,15 @@ impl Store {
     /// All pools, by number.
     #[must_use]
     pub fn pools(&self) -> Vec<PoolInfo> {
+        let mut sums: std::collections::BTreeMap<PoolId, (u64, u64)> = Default::default();
+        if let Some(connection) = &self.inner().connection {
+            // Where the daemon does not answer, what it said last.
+            let _ = self.learn_pools();
+            sums = connection.listed.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        }
         let control = self.inner().control();
         let state = &control.catalog.state;
-        let mut sums: std::collections::BTreeMap<PoolId, (u64, u64)> = Default::default();
-        for puddle in state.puddles.values() {
+        for puddle in state.puddles.values().filter(|_| !self.is_connected()) {
             let sum = sums.entry(puddle.pool).or_default();
             *sum = (sum.0 + puddle.size, sum.1 + 1);
         }
@@ -342,6 +379,24 @@ impl Store {
     pub fn create_pool(&self, name: &str, options: &PoolOptions) -> Result<PoolId, StoreError> {
         check_new_pool(name, options)?;
         let inner = self.inner();
+        if let Some(connection) = &inner.connection {
+            inner.check_usable()?;
+            let id = connection.keeper.create_pool(name, options)?;
+            self.learn_pools()?;
+            return Ok(id);
+        }
+        self.create_pool_for(name, options, (cenote_sys::process::uid(), cenote_sys::process::gid()))
+    }
+
+    /// The same for the user and the group that the pool is to belong to.
+    pub(crate) fn create_pool_for(
+        &self,
+        name: &str,
+        options: &PoolOptions,
+        (uid, gid): (u32, u32),
+    ) -> Result<PoolId, StoreError> {
+        check_new_pool(name, options)?;
+        let inner = self.inner();
         let mut control = inner.begin_write("create a pool")?;
         if control.catalog.state.names.contains_key(name) {
             return Err(StoreError::PoolExists { name: name.into() });
@@ -354,8 +409,8 @@ impl Store {
             heap: options.heap,
             puddle_size: options.puddle_size,
             size_max: options.size_max,
-            uid: cenote_sys::process::uid(),
-            gid: cenote_sys::process::gid(),
+            uid,
+            gid,
             permissions: options.permissions,
             created_at_s: inner.medium.now_s(),
         };
@@ -398,6 +453,15 @@ impl Store {
     /// # Errors
     /// The name is not known, or the pool is open.
     pub fn remove_pool(&self, name: &str) -> Result<(), StoreError> {
+        self.remove_pool_of(name, None)
+    }
+
+    /// The same, though this guest has it.
+    pub(crate) fn remove_pool_of(
+        &self,
+        name: &str,
+        guest: Option<(Uuid, &Credentials)>,
+    ) -> Result<(), StoreError> {
         let inner = self.inner();
         let mut control = inner.begin_write("remove a pool")?;
         let id = find(&control, name)?;
@@ -405,6 +469,22 @@ impl Store {
             return Err(StoreError::PoolInUse { name: name.into() });
         }
         inner.settle_logs(&control);
+        if let Some(connection) = &inner.connection {
+            connection.keeper.remove_pool(name)?;
+        }
+        if let Some((client, credentials)) = guest {
+            if !control.hosted.contains_key(&client) {
+                return Err(StoreError::NoGuest { client });
+            }
+            if control.catalog.state.pools.get(&id).is_some_and(|pool| !credentials.own(pool)) {
+                return Err(StoreError::Permission { name: name.into(), what: "removed" });
+            }
+        }
+        let mut holders = control.catalog.state.leases.keys().filter(|(_, pool)| *pool == id);
+        let us = guest.map(|(client, _)| client);
+        if holders.any(|(holder, _)| Some(*holder) != us && control.hosted.contains_key(holder)) {
+            return Err(StoreError::PoolInUse { name: name.into() });
+        }
         let puddles = control.catalog.state.puddles_of(id);
         let shadowed = control.catalog.state.is_shadowed(id);
         // The journal of psyncs may speak of puddles in shadowed mode: their identities are not used again.
@@ -426,9 +506,15 @@ impl Store {
                 continue;
             }
             inner.forget(&mut control, record);
+            if inner.connection.is_some() {
+                continue;
+            }
             let file = file_name(record.uuid);
             // Left over files are orphans; the next writable open removes them.
             let _ = inner.medium.remove(core::str::from_utf8(&file).unwrap_or_default());
+        }
+        if inner.connection.is_some() {
+            return Ok(());
         }
         if shadowed {
             inner.forget_shadow(id, &puddles).map_err(|error| inner.failed(error))?;
@@ -449,6 +535,9 @@ impl Store {
         inner.check_usable()?;
         if access == Access::ReadWrite && !inner.writable {
             return Err(StoreError::ReadOnly { what: "open a pool for writing" });
+        }
+        if let Some(connection) = &inner.connection {
+            return self.open_granted(connection, name, access);
         }
         let mut control = inner.control();
         let id = find(&control, name)?;
@@ -571,7 +660,7 @@ impl Store {
 }
 
 /// How this session found a pool that it has not opened yet.
-fn start_of(control: &Control, id: PoolId) -> PoolStart {
+pub(crate) fn start_of(control: &Control, id: PoolId) -> PoolStart {
     match control.dirty.get(&id) {
         Some(kind) => PoolStart::Dirty(*kind),
         None if control.catalog.state.used.contains(&id) => PoolStart::Clean,
@@ -584,7 +673,7 @@ fn lost_record(pool: PoolId, index: u32) -> Damage {
     Damage::Puddle { uuid: cenote_layout::id::Uuid::NIL, pool, index, detail }
 }
 
-fn find(control: &Control, name: &str) -> Result<PoolId, StoreError> {
+pub(crate) fn find(control: &Control, name: &str) -> Result<PoolId, StoreError> {
     control
         .catalog
         .state

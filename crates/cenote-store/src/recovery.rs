@@ -74,6 +74,15 @@ pub(crate) fn recover(
     let state = &control.catalog.state;
     let mut clients: BTreeSet<Uuid> = state.clients.keys().copied().collect();
     clients.extend(state.leases.keys().map(|(client, _)| *client));
+    clients.extend(state.guests.keys().copied());
+    // Guests of an earlier daemon that live go on: what they do is not over. (After a loss of power none does.)
+    let mut guests = 0;
+    if inner.options.hosting && crash != Some(CrashKind::Power) {
+        for guest in crate::guests::living(state) {
+            clients.remove(&guest.client);
+            guests += 1;
+        }
+    }
 
     let mut records = Vec::new();
     let mut not_covered = state.not_covered.clone();
@@ -100,6 +109,7 @@ pub(crate) fn recover(
 
     let as_is = inner.options.power_loss == PowerLossPolicy::AsIs;
     let (mut inherited, mut retired) = (BTreeSet::new(), BTreeSet::new());
+    let mut guests_gone = false;
     let mut session = Session::new(inner, control, &void);
     for client in clients {
         let (gone, pools): (BTreeSet<PoolId>, BTreeSet<PoolId>) = session
@@ -141,7 +151,8 @@ pub(crate) fn recover(
         // concerns no pool any more is of no use.
         if verdict == Verdict::Done || torn || pools.is_empty() {
             records.push(Record::LeasesEnded(client));
-            if session.control.catalog.state.clients.contains_key(&client) {
+            let state = &session.control.catalog.state;
+            if state.clients.contains_key(&client) || state.guests.contains_key(&client) {
                 records.push(Record::ClientRemoved(client));
             }
             retired.insert(client);
@@ -150,6 +161,7 @@ pub(crate) fn recover(
                 records.extend(pools.iter().copied().map(Record::TraceDue));
             }
             inherited.extend(pools);
+            guests_gone |= session.control.catalog.state.guests.contains_key(&client);
         } else {
             end_void(&mut records);
         }
@@ -188,6 +200,9 @@ pub(crate) fn recover(
             crate::catalog::AppendError::Undone(e) | crate::catalog::AppendError::Unknown(e) => e,
         })?;
     }
+    if guests > 0 {
+        control.adopt_guests();
+    }
     for puddle in gone {
         control.space.give_back(puddle.addr, puddle.size);
         for damage in &mut report.damage {
@@ -200,6 +215,8 @@ pub(crate) fn recover(
         }
     }
     control.logs.spare = match used {
+        // A guest may have been given one that it has not listed yet.
+        Some(_) if guests > 0 => Vec::new(),
         Some(used) => control
             .catalog
             .state
@@ -211,6 +228,50 @@ pub(crate) fn recover(
         // Which logs belong to a log space that cannot be read is not known: none is touched.
         None => Vec::new(),
     };
+    if inner.options.hosting || guests_gone {
+        drop_spare_logs(inner, control)?;
+    }
+    Ok(())
+}
+
+/// Recovers one guest whose process has ended, in a store that is open (see [`crate::guests`]). If its logs are empty now: those that it lists and whose headers are its own, which nobody
+/// else could have written; if not, it stays in the catalog. Nothing is recorded here. What is mapped meanwhile is mapped by nobody else in this process.
+pub(crate) fn recover_guest(
+    inner: &Inner,
+    control: &mut Control,
+    client: Uuid,
+    report: &mut OpenReport,
+) -> Result<Option<Vec<PuddleRecord>>, MediumError> {
+    let void = BTreeSet::new();
+    let mut session = Session::new(inner, control, &void);
+    let verdict = session.client(client, CrashKind::Process, report);
+    let mut own = core::mem::take(&mut session.listed);
+    own.retain(|record| {
+        let Ok(body) = session.log_body(record) else { return false };
+        // SAFETY: mapped just now; what a process that is not ended writes there meanwhile is checked as what it wrote before.
+        let header = read::<LogHeader>(unsafe { body.bytes() }, false);
+        header.is_ok_and(|header| header.owner == client)
+    });
+    // Whatever became of it.
+    session.finish()?;
+    Ok((verdict? == Verdict::Done).then_some(own))
+}
+
+/// Removes log puddles that nobody uses: who wrote them may have them mapped still, and they come to no other guest.
+fn drop_spare_logs(inner: &Inner, control: &mut Control) -> Result<(), MediumError> {
+    let spare = core::mem::take(&mut control.logs.spare);
+    let records: Vec<Record> = spare.iter().map(|puddle| Record::PuddleRemoved(puddle.uuid)).collect();
+    if control.catalog.is_damaged() || records.is_empty() {
+        return Ok(());
+    }
+    control.catalog.append(&records).map_err(|error| match error {
+        crate::catalog::AppendError::Undone(e) | crate::catalog::AppendError::Unknown(e) => e,
+    })?;
+    for puddle in &spare {
+        let file = crate::puddle::file_name(puddle.uuid);
+        let _ = inner.medium.remove(crate::puddle::text(&file));
+        control.space.give_back(puddle.addr, puddle.size);
+    }
     Ok(())
 }
 
@@ -260,6 +321,8 @@ struct Session<'a> {
     client: Uuid,
     pools: BTreeSet<PoolId>,
     segments: BTreeMap<u64, PuddleRecord>,
+    /// All puddles that its log space lists, and the catalog knows.
+    listed: Vec<PuddleRecord>,
 }
 
 impl<'a> Session<'a> {
@@ -275,6 +338,7 @@ impl<'a> Session<'a> {
             client: Uuid::NIL,
             pools: BTreeSet::new(),
             segments: BTreeMap::new(),
+            listed: Vec::new(),
         }
     }
 
@@ -323,6 +387,7 @@ impl<'a> Session<'a> {
             self.pools.retain(|pool| !self.void.contains(pool));
         }
         self.segments.clear();
+        self.listed.clear();
         let pools: Vec<PoolId> = self.pools.iter().copied().collect();
         let Some(space) = self.control.catalog.state.clients.get(&client).copied() else {
             return Ok(Verdict::Done); // leases only: it never ran a transaction
@@ -345,6 +410,7 @@ impl<'a> Session<'a> {
         for entry in listed.entries {
             let known = self.control.catalog.state.puddles.get(&entry.puddle).copied();
             let known = known.filter(|p| p.role == Role::Log && p.addr == entry.addr);
+            self.listed.extend(known);
             if entry.state == ENTRY_HEAD {
                 heads.push((entry, known));
             } else if let Some(known) = known {

@@ -82,10 +82,11 @@ impl PoolHandle {
     /// Has a puddle of `size` bytes made in the background, because the pool will take one before long. Nothing is promised: not if there
     /// is such a spare already, or one is being made; not beyond the bounds on spares, nor out of proportion to the pool.
     pub fn expect_puddle(&self, size: u64) {
-        if !self.is_writable() {
+        let inner = self.store().inner();
+        // A daemon looks ahead by itself.
+        if !self.is_writable() || inner.connection.is_some() {
             return;
         }
-        let inner = self.store().inner();
         if let Ok(mut control) = inner.begin_write("let a pool grow") {
             inner.make_ahead(&mut control, self.id(), size);
         }
@@ -104,7 +105,7 @@ impl Inner {
     }
 
     /// Begins to make a puddle of `size` bytes that nobody has asked for yet.
-    fn make_ahead(&self, control: &mut Control, pool: PoolId, size: u64) {
+    pub(crate) fn make_ahead(&self, control: &mut Control, pool: PoolId, size: u64) {
         let kept = named(control);
         let held: u64 =
             control.catalog.state.puddles.values().filter(|p| p.pool == pool).map(|p| p.size).sum();
@@ -166,6 +167,10 @@ impl Inner {
 
     /// Those of a pool's puddles that become spare when it is removed: the smallest, as many as there is room for.
     pub(crate) fn kept_as_spare(&self, control: &Control, puddles: &[PuddleRecord]) -> BTreeSet<Uuid> {
+        // Whoever wrote a puddle as a guest may have it mapped still: it comes to nobody else.
+        if self.options.hosting || self.connection.is_some() {
+            return BTreeSet::new();
+        }
         let mut all = named(control);
         let mut by_size: Vec<&PuddleRecord> = puddles.iter().collect();
         by_size.sort_by_key(|p| (p.size, p.index));

@@ -1,7 +1,9 @@
 //! An open store: what all its handles share, and what every operation checks first.
 
 use crate::catalog::{self, Catalog};
+use crate::connection::Connection;
 use crate::error::{StoreError, TypeMismatch};
+use crate::guests::Hosted;
 use crate::logs::Logs;
 use crate::options::OpenOptions;
 use crate::pool::PoolCore;
@@ -57,6 +59,10 @@ pub(crate) struct Inner {
     pub(crate) shadows: Shadows,
     /// Nothing is written on drop: the store is not open yet, or abandoned, or closed already.
     pub(crate) silent: AtomicBool,
+    /// A guest's logs are being replayed, which may have cut short what is mapped for that.
+    pub(crate) guarded: AtomicBool,
+    /// Whoever keeps the store, if that is another process: then everything that changes the catalog is asked of it.
+    pub(crate) connection: Option<Connection>,
     pub(crate) control: Mutex<Control>,
 }
 
@@ -78,6 +84,8 @@ pub(crate) struct Control {
     pub(crate) logs: Logs,
     /// A spare puddle that no record names yet.
     pub(crate) ahead: Ahead,
+    /// Sessions of other processes that this one serves.
+    pub(crate) hosted: BTreeMap<Uuid, Hosted>,
     /// This session.
     pub(crate) client: Uuid,
     pub(crate) registration: Option<fault::Registration>,
@@ -240,6 +248,9 @@ impl Store {
             return Err(StoreError::ReadOnly { what: "register a type" });
         }
         self.0.check_poisoned()?;
+        if let Some(connection) = &self.0.connection {
+            connection.keeper.register_types(&new.values().copied().collect::<Vec<_>>())?;
+        }
         let changes: Vec<Record> = new.into_values().cloned().map(Record::Type).collect();
         self.0.commit(&mut control, &changes)
     }

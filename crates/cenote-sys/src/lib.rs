@@ -22,6 +22,7 @@ pub mod membarrier;
 pub mod memory;
 pub mod notes;
 pub mod pagemap;
+pub mod peer;
 pub mod probe;
 pub mod process;
 pub mod record_lock;

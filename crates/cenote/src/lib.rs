@@ -45,6 +45,7 @@
 extern crate self as cenote;
 
 mod check;
+mod connect;
 mod error;
 pub mod filter;
 pub mod holder;
@@ -67,10 +68,13 @@ pub use cenote_heap::{
 };
 pub use cenote_layout::id::{PoolId, TypeId, Uuid};
 pub use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
+pub use cenote_proto::Stat as DaemonStat;
 pub use cenote_store::{
-    Access, CrashKind, Damage, DamagePolicy, FormatOptions, HeapKind, OpenOptions, OpenReport, PoolInfo,
-    PoolMode, PoolOptions, PoolStart, PowerLossPolicy, Psync, RestoredPool, StoreInfo,
+    Access, CrashKind, Damage, DamagePolicy, FormatOptions, HeapKind, OpenOptions, OpenReport,
+    PermissionChange, PoolInfo, PoolMode, PoolOptions, PoolStart, PowerLossPolicy, Psync, RestoredPool,
+    StoreInfo,
 };
+pub use connect::daemon_stat;
 pub use error::{Error, Result};
 pub use holder::{RegionPtr, RelPtr};
 pub use names::NamedRoot;

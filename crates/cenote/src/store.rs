@@ -196,6 +196,20 @@ impl Store {
 
     fn open_any(medium: Arc<dyn Medium>, options: &OpenOptions, torn_allowed: bool) -> Result<Self> {
         let (store, report) = cenote_store::Store::open(medium, options.clone())?;
+        Ok(Self::over_with(store, report, torn_allowed, options.damage))
+    }
+
+    /// The facade of a store that a daemon keeps.
+    pub(crate) fn over(store: cenote_store::Store, report: OpenReport) -> Self {
+        Self::over_with(store, report, false, DamagePolicy::default())
+    }
+
+    fn over_with(
+        store: cenote_store::Store,
+        report: OpenReport,
+        torn_allowed: bool,
+        damage_policy: DamagePolicy,
+    ) -> Self {
         let inner = Arc::new(Inner {
             number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
             recovery: Mutex::default(),
@@ -203,7 +217,7 @@ impl Store {
             group: LogGroup::new(),
             report,
             torn_allowed,
-            damage_policy: options.damage,
+            damage_policy,
             traced: Mutex::default(),
             contradicts: AtomicBool::new(false),
             pools: OpenPools::default(),
@@ -216,7 +230,7 @@ impl Store {
         if layouts_contradict(&inner.store) {
             inner.contradicts.store(true, Ordering::SeqCst);
         }
-        Ok(Self { inner })
+        Self { inner }
     }
 
     /// What opening found and did: a crash, logs rolled back or forward, damage.

@@ -12,6 +12,7 @@ pub(crate) mod logs;
 pub(crate) mod ls;
 pub(crate) mod manual;
 pub(crate) mod object;
+pub(crate) mod permissions;
 pub(crate) mod reclaim;
 pub(crate) mod rm;
 pub(crate) mod stats;

@@ -144,7 +144,7 @@ fn accepts_synchronous_mapping(dir: BorrowedFd<'_>, writable: bool) -> bool {
 }
 
 /// Whether every region of persistent memory reports that the processor's caches are flushed when power fails.
-fn caches_survive_power_loss() -> bool {
+pub(super) fn caches_survive_power_loss() -> bool {
     let Ok(devices) = fs::read_dir("/sys/bus/nd/devices") else { return false };
     let mut domains = devices
         .flatten()

@@ -279,6 +279,15 @@ impl Files {
         self.open(Operation::Examine, name, flags)
     }
 
+    /// A descriptor that is given away: never kept, so that nothing of it is shared with ours.
+    pub(super) fn grant(&self, name: &str, writable: bool) -> Result<File> {
+        let op = Operation::Examine;
+        if writable {
+            self.may_write(op, name)?;
+        }
+        self.open(op, name, if writable { OFlags::RDWR } else { OFlags::RDONLY })
+    }
+
     pub(super) fn sync_descriptor(&self, name: &str, file: &File) -> Result<()> {
         self.finish_sync(Operation::Sync, name, file.sync_data())
     }

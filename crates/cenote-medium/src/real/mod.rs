@@ -6,6 +6,7 @@
 
 mod detect;
 mod files;
+mod granted;
 mod lock;
 mod window;
 
@@ -23,6 +24,8 @@ use crate::{
     Durability, Holder, LockGuard, LockKind, MapMode, Medium, MediumError, MediumInfo, MediumKind,
     Persistence,
 };
+
+pub use granted::GrantedMedium;
 
 use detect::Detected;
 use files::Files;
@@ -204,6 +207,10 @@ impl Medium for RealMedium {
 
     fn descriptor(&self, name: &str) -> Result<Option<File>> {
         self.files.descriptor(name).map(Some)
+    }
+
+    fn grant(&self, name: &str, writable: bool) -> Result<Option<File>> {
+        self.files.grant(name, writable).map(Some)
     }
 
     fn sync_descriptor(&self, name: &str, file: &File) -> Result<()> {

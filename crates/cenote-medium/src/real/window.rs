@@ -5,6 +5,7 @@
 //! only, because [`map`] runs in signal handlers.
 
 use core::sync::atomic::{AtomicU64, Ordering};
+use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
 
@@ -106,16 +107,34 @@ impl Windows {
         synchronous: bool,
     ) -> Result<(), MediumError> {
         let op = Operation::Map;
-        let (at, size) = self.check(op, name, addr, len)?;
-        let (flags, access, sharing) = match mode {
-            MapMode::ReadWrite if synchronous => (OFlags::RDWR, Access::ReadWrite, Sharing::SharedSync),
-            MapMode::ReadWrite => (OFlags::RDWR, Access::ReadWrite, Sharing::Shared),
-            MapMode::Tracked if synchronous => (OFlags::RDWR, Access::ReadOnly, Sharing::SharedSync),
-            MapMode::Tracked => (OFlags::RDWR, Access::ReadOnly, Sharing::Shared),
-            MapMode::ReadOnly => (OFlags::RDONLY, Access::ReadOnly, Sharing::Shared),
-            MapMode::PrivateCopy => (OFlags::RDONLY, Access::ReadWrite, Sharing::Private),
-        };
+        // Before anything is opened.
+        self.check(op, name, addr, len)?;
+        let flags = if mode.is_shared_writable() { OFlags::RDWR } else { OFlags::RDONLY };
         let (file, found_bytes) = files.open_for_mapping(name, flags)?;
+        self.map_file(&file, found_bytes, name, addr, len, mode, synchronous)
+    }
+
+    /// The same for a file that is open, and has `found_bytes`.
+    #[expect(clippy::too_many_arguments, reason = "what a mapping is made of")]
+    pub(super) fn map_file(
+        &self,
+        file: &File,
+        found_bytes: u64,
+        name: &str,
+        addr: u64,
+        len: u64,
+        mode: MapMode,
+        synchronous: bool,
+    ) -> Result<(), MediumError> {
+        let op = Operation::Map;
+        let (at, size) = self.check(op, name, addr, len)?;
+        let shared = if synchronous { Sharing::SharedSync } else { Sharing::Shared };
+        let (access, sharing) = match mode {
+            MapMode::ReadWrite => (Access::ReadWrite, shared),
+            MapMode::Tracked => (Access::ReadOnly, shared),
+            MapMode::ReadOnly => (Access::ReadOnly, Sharing::Shared),
+            MapMode::PrivateCopy => (Access::ReadWrite, Sharing::Private),
+        };
         if found_bytes < len {
             return Err(MediumError::Truncated {
                 op,

@@ -53,6 +53,8 @@ pub(crate) struct Catalog {
     damaged: bool,
     /// Size at which compaction is tried next.
     compact_at: u64,
+    /// There are no files: it says what a daemon has said.
+    mirror: bool,
 }
 
 /// The encoded frames of one batch.
@@ -103,7 +105,14 @@ impl Catalog {
             lens,
             damaged: merged.canonical.is_none(),
             compact_at: COMPACT_MIN_BYTES,
+            mirror: false,
         }
+    }
+
+    /// A catalog without files, and without records.
+    pub(crate) fn mirror(medium: Arc<dyn Medium>) -> Self {
+        let state = State { next_pool: 1, ..State::default() };
+        Self { medium, state, batch: 0, lens: [0; 2], damaged: false, compact_at: u64::MAX, mirror: true }
     }
 
     pub(crate) fn batch(&self) -> u64 {
@@ -153,6 +162,10 @@ impl Catalog {
     /// Makes one change: all `records` or none.
     pub(crate) fn append(&mut self, records: &[Record]) -> Result<(), AppendError> {
         if records.is_empty() {
+            return Ok(());
+        }
+        if self.mirror {
+            records.iter().for_each(|record| self.state.apply(record));
             return Ok(());
         }
         let frames = encode(self.batch + 1, records);

@@ -1,7 +1,9 @@
 //! What the catalog says, in memory: the sum of its records.
 
 use crate::report::Damage;
-use cenote_layout::catalog::{LeaseRecord, ObjectRecord, PoolMode, PoolRecord, PuddleRecord, Record};
+use cenote_layout::catalog::{
+    GuestRecord, LeaseRecord, ObjectRecord, PoolMode, PoolRecord, PuddleRecord, Record,
+};
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_layout::types::TypeRecord;
@@ -31,6 +33,8 @@ pub(crate) struct State {
     pub(crate) object_names: BTreeMap<String, Uuid>,
     /// Pools that somebody has opened for writing.
     pub(crate) used: BTreeSet<PoolId>,
+    /// Clients that are other processes.
+    pub(crate) guests: BTreeMap<Uuid, GuestRecord>,
 }
 
 impl State {
@@ -70,6 +74,7 @@ impl State {
             }
             Record::ClientRemoved(client) => {
                 self.clients.remove(client);
+                self.guests.remove(client);
             }
             Record::Lease(lease) => {
                 self.leases.insert((lease.client, lease.pool), lease.writable);
@@ -98,6 +103,9 @@ impl State {
                 }
                 self.object_names.insert(object.name.clone(), object.puddle);
             }
+            Record::Guest(guest) => {
+                self.guests.insert(guest.client, *guest);
+            }
             Record::ObjectRemoved(puddle) => {
                 if let Some(old) = self.objects.remove(puddle) {
                     self.object_names.remove(&old.name);
@@ -122,6 +130,7 @@ impl State {
         out.extend(self.trace_due.iter().copied().map(Record::TraceDue));
         out.extend(self.objects.values().cloned().map(Record::Object));
         out.extend(self.used.iter().copied().map(Record::PoolUsed));
+        out.extend(self.guests.values().copied().map(Record::Guest));
         out
     }
 
@@ -234,6 +243,11 @@ mod tests {
         })
     }
 
+    fn guest(client: u8) -> Record {
+        let client = Uuid([client; 16]);
+        Record::Guest(GuestRecord { client, pid: 4, start_ticks: 5, uid: 6, gid: 7 })
+    }
+
     #[test]
     fn an_objects_puddle_without_its_object_is_damage() {
         let base = 1 << 40;
@@ -267,6 +281,9 @@ mod tests {
             Record::PoolUsed(PoolId(1)),
             Record::PoolUsed(PoolId(2)),
             Record::PoolRemoved(PoolId(2)),
+            guest(9),
+            guest(8),
+            Record::ClientRemoved(Uuid([8; 16])),
             object(3, "matrix"),
             object(4, "gone"),
             Record::ObjectRemoved(Uuid([4; 16])),

@@ -1,0 +1,100 @@
+//! Messages between a daemon and its clients: whole ones of every kind, with fields that nobody would send; and such that are damaged, cut off, or made of
+//! nothing but chance, with a header that fits.
+//!
+//! What is asserted: nothing panics; what is decoded is encoded to the same bytes or to shorter ones that mean the same (numbers may be written in more bytes than they need); a message
+//! that was not touched comes back.
+
+use crate::input::Input;
+use cenote_layout::catalog::{HeapKind, PoolMode};
+use cenote_layout::id::{PoolId, TypeId, Uuid};
+use cenote_proto::{PoolSpec, Reply, Request, decode, encode, peek};
+
+pub(crate) fn run(input: &mut Input<'_>) {
+    let request = request(input);
+    let number = input.word() as u32;
+    let Ok(mut packet) = encode(number, &request) else { return };
+    assert_eq!(decode::<Request>(&packet), Ok((number, request)), "a message does not come back");
+    match input.below(4) {
+        0 => packet.truncate(input.below(packet.len() + 1)),
+        1 => {
+            for _ in 0..=input.below(4) {
+                let at = input.below(packet.len());
+                packet[at] ^= 1 << input.below(8);
+            }
+        }
+        2 => {
+            packet.truncate(16);
+            packet.extend((0..input.below(600)).map(|_| input.word() as u8));
+            fit(&mut packet);
+        }
+        _ => {
+            let at = 16 + input.below(packet.len() - 15).min(packet.len() - 16);
+            packet.insert(at, input.word() as u8);
+            fit(&mut packet);
+        }
+    }
+    let _ = peek(&packet);
+    again::<Request>(&packet);
+    again::<Reply>(&packet);
+}
+
+/// Makes the header's length that of the body.
+fn fit(packet: &mut [u8]) {
+    let len = (packet.len() - 16) as u32;
+    packet[12..16].copy_from_slice(&len.to_le_bytes());
+}
+
+/// What can be read can be written, and read again.
+fn again<T>(packet: &[u8])
+where
+    T: serde::de::DeserializeOwned + serde::Serialize + PartialEq + core::fmt::Debug,
+{
+    let Ok((number, message)) = decode::<T>(packet) else { return };
+    let Ok(written) = encode(number, &message) else { return };
+    assert!(written.len() <= packet.len(), "{message:?} grows");
+    assert_eq!(decode::<T>(&written), Ok((number, message)));
+}
+
+fn text(input: &mut Input<'_>) -> String {
+    (0..input.below(40)).map(|_| char::from(input.word() as u8)).collect()
+}
+
+fn request(input: &mut Input<'_>) -> Request {
+    let some = input.one_in(2);
+    let pool = PoolId(input.word());
+    match input.below(16) {
+        0 => Request::Hello { resume: some.then(|| Uuid(input.array())) },
+        1 => Request::Ping,
+        2 => Request::Stat,
+        3 => Request::Pools { after: some.then_some(pool) },
+        4 => {
+            let spec = PoolSpec {
+                mode: if some { PoolMode::Direct } else { PoolMode::Shadowed },
+                heap: HeapKind::Traced,
+                puddle_size: input.word(),
+                size_max: input.word(),
+                permissions: input.word() as u32,
+            };
+            Request::CreatePool { name: text(input), spec }
+        }
+        5 => Request::RemovePool { name: text(input) },
+        6 => Request::OpenPool { name: text(input), writable: some },
+        7 => Request::Puddles { pool, first: input.word() as u32 },
+        8 => Request::TakePuddle { pool, index: input.word() as u32, size: input.word() },
+        9 => Request::LogSpace,
+        10 => Request::LogPuddle { size: input.word() },
+        11 => Request::Types { after: some.then(|| TypeId(input.word())) },
+        12 => Request::TraceDone { pool },
+        13 => Request::EnsureSpace { pool, addr: input.word(), len: input.word() },
+        14 => {
+            let half = |some: bool, input: &mut Input<'_>| some.then(|| input.word() as u32);
+            Request::SetPermissions {
+                name: text(input),
+                uid: half(some, input),
+                gid: half(!some, input),
+                permissions: half(some, input),
+            }
+        }
+        _ => Request::Goodbye,
+    }
+}

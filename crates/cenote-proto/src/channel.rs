@@ -1,0 +1,187 @@
+//! The socket: packets with descriptors.
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+/// Most descriptors with one message.
+pub const DESCRIPTORS_MAX: usize = 32;
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct Channel(OwnedFd);
+
+/// Where connections come in.
+#[derive(Debug)]
+pub struct Listener(OwnedFd);
+
+/// What was received.
+#[derive(Debug)]
+pub struct Received {
+    /// Bytes; 0: the other end is closed.
+    pub len: usize,
+    /// Descriptors that came with it.
+    pub descriptors: Vec<OwnedFd>,
+    /// It had more bytes, or more descriptors, than there was room for: they are lost.
+    pub cut: bool,
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+impl Listener {
+    /// Listens at a path where there is nothing.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn bind(path: &Path) -> io::Result<Self> {
+        let listener = socket()?;
+        rustix::net::bind(&listener, &SocketAddrUnix::new(path)?)?;
+        rustix::net::listen(&listener, 1024)?;
+        Ok(Self(listener))
+    }
+
+    /// The next connection.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn accept(&self) -> io::Result<Channel> {
+        Ok(Channel(rustix::net::accept_with(&self.0, SocketFlags::CLOEXEC)?))
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Channel {
+    /// Connects to a daemon.
+    ///
+    /// # Errors
+    /// What the system says: nobody listens there, say.
+    pub fn connect(path: &Path) -> io::Result<Self> {
+        let channel = socket()?;
+        rustix::net::connect(&channel, &SocketAddrUnix::new(path)?)?;
+        Ok(Self(channel))
+    }
+
+    /// Two ends of a new connection.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn pair() -> io::Result<(Self, Self)> {
+        let (a, b) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        Ok((Self(a), Self(b)))
+    }
+
+    /// How long a message may take to be sent before that is an error: the other end does not read.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn set_send_timeout(&self, timeout: Duration) -> io::Result<()> {
+        Ok(rustix::net::sockopt::set_socket_timeout(
+            &self.0,
+            rustix::net::sockopt::Timeout::Send,
+            Some(timeout),
+        )?)
+    }
+
+    /// Sends one packet with descriptors, at most [`DESCRIPTORS_MAX`].
+    ///
+    /// # Errors
+    /// What the system says; too many descriptors.
+    pub fn send(&self, packet: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        // There may be room for one more, for the sake of alignment.
+        let fits = descriptors.len() <= DESCRIPTORS_MAX;
+        if !fits || (!descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors))) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors for one message"));
+        }
+        loop {
+            match rustix::net::sendmsg(&self.0, &[IoSlice::new(packet)], &mut control, SendFlags::NOSIGNAL) {
+                Ok(_) => return Ok(()),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// Waits for one packet.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Received> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let got = loop {
+            let mut slices = [IoSliceMut::new(buffer)];
+            match rustix::net::recvmsg(&self.0, &mut slices, &mut control, RecvFlags::CMSG_CLOEXEC) {
+                Ok(got) => break got,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        };
+        let mut descriptors = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(fds) = message {
+                descriptors.extend(fds);
+            }
+        }
+        let cut = got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+        Ok(Received { len: got.bytes, descriptors, cut })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::Read;
+
+    #[test]
+    fn packets_stay_apart_and_descriptors_come_with_theirs() {
+        let (a, b) = Channel::pair().expect("pair");
+        let file = File::open("/dev/zero").expect("open");
+        a.send(b"one", &[]).expect("send");
+        a.send(b"two", &[file.as_fd(), file.as_fd()]).expect("send");
+        let mut buffer = [0; 16];
+        let one = b.receive(&mut buffer).expect("receive");
+        assert_eq!((one.len, one.descriptors.len(), one.cut), (3, 0, false));
+        let two = b.receive(&mut buffer).expect("receive");
+        assert_eq!((two.len, two.descriptors.len(), &buffer[..3]), (3, 2, &b"two"[..]));
+        let mut byte = [1];
+        File::from(two.descriptors.into_iter().next().expect("one")).read_exact(&mut byte).expect("read");
+        assert_eq!(byte, [0]);
+        drop(a);
+        assert_eq!(b.receive(&mut buffer).expect("end").len, 0);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_cut_and_said_to_be() {
+        let (a, b) = Channel::pair().expect("pair");
+        a.send(&[7; 100], &[]).expect("send");
+        let got = b.receive(&mut [0; 10]).expect("receive");
+        assert!(got.cut);
+        let file = File::open("/dev/zero").expect("open");
+        let many = [file.as_fd(); DESCRIPTORS_MAX + 1];
+        assert!(a.send(b"x", &many).is_err());
+        a.send(b"x", &many[1..]).expect("as many as may be");
+    }
+}

@@ -1,0 +1,422 @@
+//! A store that another process keeps (PUD-1): the client's side.
+//!
+//! The daemon has the catalog, the files and the lock. What a client has is a [`Keeper`], who asks the daemon; the descriptors that it was handed, as the files of a
+//! [`GrantedMedium`]; and a *mirror*: a catalog in memory that says of the store what the client was told. So everything above reads one
+//! and the same [`crate::Store`], and only operations that change the catalog come by here.
+//!
+//! **A change of the mirror follows the daemon's answer**: what the daemon has not granted is in no mirror, and what it has granted
+//! stands in its catalog, durably, before the client hears of it. So replay never needs the mirror, which dies with the client.
+//!
+//! Puddles are mapped when they are granted, not when they are touched, because their descriptors are closed then. The client writes to no file by name, takes no lock, and neither
+//! opens nor closes the store: closing is a goodbye, after which the daemon asserts for itself that the client's logs hold nothing.
+
+use crate::catalog::Catalog;
+use crate::error::{OpenError, StoreError};
+use crate::logs::Logs;
+use crate::options::{Access, OpenOptions, PoolOptions};
+use crate::pool::{PoolCore, PoolHandle};
+use crate::puddle::file_name;
+use crate::report::{Damage, PoolStart};
+use crate::shadow::Shadows;
+use crate::spare::Ahead;
+use crate::store::{Control, Inner, Store};
+use crate::window::{Space, Window, who_is_at};
+use cenote_layout::catalog::{ClientRecord, LeaseRecord, PoolRecord, PuddleRecord, Record};
+use cenote_layout::id::{PoolId, Uuid};
+use cenote_layout::puddle::Role;
+use cenote_layout::superblock::Superblock;
+use cenote_layout::types::TypeRecord;
+use cenote_medium::{Durability, GrantedMedium, MapMode, Medium, MediumError, MediumInfo};
+use cenote_sys::{fault, fork_guard};
+use core::sync::atomic::AtomicBool;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::sync::{Arc, Mutex, PoisonError};
+use zerocopy::FromZeros;
+
+/// A puddle that a client was given: its record, and its file, opened for what the client may do.
+#[derive(Debug)]
+pub struct Granted {
+    /// What the catalog says.
+    pub record: PuddleRecord,
+    /// The file.
+    pub file: File,
+}
+
+/// A pool that a client was given.
+#[derive(Debug)]
+pub struct Grant {
+    /// What the catalog says.
+    pub record: PoolRecord,
+    /// All its puddles, in index order.
+    pub puddles: Vec<Granted>,
+    /// How the client finds it.
+    pub start: PoolStart,
+    /// Whether its heap must be traced first.
+    pub trace_due: bool,
+    /// Why its values may not be what its transactions made them; see [`PoolHandle::doubts`].
+    pub doubts: Vec<String>,
+    /// How many types the store knows: a client that knows fewer asks for them.
+    pub types: u64,
+}
+
+/// A pool as the daemon lists it.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// What the catalog says.
+    pub record: PoolRecord,
+    /// Bytes of its puddles.
+    pub bytes: u64,
+    /// Number of its puddles.
+    pub puddles: u64,
+}
+
+/// What a client learns when it is admitted.
+#[derive(Clone, Debug)]
+pub struct Home {
+    /// Its identity.
+    pub client: Uuid,
+    /// The store's.
+    pub store: Uuid,
+    /// First address of the window.
+    pub window_base: u64,
+    /// Bytes of the window.
+    pub window_len: u64,
+    /// What the store lies on.
+    pub medium: MediumInfo,
+    /// Durability level of commits.
+    pub durability: Durability,
+}
+
+/// What a change of a pool's owner, group and mode says; `None` leaves as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PermissionChange {
+    /// The user that owns it.
+    pub uid: Option<u32>,
+    /// Its group.
+    pub gid: Option<u32>,
+    /// Permission bits, as of a file; at most 0o777.
+    pub permissions: Option<u32>,
+}
+
+/// Who asks the daemon. Every method waits for the answer; what it returns is durable as the same operation of an embedded store is.
+pub trait Keeper: Send + Sync + core::fmt::Debug {
+    /// Creates a pool, under the caller's ids.
+    ///
+    /// # Errors
+    /// As [`Store::create_pool`]; the daemon cannot be reached.
+    fn create_pool(&self, name: &str, options: &PoolOptions) -> Result<PoolId, StoreError>;
+    /// Removes a pool.
+    ///
+    /// # Errors
+    /// As [`Store::remove_pool`]; the caller is not its owner.
+    fn remove_pool(&self, name: &str) -> Result<(), StoreError>;
+    /// All pools.
+    ///
+    /// # Errors
+    /// The daemon cannot be reached.
+    fn pools(&self) -> Result<Vec<Listed>, StoreError>;
+    /// Grants a pool with all its puddles.
+    ///
+    /// # Errors
+    /// As [`Store::open_pool`]; its permissions do not allow it; another process has it, and one of the two writes.
+    fn open_pool(&self, name: &str, access: Access) -> Result<Grant, StoreError>;
+    /// Grants a pool that the caller writes one more puddle, its number `index`.
+    ///
+    /// # Errors
+    /// As [`PoolHandle::take_puddle`].
+    fn take_puddle(&self, pool: PoolId, index: u32, size: u64) -> Result<Granted, StoreError>;
+    /// Grants the caller's log space (made the first time, with its header) or a further puddle for a log.
+    ///
+    /// # Errors
+    /// As [`Store::acquire_log`].
+    fn log_puddle(&self, role: Role, size: u64) -> Result<Granted, StoreError>;
+    /// Registers types.
+    ///
+    /// # Errors
+    /// As [`Store::register_types`].
+    fn register_types(&self, records: &[&TypeRecord]) -> Result<(), StoreError>;
+    /// All types.
+    ///
+    /// # Errors
+    /// The daemon cannot be reached.
+    fn types(&self) -> Result<Vec<TypeRecord>, StoreError>;
+    /// Says that a pool has been traced.
+    ///
+    /// # Errors
+    /// As [`PoolHandle::trace_done`].
+    fn trace_done(&self, pool: PoolId) -> Result<(), StoreError>;
+    /// Takes space for a part of a puddle of a pool that the caller writes.
+    ///
+    /// # Errors
+    /// As [`PoolHandle::ensure_space`].
+    fn ensure_space(&self, pool: PoolId, addr: u64, len: u64) -> Result<(), StoreError>;
+    /// Changes a pool's owner, group or mode.
+    ///
+    /// # Errors
+    /// As [`Store::set_permissions`].
+    fn set_permissions(&self, name: &str, change: PermissionChange) -> Result<(), StoreError>;
+    /// Ends the session.
+    ///
+    /// # Errors
+    /// The daemon cannot be reached; it then takes the end of this process for the goodbye.
+    fn goodbye(&self) -> Result<(), StoreError>;
+}
+
+/// What a connected store has beside an embedded one.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) keeper: Box<dyn Keeper>,
+    files: Arc<GrantedMedium>,
+    /// Bytes and puddles of pools, as the daemon listed them.
+    pub(crate) listed: Mutex<BTreeMap<PoolId, (u64, u64)>>,
+}
+
+impl Connection {
+    /// Makes a granted file the one that its puddle maps next.
+    fn admit(&self, granted: Granted) -> Result<PuddleRecord, StoreError> {
+        let name = file_name(granted.record.uuid);
+        self.files.admit(crate::puddle::text(&name), granted.file)?;
+        Ok(granted.record)
+    }
+}
+
+impl Store {
+    /// A store that a daemon keeps, as one of its clients. No file is opened, nothing is recovered: the daemon has done that.
+    ///
+    /// # Errors
+    /// The window's addresses are taken in this process; the daemon cannot be reached, or says what cannot be.
+    pub fn connect(home: &Home, keeper: Box<dyn Keeper>) -> Result<Self, OpenError> {
+        let path = home.medium.path.clone();
+        let failed = |source| OpenError::Medium { path: path.clone(), source: Box::new(source) };
+        let refused = |error: StoreError| OpenError::Daemon { path: path.clone(), detail: error.to_string() };
+        let (base, len) = (home.window_base, home.window_len);
+        let files = Arc::new(GrantedMedium::new(home.medium.clone()));
+        let medium: Arc<dyn Medium> = Arc::clone(&files) as _;
+        medium.reserve_window(base, len).map_err(|error| match error {
+            MediumError::WindowTaken { .. } => {
+                OpenError::WindowTaken { path: path.clone(), base, len, by: who_is_at(base, len) }
+            }
+            error => failed(error),
+        })?;
+        let mut superblock = Superblock::new_zeroed();
+        (superblock.store, superblock.window_base, superblock.window_len) = (home.store, base, len);
+        let store = Self::new(Arc::new(Inner {
+            window: Window::new(base, len),
+            persistence: medium.persistence(home.durability),
+            info: home.medium.clone(),
+            uuid: home.store,
+            writable: true,
+            eager: true,
+            options: OpenOptions { spare_bytes_max: 0, ..OpenOptions::default() },
+            durability: home.durability,
+            token: fork_guard::token(),
+            poisoned: Arc::default(),
+            shadows: Shadows::default(),
+            guarded: AtomicBool::new(false),
+            silent: AtomicBool::new(false),
+            connection: Some(Connection { keeper, files, listed: Mutex::default() }),
+            control: Mutex::new(Control {
+                superblock,
+                catalog: Catalog::mirror(Arc::clone(&medium)),
+                space: Space::new(base, len),
+                puddles: BTreeMap::new(),
+                graveyard: Vec::new(),
+                pools: BTreeMap::new(),
+                damage: Vec::new(),
+                dirty: BTreeMap::new(),
+                logs: Logs::default(),
+                ahead: Ahead::Nothing,
+                hosted: BTreeMap::new(),
+                client: home.client,
+                registration: None,
+                lock: None,
+            }),
+            medium,
+        }));
+        store.learn_types().map_err(refused)?;
+        store.learn_pools().map_err(refused)?;
+        let inner = store.arc();
+        // SAFETY: `resolve` keeps the rules of resolvers; the context is this `Inner`, which unregisters before it is freed.
+        let registered = unsafe {
+            fault::register(base as usize, len as usize, crate::lazy::resolve, Arc::as_ptr(inner).cast())
+        };
+        let registration =
+            registered.map_err(|error| refused(StoreError::Refused { detail: error.to_string() }))?;
+        inner.control().registration = Some(registration);
+        Ok(store)
+    }
+
+    /// Whether a daemon keeps the store, and this process is a client.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.inner().connection.is_some()
+    }
+
+    /// Takes over what types the daemon knows.
+    fn learn_types(&self) -> Result<(), StoreError> {
+        let Some(connection) = &self.inner().connection else { return Ok(()) };
+        let types = connection.keeper.types()?;
+        let mut control = self.inner().control();
+        for record in types {
+            record.check()?;
+            control.catalog.state.apply(&Record::Type(record));
+        }
+        Ok(())
+    }
+
+    /// Takes over what pools there are. Those that this process has open stay as they are.
+    pub(crate) fn learn_pools(&self) -> Result<(), StoreError> {
+        let Some(connection) = &self.inner().connection else { return Ok(()) };
+        let listed = connection.keeper.pools()?;
+        let mut control = self.inner().control();
+        let open: Vec<PoolId> = control.pools.keys().copied().collect();
+        let gone: Vec<PoolId> = control.catalog.state.pools.keys().copied().collect();
+        for pool in gone
+            .into_iter()
+            .filter(|pool| !open.contains(pool) && listed.iter().all(|l| l.record.id != *pool))
+        {
+            control.catalog.state.apply(&Record::PoolRemoved(pool));
+        }
+        let mut sums = connection.listed.lock().unwrap_or_else(PoisonError::into_inner);
+        sums.clear();
+        for pool in listed {
+            sums.insert(pool.record.id, (pool.bytes, pool.puddles));
+            control.catalog.state.apply(&Record::Pool(pool.record));
+        }
+        Ok(())
+    }
+
+    /// [`Store::open_pool`] of a client: asks for a grant, maps what was granted, and makes it findable.
+    pub(crate) fn open_granted(
+        &self,
+        connection: &Connection,
+        name: &str,
+        access: Access,
+    ) -> Result<PoolHandle, StoreError> {
+        let inner = self.inner();
+        let mut control = inner.control();
+        inner.check_poisoned()?;
+        let writable = access == Access::ReadWrite;
+        let known =
+            control.catalog.state.names.get(name).and_then(|id| control.pools.get(id)).map(Arc::clone);
+        if let Some(core) = known {
+            let id = core.record().id;
+            let held = control.catalog.state.leases.get(&(control.client, id)).copied();
+            if held == Some(true) || !writable {
+                return Ok(PoolHandle::new(core, self.clone(), writable));
+            }
+        }
+        let grant = connection.keeper.open_pool(name, access)?;
+        let id = grant.record.id;
+        if control.catalog.state.types.len() as u64 != grant.types {
+            for record in connection.keeper.types()? {
+                record.check()?;
+                control.catalog.state.apply(&Record::Type(record));
+            }
+        }
+        let client = control.client;
+        let state = &mut control.catalog.state;
+        state.apply(&Record::Pool(grant.record.clone()));
+        state.apply(&Record::Lease(LeaseRecord { client, pool: id, writable }));
+        state.apply(&Record::PoolUsed(id));
+        if grant.trace_due {
+            state.apply(&Record::TraceDue(id));
+        }
+        control.damage.retain(|damage| !matches!(damage, Damage::Log { pools, .. } if pools.contains(&id)));
+        control.damage.extend(grant.doubts.into_iter().map(|detail| Damage::Log {
+            client: Uuid::NIL,
+            log_id: 0,
+            puddle: Uuid::NIL,
+            detail,
+            pools: vec![id],
+        }));
+        let mode = if writable { MapMode::ReadWrite } else { MapMode::ReadOnly };
+        let mut puddles = Vec::with_capacity(grant.puddles.len());
+        for granted in grant.puddles {
+            let record = connection.admit(granted)?;
+            check_granted(&control, &record, self.window())?;
+            control.space.occupy(record.addr, record.size);
+            control.catalog.state.apply(&Record::Puddle(record));
+            let puddle = inner.own(&mut control, record, mode);
+            // SAFETY: puddles live until the store is dropped; the range was checked to lie in the window, beside all others.
+            unsafe {
+                puddle.as_ref().set_mode(&*inner.medium, mode)?;
+                puddle.as_ref().map(&*inner.medium)?;
+                inner.window.insert(puddle.as_ref());
+            }
+            connection.files.dismiss(crate::puddle::text(&file_name(record.uuid)));
+            puddles.push(puddle);
+        }
+        let core = match control.pools.get(&id) {
+            Some(core) => {
+                core.set_puddles(puddles);
+                Arc::clone(core)
+            }
+            None => Arc::new(PoolCore::granted(grant.record, puddles, grant.start)),
+        };
+        control.pools.insert(id, Arc::clone(&core));
+        Ok(PoolHandle::new(core, self.clone(), writable))
+    }
+
+    /// [`PoolHandle::take_puddle`] of a client: what the daemon granted, mapped.
+    pub(crate) fn take_granted(
+        &self,
+        connection: &Connection,
+        control: &mut Control,
+        (pool, index, size): (PoolId, u32, u64),
+    ) -> Result<PuddleRecord, StoreError> {
+        let record = connection.admit(connection.keeper.take_puddle(pool, index, size)?)?;
+        check_granted(control, &record, self.window())?;
+        control.space.occupy(record.addr, record.size);
+        control.catalog.state.apply(&Record::Puddle(record));
+        Ok(record)
+    }
+}
+
+impl Inner {
+    /// A puddle for logs, from the daemon. The log space comes with its header.
+    pub(crate) fn granted_log(
+        &self,
+        connection: &Connection,
+        control: &mut Control,
+        role: Role,
+        size: u64,
+    ) -> Result<PuddleRecord, StoreError> {
+        let record = connection.admit(connection.keeper.log_puddle(role, size)?)?;
+        check_granted(control, &record, (self.window.base(), self.window.len()))?;
+        control.space.occupy(record.addr, record.size);
+        control.catalog.state.apply(&Record::Puddle(record));
+        if role == Role::LogSpace {
+            let client = control.client;
+            control.catalog.state.apply(&Record::Client(ClientRecord { client, log_space: record.uuid }));
+        }
+        Ok(record)
+    }
+}
+
+/// Refuses a record that no daemon in its senses sends: outside the window, or over another puddle.
+fn check_granted(
+    control: &Control,
+    record: &PuddleRecord,
+    (base, len): (u64, u64),
+) -> Result<(), StoreError> {
+    let end = record.addr.checked_add(record.size);
+    let inside = record.addr >= base && end.is_some_and(|end| end <= base + len);
+    let aligned = record.addr.is_multiple_of(cenote_layout::SLOT_SIZE)
+        && record.size.is_multiple_of(cenote_layout::PAGE_SIZE)
+        && record.size != 0;
+    let other = control.catalog.state.puddles.values().find(|other| {
+        other.uuid != record.uuid
+            && record.addr < other.addr.saturating_add(other.size.next_multiple_of(cenote_layout::SLOT_SIZE))
+            && other.addr < end.unwrap_or(u64::MAX)
+    });
+    // Where a removed puddle was, another may come; one that is mapped here stays.
+    let mapped = other.is_some_and(|other| control.puddles.contains_key(&other.uuid));
+    if inside && aligned && !mapped {
+        return Ok(());
+    }
+    let detail =
+        format!("it granted a puddle of {} bytes at {:#x}, which cannot be", record.size, record.addr);
+    Err(StoreError::Refused { detail })
+}

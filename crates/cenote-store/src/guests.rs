@@ -1,0 +1,593 @@
+//! Guests: sessions of other processes in a store that this process has open (PUD-1, PUD-2; Puddles paper, 3.2, 4.1, 4.3, 4.6).
+//!
+//! A daemon opens a store with [`OpenOptions::hosting`](crate::OpenOptions) and *admits* guests. It gives them puddles, which it does not map itself, and when a guest has ended
+//! it replays the guest's logs, by the same code that recovers a store at open.
+//!
+//! What holds at any time:
+//!
+//! * before a guest has a puddle of a pool, a lease record says so, and with the first one a guest record says which process it is:
+//!   whoever opens the store next knows who may be writing, and what their logs may change;
+//! * a pool has one guest that writes it, or any number that read it;
+//! * a puddle that a guest could write never comes to another guest under another name: it is not recycled, neither as a log nor as a spare one;
+//! * logs are replayed only when the guest's process has ended, which is for the caller to know.
+//!
+//! # Updates in several steps
+//!
+//! **A grant.** One batch has the lease (and the guest record, if it is the first): **it commits**. Only then descriptors are given away.
+//!
+//! **A log space.** (1) a puddle's file is made, with the log space's header in it, synced: an orphan; (2) one batch names puddle and client: **it
+//! commits**. A log's puddle is named without being listed: the guest does that.
+//!
+//! **The end of a guest.** (1) its logs are replayed, which is idempotent; (2) one batch ends its leases, removes it and its log puddles, and gives this process the leases on what
+//! the guest could write, as its bytes are in the page cache still: **it commits the recovery**; (3) the files of the logs are removed: orphans. A guest with a log
+//! that failed its checks stays in the catalog as a client, with its leases and logs, and its pools are reported; one batch takes its guest record: it is no process any more.
+
+use crate::error::{StoreError, concerns};
+use crate::options::{Access, PoolOptions};
+use crate::pool::{check_size, find, start_of};
+use crate::puddle::{file_name, text, verify_file};
+use crate::recovery::recover_guest;
+use crate::report::{Damage, LogReport, OpenReport, PoolStart};
+use crate::store::{Control, Inner, Store};
+use cenote_layout::catalog::{
+    ClientRecord, GuestRecord, LeaseRecord, PoolMode, PoolRecord, PuddleRecord, Record,
+};
+use cenote_layout::id::{PoolId, Uuid};
+use cenote_layout::puddle::{Role, header_space};
+use cenote_log::{CrashKind, Outcome};
+use cenote_medium::{MediumError, Operation};
+use core::sync::atomic::Ordering;
+use std::collections::BTreeSet;
+use std::fs::File;
+use zerocopy::IntoBytes;
+
+/// Most log puddles of one guest: as many as its log space has room for, and the log space.
+const LOGS_MAX: usize = 1024;
+
+/// A guest, in memory.
+#[derive(Debug)]
+pub(crate) struct Hosted {
+    guest: GuestRecord,
+    /// Whether the catalog has its record.
+    recorded: bool,
+    /// Log puddles that it was given, the log space among them.
+    logs: BTreeSet<Uuid>,
+}
+
+/// Guests of the catalog whose processes may live.
+pub(crate) fn living(state: &crate::catalog::State) -> impl Iterator<Item = &GuestRecord> {
+    state.guests.values().filter(|guest| cenote_sys::process::is_alive(guest.pid, guest.start_ticks))
+}
+
+/// What a guest may do, as the caller knows it from the system.
+#[derive(Clone, Debug)]
+pub struct Credentials {
+    /// Its user.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+    /// Further groups.
+    pub groups: Vec<u32>,
+}
+
+impl Credentials {
+    /// Whether a pool's permissions allow this, by the rules of files: the first class that fits decides, and the superuser may all.
+    #[must_use]
+    pub fn allow(&self, pool: &PoolRecord, access: Access) -> bool {
+        if self.uid == 0 {
+            return true;
+        }
+        let class = if pool.uid == self.uid {
+            6
+        } else if pool.gid == self.gid || self.groups.contains(&pool.gid) {
+            3
+        } else {
+            0
+        };
+        let wanted = match access {
+            Access::ReadOnly => 4,
+            // What may be written can be read through the mapping.
+            Access::ReadWrite => 6,
+        };
+        pool.permissions >> class & wanted == wanted
+    }
+
+    /// Whether they are those of the pool's owner, or of the superuser.
+    #[must_use]
+    pub fn own(&self, pool: &PoolRecord) -> bool {
+        self.uid == 0 || self.uid == pool.uid
+    }
+}
+
+/// A pool that was granted.
+#[derive(Clone, Debug)]
+pub struct PoolGrant {
+    /// What the catalog says.
+    pub record: PoolRecord,
+    /// How the guest finds it.
+    pub start: PoolStart,
+    /// Whether its heap must be traced first.
+    pub trace_due: bool,
+    /// Why its values may not be what its transactions made them.
+    pub doubts: Vec<String>,
+    /// How many types the store knows.
+    pub types: u64,
+}
+
+/// What the end of a guest was.
+#[derive(Clone, Debug)]
+pub struct GuestEnd {
+    /// Its logs, and what became of them.
+    pub logs: Vec<LogReport>,
+    /// Logs that were set aside.
+    pub damage: Vec<Damage>,
+}
+
+impl Store {
+    /// Admits a guest: a process that the caller knows to live. Nothing is recorded before it is given something.
+    ///
+    /// # Errors
+    /// The store is not open for hosting; there is such a guest.
+    pub fn admit(&self, guest: GuestRecord) -> Result<(), StoreError> {
+        let inner = self.inner();
+        let mut control = inner.begin_write("admit a client")?;
+        if !inner.options.hosting {
+            return Err(StoreError::ReadOnly { what: "admit a client" });
+        }
+        let (client, state) = (guest.client, &control.catalog.state);
+        // Nor one that has ended and left something, which would be this one's then.
+        let known = state.clients.contains_key(&client)
+            || state.guests.contains_key(&client)
+            || state.leases.keys().any(|(holder, _)| *holder == client);
+        if known || client == control.client || control.hosted.contains_key(&client) {
+            return Err(StoreError::Refused {
+                detail: format!("there is a session {} already", guest.client),
+            });
+        }
+        control.hosted.insert(guest.client, Hosted { guest, recorded: false, logs: BTreeSet::new() });
+        Ok(())
+    }
+
+    /// The guests that are there: those that were admitted, and after an open those of an earlier daemon that live.
+    #[must_use]
+    pub fn guests(&self) -> Vec<GuestRecord> {
+        self.inner().control().hosted.values().map(|hosted| hosted.guest).collect()
+    }
+
+    /// Ends hosting, and with it the use of the store by this process, whoever has handles of it: it is closed if no guest is there, and left to the next daemon otherwise.
+    ///
+    /// # Errors
+    /// [`StoreError::Hosting`]: guests are there; an error of the medium: the store is recovered when it is opened next.
+    pub fn end_hosting(&self) -> Result<(), StoreError> {
+        self.inner().shut_down()
+    }
+
+    /// Whether a guest was given anything, so that its end has to be waited for.
+    #[must_use]
+    pub fn guest_has_anything(&self, client: Uuid) -> bool {
+        self.inner().control().hosted.get(&client).is_some_and(|hosted| hosted.recorded)
+    }
+
+    /// Creates a pool that belongs to a guest's user and group.
+    ///
+    /// # Errors
+    /// As [`Store::create_pool`]; it is to be in shadowed mode.
+    pub fn guest_create(
+        &self,
+        credentials: &Credentials,
+        name: &str,
+        options: &PoolOptions,
+    ) -> Result<PoolId, StoreError> {
+        if options.mode == PoolMode::Shadowed {
+            return Err(not_shadowed(name));
+        }
+        if options.permissions & !0o777 != 0 {
+            return Err(bad_permissions(options.permissions));
+        }
+        self.create_pool_for(name, options, (credentials.uid, credentials.gid))
+    }
+
+    /// Grants a guest a pool, for reading or for writing, until the guest ends. A lease is recorded; its puddles can be asked for.
+    ///
+    /// # Errors
+    /// [`StoreError::Permission`]; [`StoreError::PoolBusy`]; as [`Store::open_pool`] for pools that are damaged or not covered.
+    pub fn guest_open(
+        &self,
+        client: Uuid,
+        credentials: &Credentials,
+        name: &str,
+        access: Access,
+    ) -> Result<PoolGrant, StoreError> {
+        let inner = self.inner();
+        let mut control = inner.begin_write("grant a pool")?;
+        let writable = access == Access::ReadWrite;
+        let id = find(&control, name)?;
+        let Some(record) = control.catalog.state.pools.get(&id).cloned() else {
+            return Err(StoreError::PoolUnknown { name: name.into() });
+        };
+        if !credentials.allow(&record, access) {
+            let what = if writable { "written" } else { "read" };
+            return Err(StoreError::Permission { name: name.into(), what });
+        }
+        if record.mode == PoolMode::Shadowed {
+            return Err(not_shadowed(name));
+        }
+        let state = &control.catalog.state;
+        if state.not_covered.contains(&id) {
+            return Err(StoreError::PoolNotCovered { name: name.into() });
+        }
+        let trace_due = state.trace_due.contains(&id);
+        if trace_due && !writable {
+            let what =
+                format!("pool \"{name}\" must be traced after a loss of power: open it for writing once, or");
+            return Err(StoreError::NotHosted { what });
+        }
+        if control.pools.contains_key(&id) {
+            return Err(StoreError::PoolBusy { name: name.into(), by: "the daemon itself".into() });
+        }
+        let holder = state.leases.iter().find(|((other, pool), writes)| {
+            *pool == id && *other != client && (writable || **writes) && control.hosted.contains_key(other)
+        });
+        if let Some(((other, _), _)) = holder {
+            let by =
+                control.hosted.get(other).map_or_else(String::new, |h| format!("process {}", h.guest.pid));
+            return Err(StoreError::PoolBusy { name: name.into(), by });
+        }
+        let held = state.leases.get(&(client, id)).copied();
+        let used = state.used.contains(&id);
+        let puddles = state.puddles_of(id);
+        let mut damage: Vec<Damage> = Vec::new();
+        for (expected, puddle) in puddles.iter().enumerate() {
+            let problem = match puddle.index as usize == expected {
+                true => verify_file(&*inner.medium, puddle, inner.uuid, true)?,
+                false => Some("the catalog has no record of one before it".into()),
+            };
+            let (uuid, index) = (puddle.uuid, puddle.index);
+            damage.extend(problem.map(|detail| Damage::Puddle { uuid, pool: id, index, detail }));
+        }
+        if !damage.is_empty() || puddles.is_empty() {
+            return Err(StoreError::PoolDamaged { name: name.into(), damage });
+        }
+        let doubts = concerns(&control.damage, id);
+        if writable && !doubts.is_empty() {
+            return Err(StoreError::PoolLogDamaged { name: name.into(), damage: doubts });
+        }
+        let start = start_of(&control, id);
+        if held.is_none_or(|held| writable && !held) {
+            let mut records = control.introduce(client)?;
+            records.push(Record::Lease(LeaseRecord { client, pool: id, writable }));
+            if writable && !used {
+                records.push(Record::PoolUsed(id));
+            }
+            inner.commit(&mut control, &records)?;
+            control.introduced(client);
+        }
+        if writable {
+            inner.make_ahead(&mut control, id, record.puddle_size);
+        }
+        let types = control.catalog.state.types.len() as u64;
+        let doubts = doubts.iter().map(ToString::to_string).collect();
+        Ok(PoolGrant { record, start, trace_due, doubts, types })
+    }
+
+    /// Puddles of a pool that a guest has, in index order, from `first` on, at most `most`; and whether it may write them.
+    ///
+    /// # Errors
+    /// The guest does not have the pool.
+    pub fn guest_puddles(
+        &self,
+        client: Uuid,
+        pool: PoolId,
+        first: u32,
+        most: usize,
+    ) -> Result<(Vec<PuddleRecord>, bool), StoreError> {
+        let control = self.inner().control();
+        let writable = control.lease_of(client, pool)?;
+        let mut puddles = control.catalog.state.puddles_of(pool);
+        puddles.retain(|puddle| puddle.index >= first && puddle.role == Role::Heap);
+        puddles.truncate(most);
+        Ok((puddles, writable))
+    }
+
+    /// A descriptor of a puddle's file, to be given away.
+    ///
+    /// # Errors
+    /// The medium has no descriptors, or reports an error.
+    pub fn grant_file(&self, puddle: &PuddleRecord, writable: bool) -> Result<File, StoreError> {
+        let name = file_name(puddle.uuid);
+        let none =
+            || MediumError::from_io(Operation::Examine, text(&name), std::io::ErrorKind::Unsupported.into());
+        Ok(self.inner().medium.grant(text(&name), writable)?.ok_or_else(none)?)
+    }
+
+    /// Lets a pool that a guest writes grow by a puddle of `size` bytes.
+    ///
+    /// # Errors
+    /// As [`crate::PoolHandle::take_puddle`]; the guest does not have the pool for writing.
+    pub fn guest_take(&self, client: Uuid, pool: PoolId, size: u64) -> Result<PuddleRecord, StoreError> {
+        let inner = self.inner();
+        let mut control = inner.begin_write("let a pool grow")?;
+        let record = control.writes(client, pool, "let it grow")?;
+        let existing = control.catalog.state.puddles_of(pool);
+        let used: u64 = existing.iter().map(|p| p.size).sum();
+        let index = existing.last().map_or(0, |p| p.index + 1);
+        check_size(size, index == 0)?;
+        if used.checked_add(size).is_none_or(|total| total > record.size_max) {
+            return Err(StoreError::PoolFull {
+                name: record.name,
+                wanted: size,
+                used,
+                size_max: record.size_max,
+            });
+        }
+        let taken = inner.add_heap_puddle(&mut control, (pool, index, size), false, &[])?;
+        inner.make_ahead(&mut control, pool, size);
+        Ok(taken)
+    }
+
+    /// Removes a pool for a guest that owns it; the guest itself may have it, and no longer use it.
+    ///
+    /// # Errors
+    /// As [`Store::remove_pool`]; the guest is not its owner, or another guest has it.
+    pub fn guest_remove(
+        &self,
+        client: Uuid,
+        credentials: &Credentials,
+        name: &str,
+    ) -> Result<(), StoreError> {
+        self.remove_pool_of(name, Some((client, credentials)))
+    }
+
+    /// Takes space for a part of a puddle of a pool that a guest writes.
+    ///
+    /// # Errors
+    /// As [`crate::PoolHandle::ensure_space`]; the guest does not have the pool for writing.
+    pub fn guest_ensure(&self, client: Uuid, pool: PoolId, addr: u64, len: u64) -> Result<(), StoreError> {
+        let inner = self.inner();
+        let control = inner.begin_write("take space")?;
+        control.writes(client, pool, "take space for it")?;
+        let holds = |p: &&PuddleRecord| {
+            let body = p.addr + header_space(p.size);
+            p.pool == pool && addr >= body && addr.checked_add(len).is_some_and(|end| end <= p.addr + p.size)
+        };
+        let Some(puddle) = control.catalog.state.puddles.values().find(holds) else {
+            return Err(StoreError::Refused {
+                detail: format!("{len} bytes at {addr:#x} are in no puddle of the pool"),
+            });
+        };
+        let name = file_name(puddle.uuid);
+        inner.medium.ensure(text(&name), addr - puddle.addr, len).map_err(|error| inner.failed(error))
+    }
+
+    /// Records that a guest has traced a pool that it writes.
+    ///
+    /// # Errors
+    /// The guest does not have the pool for writing; an error of the medium.
+    pub fn guest_traced(&self, client: Uuid, pool: PoolId) -> Result<(), StoreError> {
+        let inner = self.inner();
+        let mut control = inner.begin_write("recover a pool")?;
+        control.writes(client, pool, "recover it")?;
+        inner.commit(&mut control, &[Record::Traced(pool)])
+    }
+
+    /// Gives a guest a puddle for a log, or its log space, which is made the first time.
+    ///
+    /// # Errors
+    /// No such guest; more logs than a log space lists; a size that no log has; no space.
+    pub fn guest_log(&self, client: Uuid, role: Role, size: u64) -> Result<PuddleRecord, StoreError> {
+        let inner = self.inner();
+        let mut control = inner.begin_write("give a client a log")?;
+        let logs = control.hosted.get(&client).ok_or(StoreError::NoGuest { client })?.logs.len();
+        if let (Role::LogSpace, Some(space)) = (role, control.catalog.state.clients.get(&client))
+            && let Some(puddle) = control.catalog.state.puddles.get(space)
+        {
+            return Ok(*puddle);
+        }
+        if logs >= LOGS_MAX {
+            return Err(StoreError::TooManyLogs { logs: logs as u64 });
+        }
+        let mut records = control.introduce(client)?;
+        let size = if role == Role::LogSpace { crate::logs::LOG_SPACE_SIZE } else { size };
+        let sizes = 8192..=crate::logs::SEGMENT_SIZE_MAX;
+        if !sizes.contains(&size) || !size.is_multiple_of(cenote_layout::PAGE_SIZE) {
+            return Err(StoreError::PuddleSize { size, reason: "a log's has 8 KiB to 64 MiB" });
+        }
+        let record = inner.new_puddle(&mut control, PoolId(0), role, 0, size)?;
+        if role == Role::LogSpace {
+            let head = header_space(size);
+            let header = crate::logs::space_header(client, crate::logs::capacity_of(size - head));
+            let name = file_name(record.uuid);
+            let written = inner
+                .medium
+                .write_at(text(&name), head, header.as_bytes())
+                .and_then(|()| inner.medium.sync(text(&name)));
+            if let Err(error) = written {
+                let _ = inner.medium.remove(text(&name));
+                control.space.give_back(record.addr, record.size);
+                return Err(inner.failed(error));
+            }
+            records.push(Record::Client(ClientRecord { client, log_space: record.uuid }));
+        }
+        inner.commit_new_puddle(&mut control, &record, &records)?;
+        control.introduced(client);
+        if let Some(hosted) = control.hosted.get_mut(&client) {
+            hosted.logs.insert(record.uuid);
+        }
+        Ok(record)
+    }
+
+    /// Ends a guest whose process has ended (`well`: after a goodbye, and it will not touch its mappings again): replays its logs, and ends its leases.
+    ///
+    /// # Errors
+    /// No such guest; an error of the medium, after which the guest is there still and this can be repeated.
+    pub fn guest_end(&self, client: Uuid, well: bool) -> Result<GuestEnd, StoreError> {
+        let inner = self.inner();
+        let mut guard = inner.begin_write("end a client")?;
+        let control = &mut *guard;
+        let Some(hosted) = control.hosted.get(&client) else { return Err(StoreError::NoGuest { client }) };
+        let mut logs: Vec<PuddleRecord> =
+            hosted.logs.iter().filter_map(|uuid| control.catalog.state.puddles.get(uuid)).copied().collect();
+        if !hosted.recorded {
+            control.hosted.remove(&client);
+            return Ok(GuestEnd { logs: Vec::new(), damage: Vec::new() });
+        }
+        let mut report = OpenReport::default();
+        let pools = control.catalog.state.writable_pools(client);
+        inner.guarded.store(true, Ordering::Release);
+        let recovered = recover_guest(inner, control, client, &mut report);
+        inner.guarded.store(false, Ordering::Release);
+        let listed = recovered.map_err(|error| inner.failed(error))?;
+        let done = listed.is_some();
+        // Of a guest that an earlier daemon admitted, its log space is all that is known otherwise.
+        for puddle in listed.into_iter().flatten() {
+            if logs.iter().all(|known| known.uuid != puddle.uuid) {
+                logs.push(puddle);
+            }
+        }
+        let idle = done && report.logs.iter().all(|log| log.outcome == Outcome::Idle);
+        if done {
+            let mut records = vec![Record::LeasesEnded(client), Record::ClientRemoved(client)];
+            let us = control.client;
+            let keep = |pool: &PoolId| Record::Lease(LeaseRecord { client: us, pool: *pool, writable: true });
+            records.extend(pools.iter().map(keep));
+            records.extend(logs.iter().map(|puddle| Record::PuddleRemoved(puddle.uuid)));
+            inner.commit(control, &records)?;
+            for puddle in &logs {
+                inner.forget(control, puddle);
+                let _ = inner.medium.remove(text(&file_name(puddle.uuid)));
+            }
+        } else if let Some(log_space) = control.catalog.state.clients.get(&client).copied() {
+            // It stays, but not as a process that may live: its number may, and then nobody else's.
+            let stays = Record::Client(ClientRecord { client, log_space });
+            inner.commit(control, &[Record::ClientRemoved(client), stays])?;
+        }
+        for pool in pools {
+            if well && idle {
+                control.dirty.remove(&pool);
+            } else {
+                control.dirty.insert(pool, CrashKind::Process);
+            }
+        }
+        control.damage.extend(report.damage.iter().cloned());
+        control.hosted.remove(&client);
+        Ok(GuestEnd { logs: report.logs, damage: report.damage })
+    }
+
+    /// Changes a pool's owner, group or mode, durably. Those who have the pool open keep it.
+    ///
+    /// # Errors
+    /// There is no such pool; the caller is not its owner, or gives it away without being the superuser; bits beyond 0o777.
+    pub fn set_permissions(
+        &self,
+        credentials: &Credentials,
+        name: &str,
+        change: crate::PermissionChange,
+    ) -> Result<(), StoreError> {
+        let inner = self.inner();
+        if let Some(connection) = &inner.connection {
+            inner.check_usable()?;
+            connection.keeper.set_permissions(name, change)?;
+            return self.learn_pools();
+        }
+        let mut control = inner.begin_write("change permissions")?;
+        let id = find(&control, name)?;
+        let Some(mut record) = control.catalog.state.pools.get(&id).cloned() else {
+            return Err(StoreError::PoolUnknown { name: name.into() });
+        };
+        let may_give = |to: Option<u32>, of: u32, groups: &[u32]| {
+            credentials.uid == 0 || to.is_none_or(|to| to == of || groups.contains(&to))
+        };
+        let groups: Vec<u32> = credentials.groups.iter().copied().chain([credentials.gid]).collect();
+        if !credentials.own(&record)
+            || !may_give(change.uid, record.uid, &[])
+            || !may_give(change.gid, record.gid, &groups)
+        {
+            return Err(StoreError::Permission { name: name.into(), what: "given other permissions" });
+        }
+        if let Some(bits) = change.permissions.filter(|bits| bits & !0o777 != 0) {
+            return Err(bad_permissions(bits));
+        }
+        record.uid = change.uid.unwrap_or(record.uid);
+        record.gid = change.gid.unwrap_or(record.gid);
+        record.permissions = change.permissions.unwrap_or(record.permissions);
+        inner.commit(&mut control, &[Record::Pool(record)])
+    }
+}
+
+fn not_shadowed(name: &str) -> StoreError {
+    let what =
+        format!("pool \"{name}\" is in shadowed mode, whose psyncs a daemon does not make for its clients");
+    StoreError::NotHosted { what }
+}
+
+fn bad_permissions(bits: u32) -> StoreError {
+    StoreError::Refused { detail: format!("{bits:#o} are no permissions of a pool: take 0 to 0o777") }
+}
+
+impl Control {
+    /// Records that come before the first that name a guest.
+    fn introduce(&self, client: Uuid) -> Result<Vec<Record>, StoreError> {
+        let hosted = self.hosted.get(&client).ok_or(StoreError::NoGuest { client })?;
+        Ok(if hosted.recorded { Vec::new() } else { vec![Record::Guest(hosted.guest)] })
+    }
+
+    /// They have been committed.
+    fn introduced(&mut self, client: Uuid) {
+        if let Some(hosted) = self.hosted.get_mut(&client) {
+            hosted.recorded = true;
+        }
+    }
+
+    /// Whether a guest's lease on a pool is for writing.
+    fn lease_of(&self, client: Uuid, pool: PoolId) -> Result<bool, StoreError> {
+        if !self.hosted.contains_key(&client) {
+            return Err(StoreError::NoGuest { client });
+        }
+        let lease = self.catalog.state.leases.get(&(client, pool)).copied();
+        lease.ok_or_else(|| StoreError::Refused {
+            detail: format!("pool {pool} was not granted: open it first"),
+        })
+    }
+
+    /// The record of a pool that a guest writes.
+    fn writes(&self, client: Uuid, pool: PoolId, what: &'static str) -> Result<PoolRecord, StoreError> {
+        let writable = self.lease_of(client, pool)?;
+        let Some(record) = self.catalog.state.pools.get(&pool) else {
+            return Err(StoreError::PoolUnknown { name: pool.to_string() });
+        };
+        if writable {
+            return Ok(record.clone());
+        }
+        Err(StoreError::PoolReadOnly { name: record.name.clone(), what })
+    }
+
+    /// Takes over the guests of an earlier daemon that live.
+    pub(crate) fn adopt_guests(&mut self) {
+        let adopted = |guest: &GuestRecord| {
+            let logs = self.catalog.state.clients.get(&guest.client).copied().into_iter().collect();
+            (guest.client, Hosted { guest: *guest, recorded: true, logs })
+        };
+        let found: Vec<(Uuid, Hosted)> = living(&self.catalog.state).map(adopted).collect();
+        self.hosted.extend(found);
+    }
+}
+
+impl Inner {
+    /// Whether recovery of a guest has a puddle mapped there.
+    pub(crate) fn guarding(&self, address: usize) -> bool {
+        let guarded = self.guarded.load(Ordering::Acquire);
+        let within = (address as u64).wrapping_sub(self.window.base());
+        guarded && within < self.window.len()
+    }
+
+    /// Whether a fault of the daemon's own is a guest's doing: it has cut a file short that recovery has mapped. Then the page is made one of zeros, which nobody else sees:
+    /// what is replayed into it goes nowhere, and what is read from it fails its checks.
+    pub(crate) fn stand_in(&self, address: usize) -> bool {
+        if !self.options.hosting {
+            return false;
+        }
+        let page = address & !(cenote_layout::PAGE_SIZE as usize - 1);
+        // SAFETY: the page is in our window, where only recovery, which is at work, has anything mapped: a file that was cut short.
+        unsafe { cenote_sys::memory::map_anonymous(page, cenote_layout::PAGE_SIZE as usize) }.is_ok()
+    }
+}

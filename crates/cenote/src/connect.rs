@@ -1,0 +1,420 @@
+//! A store that a daemon keeps: `Store::connect` (PUD-1).
+//!
+//! One socket, one request at a time. Nothing of a transaction comes by here: a client asks when it opens or creates a pool, when a pool grows, when a thread
+//! needs its first log or a log overflows, and when a type is new.
+//!
+//! **The daemon may end and another follow.** The kernel then closes the socket. The next request connects again, goes on with the session (the daemon knows the process, so there is
+//! nothing to show), and is sent once more. Each request is such that to do it twice is to do it once: a puddle is asked for by its number, a log puddle too many is removed
+//! when the session ends. Meanwhile transactions go on: mappings and leases stay.
+
+use crate::error::Result;
+use crate::store::Store;
+use cenote_layout::id::{PoolId, TypeId, Uuid};
+use cenote_layout::puddle::Role;
+use cenote_layout::types::TypeRecord;
+use cenote_log::CrashKind;
+use cenote_medium::{Durability, MediumInfo, MediumKind};
+use cenote_proto::{Channel, MESSAGE_LEN_MAX, PoolSpec, Refusal, Reply, Request, Stat, decode, encode};
+use cenote_store::{
+    Access, Grant, Granted, Home, Keeper, Listed, OpenError, OpenReport, PermissionChange, PoolOptions,
+    PoolStart, StoreError, TypeMismatch,
+};
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a daemon that has ended is waited for.
+const RECONNECT_WITHIN: Duration = Duration::from_secs(30);
+
+impl Store {
+    /// Connects to the daemon that keeps a store (`cenoted`). What is returned is used as an embedded store is; [`Store::open`] and this are all that
+    /// differs. The store is closed, and the session with it, when the last handle is dropped.
+    ///
+    /// A pool is one process's that writes it, or any number's that read it: other processes get [`StoreError::PoolBusy`]. Pools in shadowed mode and objects are for embedded stores.
+    ///
+    /// # Errors
+    /// [`Error::Open`](crate::Error::Open): nobody listens there, the daemon does not let this process in, or the window's addresses are taken.
+    pub fn connect(socket: impl AsRef<Path>) -> Result<Self> {
+        let path = socket.as_ref();
+        let failed = |detail: String| OpenError::Daemon { path: path.display().to_string(), detail };
+        let (line, home) = Line::open(path, None).map_err(|error| failed(error.to_string()))?;
+        let client = Client {
+            path: path.to_path_buf(),
+            client: home.client,
+            store: home.store,
+            line: Mutex::new(Some(line)),
+            token: cenote_sys::fork_guard::token(),
+        };
+        let store = cenote_store::Store::connect(&home, Box::new(client))?;
+        Ok(Self::over(store, OpenReport { clean: true, ..OpenReport::default() }))
+    }
+
+    /// Whether a daemon keeps the store.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.inner.store.is_connected()
+    }
+
+    /// Changes a pool's owner, group or mode: who may open it through a daemon. Those who have it open keep it.
+    ///
+    /// # Errors
+    /// [`Error::Store`](crate::Error::Store): there is no such pool, or this user may not.
+    pub fn set_permissions(&self, pool: &str, change: PermissionChange) -> Result<()> {
+        // In a store of this process it is the files' owner who decides, and this process has opened them.
+        let credentials = cenote_store::Credentials { uid: 0, gid: 0, groups: Vec::new() };
+        Ok(self.inner.store.set_permissions(&credentials, pool, change)?)
+    }
+}
+
+/// What a daemon at a socket is doing: asked by a session of its own, which ends with the answer.
+///
+/// # Errors
+/// Nobody listens there, or the answer is none.
+pub fn daemon_stat(socket: impl AsRef<Path>) -> io::Result<Stat> {
+    let (mut line, _) = Line::open(socket.as_ref(), None)?;
+    let stat = line.ask(&Request::Stat)?.0;
+    let _ = line.ask(&Request::Goodbye);
+    match stat {
+        Reply::Stat(stat) => Ok(stat),
+        other => Err(nonsense(&other)),
+    }
+}
+
+/// A connection, and the number of the last request.
+#[derive(Debug)]
+struct Line {
+    channel: Channel,
+    number: u32,
+    buffer: Vec<u8>,
+}
+
+fn nonsense(reply: &Reply) -> io::Error {
+    match reply {
+        Reply::Refused(refusal) => io::Error::other(words(refusal)),
+        _ => io::Error::other("the daemon's answer is to another question"),
+    }
+}
+
+impl Line {
+    /// Connects, and says hello.
+    fn open(path: &Path, resume: Option<Uuid>) -> io::Result<(Self, Home)> {
+        let channel = Channel::connect(path)?;
+        let mut line = Self { channel, number: 0, buffer: vec![0; MESSAGE_LEN_MAX] };
+        match line.ask(&Request::Hello { resume })?.0 {
+            Reply::Welcome { client, store, window_base, window_len, medium, power } => {
+                let level = |power| if power { Durability::Power } else { Durability::Process };
+                let kind = match &*medium.kind {
+                    "dax" => MediumKind::Dax,
+                    "tmpfs" => MediumKind::Tmpfs,
+                    "network" => MediumKind::Network,
+                    "overlay" => MediumKind::Overlay,
+                    _ => MediumKind::Ordinary,
+                };
+                let (path, fs, note) = (medium.path, medium.fs, medium.note);
+                let medium = MediumInfo { path, kind, fs, durability: level(medium.power), note };
+                Ok((line, Home { client, store, window_base, window_len, medium, durability: level(power) }))
+            }
+            Reply::Refused(Refusal::NoSession) => {
+                Err(io::Error::new(io::ErrorKind::NotFound, "the session has ended"))
+            }
+            other => Err(nonsense(&other)),
+        }
+    }
+
+    /// Sends a request and waits for its reply.
+    fn ask(&mut self, request: &Request) -> io::Result<(Reply, Vec<OwnedFd>)> {
+        self.number = self.number.wrapping_add(1);
+        let invalid = |error: cenote_proto::DecodeError| io::Error::new(io::ErrorKind::InvalidData, error);
+        let packet = encode(self.number, request).map_err(invalid)?;
+        self.channel.send(&packet, &[])?;
+        let received = self.channel.receive(&mut self.buffer)?;
+        if received.len == 0 {
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
+        let (number, reply) = decode(&self.buffer[..received.len]).map_err(invalid)?;
+        if received.cut || number != self.number {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the daemon's answer is to another question",
+            ));
+        }
+        Ok((reply, received.descriptors))
+    }
+}
+
+/// Asks the daemon, for a store of this process.
+#[derive(Debug)]
+struct Client {
+    path: PathBuf,
+    client: Uuid,
+    store: Uuid,
+    /// `None`: the daemon has ended, and was not found again yet.
+    line: Mutex<Option<Line>>,
+    /// Of the process that connected.
+    token: u64,
+}
+
+/// Whether the daemon may be gone and come back.
+fn is_lost(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionRefused, ConnectionReset, NotConnected};
+    matches!(
+        error.kind(),
+        BrokenPipe | ConnectionAborted | ConnectionRefused | ConnectionReset | NotConnected
+    )
+}
+
+impl Client {
+    /// Asks, as often as it takes; the answer, and whether it was asked more than once.
+    fn ask(&self, request: &Request) -> core::result::Result<(Reply, Vec<OwnedFd>, bool), StoreError> {
+        if !cenote_sys::fork_guard::is_current(self.token) {
+            return Err(StoreError::Forked);
+        }
+        let refused = |error: io::Error| StoreError::Refused {
+            detail: format!("the daemon at {} cannot be asked: {error}", self.path.display()),
+        };
+        let mut guard = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        let began = Instant::now();
+        let mut again = false;
+        loop {
+            let error = match &mut *guard {
+                Some(line) => match line.ask(request) {
+                    Ok((reply, descriptors)) => return Ok((reply, descriptors, again)),
+                    Err(error) => error,
+                },
+                None => match Line::open(&self.path, Some(self.client)) {
+                    Ok((line, home)) if (home.client, home.store) == (self.client, self.store) => {
+                        *guard = Some(line);
+                        continue;
+                    }
+                    Ok(_) => return Err(refused(io::Error::other("it keeps another store now"))),
+                    // Its socket goes with the daemon, when that was told to end.
+                    Err(error) if is_lost(&error) || error.kind() == io::ErrorKind::NotFound => {
+                        if error.to_string() == "the session has ended" {
+                            return Err(StoreError::NoGuest { client: self.client });
+                        }
+                        error
+                    }
+                    Err(error) => return Err(refused(error)),
+                },
+            };
+            let gone = is_lost(&error) || error.kind() == io::ErrorKind::NotFound;
+            if !gone || began.elapsed() > RECONNECT_WITHIN {
+                return Err(refused(error));
+            }
+            again |= guard.take().is_some();
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// The answer to a request about something of that name.
+    fn answer(
+        &self,
+        request: &Request,
+        name: &str,
+    ) -> core::result::Result<(Reply, Vec<OwnedFd>), StoreError> {
+        let (reply, descriptors, again) = self.ask(request)?;
+        match reply {
+            Reply::Refused(refusal) => match (&refusal, request) {
+                // What was done already, before the answer was lost.
+                (Refusal::PoolUnknown, Request::RemovePool { .. }) if again => Ok((Reply::Done, Vec::new())),
+                (Refusal::NoSession, Request::Goodbye) => Ok((Reply::Done, Vec::new())),
+                _ => Err(error_of(refusal, name)),
+            },
+            reply => Ok((reply, descriptors)),
+        }
+    }
+
+    fn done(&self, request: &Request, name: &str) -> core::result::Result<(), StoreError> {
+        match self.answer(request, name)?.0 {
+            Reply::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// One page of puddles with their descriptors.
+    fn puddles(
+        &self,
+        request: &Request,
+        name: &str,
+    ) -> core::result::Result<(Vec<Granted>, bool), StoreError> {
+        match self.answer(request, name)? {
+            (Reply::Puddles { records, more }, descriptors) if records.len() == descriptors.len() => {
+                let granted = records.into_iter().zip(descriptors);
+                Ok((granted.map(|(record, file)| Granted { record, file: File::from(file) }).collect(), more))
+            }
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    fn puddle(&self, request: &Request, name: &str) -> core::result::Result<Granted, StoreError> {
+        let (mut granted, _) = self.puddles(request, name)?;
+        match (granted.pop(), granted.is_empty()) {
+            (Some(one), true) => Ok(one),
+            _ => Err(StoreError::Refused { detail: "the daemon did not answer with one puddle".into() }),
+        }
+    }
+}
+
+fn unexpected(reply: &Reply) -> StoreError {
+    StoreError::Refused { detail: nonsense(reply).to_string() }
+}
+
+/// A refusal in words, for where there is no pool to name.
+fn words(refusal: &Refusal) -> String {
+    match refusal {
+        Refusal::Limit { detail } | Refusal::Malformed { detail } | Refusal::Other { detail } => {
+            detail.clone()
+        }
+        Refusal::NoSession => "the session has ended".into(),
+        Refusal::Attached => "this process is connected under that session already".into(),
+        other => format!("the daemon refuses: {other:?}"),
+    }
+}
+
+/// A refusal as the error that an embedded store would give.
+fn error_of(refusal: Refusal, name: &str) -> StoreError {
+    let name = name.to_owned();
+    match refusal {
+        Refusal::PoolUnknown => StoreError::PoolUnknown { name },
+        Refusal::PoolExists => StoreError::PoolExists { name },
+        Refusal::PoolInUse => StoreError::PoolInUse { name },
+        Refusal::PoolBusy { by } => StoreError::PoolBusy { name, by },
+        Refusal::Permission { what } => {
+            let known = ["read", "written", "removed", "given other permissions"];
+            let what = known.into_iter().find(|known| *known == what).unwrap_or("used");
+            StoreError::Permission { name, what }
+        }
+        Refusal::PoolFull { wanted, used, size_max } => StoreError::PoolFull { name, wanted, used, size_max },
+        other => StoreError::Refused { detail: words(&other) },
+    }
+}
+
+impl Keeper for Client {
+    fn create_pool(&self, name: &str, options: &PoolOptions) -> core::result::Result<PoolId, StoreError> {
+        let spec = PoolSpec {
+            mode: options.mode,
+            heap: options.heap,
+            puddle_size: options.puddle_size,
+            size_max: options.size_max,
+            permissions: options.permissions,
+        };
+        match self.answer(&Request::CreatePool { name: name.into(), spec }, name)?.0 {
+            Reply::Created(id) => Ok(id),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn remove_pool(&self, name: &str) -> core::result::Result<(), StoreError> {
+        self.done(&Request::RemovePool { name: name.into() }, name)
+    }
+
+    fn pools(&self) -> core::result::Result<Vec<Listed>, StoreError> {
+        let (mut listed, mut after): (Vec<Listed>, Option<PoolId>) = (Vec::new(), None);
+        loop {
+            match self.answer(&Request::Pools { after }, "")?.0 {
+                Reply::Pools { items, more } => {
+                    let last = items.last().map(|item| item.record.id);
+                    listed.extend(items.into_iter().map(|item| Listed {
+                        record: item.record,
+                        bytes: item.bytes,
+                        puddles: item.puddles,
+                    }));
+                    if !more || last <= after {
+                        return Ok(listed);
+                    }
+                    after = last;
+                }
+                other => return Err(unexpected(&other)),
+            }
+        }
+    }
+
+    fn open_pool(&self, name: &str, access: Access) -> core::result::Result<Grant, StoreError> {
+        let writable = access == Access::ReadWrite;
+        let reply = self.answer(&Request::OpenPool { name: name.into(), writable }, name)?.0;
+        let Reply::Pool { record, start, trace_due, doubts, types } = reply else {
+            return Err(unexpected(&reply));
+        };
+        let start = match start {
+            0 => PoolStart::Fresh,
+            1 => PoolStart::Clean,
+            2 => PoolStart::Dirty(CrashKind::Process),
+            _ => PoolStart::Dirty(CrashKind::Power),
+        };
+        let mut puddles: Vec<Granted> = Vec::new();
+        loop {
+            let first = puddles.len() as u32;
+            let (page, more) = self.puddles(&Request::Puddles { pool: record.id, first }, name)?;
+            let empty = page.is_empty();
+            puddles.extend(page);
+            if !more || empty {
+                break;
+            }
+        }
+        Ok(Grant { record, puddles, start, trace_due, doubts, types })
+    }
+
+    fn take_puddle(&self, pool: PoolId, index: u32, size: u64) -> core::result::Result<Granted, StoreError> {
+        self.puddle(&Request::TakePuddle { pool, index, size }, &pool.to_string())
+    }
+
+    fn log_puddle(&self, role: Role, size: u64) -> core::result::Result<Granted, StoreError> {
+        let request = if role == Role::LogSpace { Request::LogSpace } else { Request::LogPuddle { size } };
+        self.puddle(&request, "")
+    }
+
+    fn register_types(&self, records: &[&TypeRecord]) -> core::result::Result<(), StoreError> {
+        let records: Vec<TypeRecord> = records.iter().map(|record| (*record).clone()).collect();
+        match self.ask(&Request::RegisterTypes { records: records.clone() })?.0 {
+            Reply::Done => Ok(()),
+            Reply::Refused(Refusal::TypeMismatch { known }) => {
+                let offered = records.into_iter().find(|record| record.id == known.id);
+                match offered {
+                    Some(offered) => Err(Box::new(TypeMismatch { known: *known, offered }).into()),
+                    None => Err(StoreError::Refused {
+                        detail: "the store knows a type with another layout".into(),
+                    }),
+                }
+            }
+            Reply::Refused(refusal) => Err(error_of(refusal, "")),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn types(&self) -> core::result::Result<Vec<TypeRecord>, StoreError> {
+        let (mut types, mut after): (Vec<TypeRecord>, Option<TypeId>) = (Vec::new(), None);
+        loop {
+            match self.answer(&Request::Types { after }, "")?.0 {
+                Reply::Types { records, more } => {
+                    let last = records.last().map(|record| record.id);
+                    types.extend(records);
+                    if !more || last <= after {
+                        return Ok(types);
+                    }
+                    after = last;
+                }
+                other => return Err(unexpected(&other)),
+            }
+        }
+    }
+
+    fn trace_done(&self, pool: PoolId) -> core::result::Result<(), StoreError> {
+        self.done(&Request::TraceDone { pool }, &pool.to_string())
+    }
+
+    fn ensure_space(&self, pool: PoolId, addr: u64, len: u64) -> core::result::Result<(), StoreError> {
+        self.done(&Request::EnsureSpace { pool, addr, len }, &pool.to_string())
+    }
+
+    fn set_permissions(&self, name: &str, change: PermissionChange) -> core::result::Result<(), StoreError> {
+        let PermissionChange { uid, gid, permissions } = change;
+        self.done(&Request::SetPermissions { name: name.into(), uid, gid, permissions }, name)
+    }
+
+    fn goodbye(&self) -> core::result::Result<(), StoreError> {
+        self.done(&Request::Goodbye, "")
+    }
+}

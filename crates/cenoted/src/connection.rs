@@ -1,0 +1,214 @@
+//! One connection, from hello to its end.
+//!
+//! The thread waits for a message or for the end of the process, whichever comes first: a socket that a dead process's child has inherited is not closed.
+
+use crate::requests;
+use crate::server::Shared;
+use crate::sessions::{self, NotResumed, Session};
+use cenote_layout::catalog::GuestRecord;
+use cenote_layout::id::Uuid;
+use cenote_proto::{Channel, MESSAGE_LEN_MAX, Received, Refusal, Reply, Request, decode, encode, peek};
+use cenote_store::Credentials;
+use cenote_sys::peer;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How long a process that reconnects is waited for to be known as disconnected.
+const REATTACH_TRIES: u32 = 200;
+/// How long one that is turned away has for its hello.
+const TURNED_AWAY: Duration = Duration::from_millis(200);
+
+/// Serves one client until its connection ends.
+pub(crate) fn serve(shared: &Arc<Shared>, channel: &Channel) {
+    if channel.set_send_timeout(shared.limits.patience).is_err() {
+        return;
+    }
+    // Gone already, or of another machine's namespace: whom nobody can wait for is not let in.
+    let Ok(peer) = peer::of(channel.as_fd()) else { return };
+    let Some(start_ticks) = cenote_sys::process::start_ticks(peer.pid) else { return };
+    let Some(counted) = shared.count(peer.uid) else {
+        let detail = "there are as many connections as this daemon serves: try again later".into();
+        // A hello that nobody has read when the socket is closed would take the answer with it.
+        let mut buffer = vec![0; 4096];
+        let heard =
+            readable_within(channel, TURNED_AWAY).then(|| channel.receive(&mut buffer).ok()).flatten();
+        let number = heard.map_or(0, |received| peek(buffer.get(..received.len).unwrap_or_default()));
+        refuse(channel, number, Refusal::Limit { detail });
+        return;
+    };
+    let credentials = Credentials { uid: peer.uid, gid: peer.gid, groups: peer.groups.clone() };
+    let mut buffer = vec![0; 4096];
+    if !readable_within(channel, shared.limits.patience) {
+        return;
+    }
+    let Ok(received) = channel.receive(&mut buffer) else { return };
+    let (number, resume) = match hello(&received, &buffer) {
+        Ok(hello) => hello,
+        Err((number, refusal)) => return refuse(channel, number, refusal),
+    };
+    shared.messages.fetch_add(1, Ordering::Relaxed);
+    let session = match attach(shared, peer, start_ticks, &credentials, resume) {
+        Ok(session) => session,
+        Err(refusal) => return refuse(channel, number, refusal),
+    };
+    drop(buffer);
+    session.messages.fetch_add(1, Ordering::Relaxed);
+    let welcome = requests::welcome(shared, session.client);
+    if !answer(channel, number, &welcome, &[]) || !converse(shared, channel, &session, &credentials) {
+        // Who was given nothing leaves nothing: connecting and going away costs the daemon nothing for good.
+        if shared.store.guest_has_anything(session.client) {
+            shared.sessions.detach(session.client);
+        } else if shared.sessions.claim(session.client) {
+            let _ = sessions::end(shared, &session, true);
+        }
+    }
+    drop(counted);
+}
+
+fn readable_within(channel: &Channel, patience: Duration) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::IN)];
+    let timeout = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
+    matches!(rustix::event::poll(&mut fds, Some(&timeout)), Ok(1))
+}
+
+/// The first message: its number, and the session to go on with.
+fn hello(received: &Received, buffer: &[u8]) -> Result<(u32, Option<Uuid>), (u32, Refusal)> {
+    let packet = buffer.get(..received.len).unwrap_or_default();
+    let malformed = |detail: String| (peek(packet), Refusal::Malformed { detail });
+    check(received).map_err(malformed)?;
+    match decode::<Request>(packet).map_err(|error| malformed(error.to_string()))? {
+        (number, Request::Hello { resume }) => Ok((number, resume)),
+        _ => Err(malformed("the first message is a hello".into())),
+    }
+}
+
+/// Why a packet is not looked at.
+fn check(received: &Received) -> Result<(), String> {
+    if received.cut {
+        return Err("the message is too long".into());
+    }
+    if !received.descriptors.is_empty() {
+        return Err("no message of a client carries descriptors".into());
+    }
+    Ok(())
+}
+
+fn attach(
+    shared: &Arc<Shared>,
+    peer: peer::Peer,
+    start_ticks: u64,
+    credentials: &Credentials,
+    resume: Option<Uuid>,
+) -> Result<Arc<Session>, Refusal> {
+    if let Some(client) = resume {
+        for _ in 0..REATTACH_TRIES {
+            match shared.sessions.resume(client, peer.pid, start_ticks) {
+                Ok(session) => return Ok(session),
+                // One that was given nothing was forgotten with the daemon that it had: it begins again under its name.
+                Err(NotResumed::Unknown) => return begin(shared, client, peer, start_ticks, credentials),
+                Err(NotResumed::Other) => return Err(Refusal::NoSession),
+                // Its other connection was closed, perhaps, and that is not known yet.
+                Err(NotResumed::Attached) => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+        return Err(Refusal::Attached);
+    }
+    match cenote_sys::process::random_bytes16() {
+        Ok(bytes) => begin(shared, Uuid::from_random_bytes(bytes), peer, start_ticks, credentials),
+        Err(error) => Err(Refusal::Other { detail: error.to_string() }),
+    }
+}
+
+/// A new session.
+fn begin(
+    shared: &Arc<Shared>,
+    client: Uuid,
+    peer: peer::Peer,
+    start_ticks: u64,
+    credentials: &Credentials,
+) -> Result<Arc<Session>, Refusal> {
+    // Those of processes that live and are not connected count as well.
+    let (all, his) = shared.sessions.count(peer.uid);
+    let limits = &shared.limits;
+    if all >= limits.connections || (peer.uid != 0 && his >= limits.connections_per_user) {
+        let detail = "there are as many sessions as this daemon has room for: try again later".into();
+        return Err(Refusal::Limit { detail });
+    }
+    let guest =
+        GuestRecord { client, pid: peer.pid, start_ticks, uid: credentials.uid, gid: credentials.gid };
+    shared.store.admit(guest).map_err(|_| Refusal::NoSession)?;
+    Ok(shared.sessions.begin(client, peer, start_ticks))
+}
+
+/// Answers messages. True: the session has ended with a goodbye; false: the connection or the process has.
+fn converse(shared: &Shared, channel: &Channel, session: &Session, credentials: &Credentials) -> bool {
+    // Of the system's zero pages: short messages touch one.
+    let mut buffer = vec![0; 4 * MESSAGE_LEN_MAX];
+    loop {
+        if !wait(channel, session) {
+            return false;
+        }
+        let Ok(received) = channel.receive(&mut buffer[..MESSAGE_LEN_MAX]) else { return false };
+        if received.len == 0 {
+            return false;
+        }
+        shared.messages.fetch_add(1, Ordering::Relaxed);
+        session.messages.fetch_add(1, Ordering::Relaxed);
+        let packet = &buffer[..received.len];
+        let checked =
+            check(&received).and_then(|()| decode::<Request>(packet).map_err(|error| error.to_string()));
+        let (number, request) = match checked {
+            Ok(request) => request,
+            Err(detail) => {
+                // A peer that does not speak the protocol is not listened to any further.
+                refuse(channel, peek(packet), Refusal::Malformed { detail });
+                return false;
+            }
+        };
+        if request == Request::Goodbye {
+            let ended = shared.sessions.claim(session.client) && sessions::end(shared, session, true).is_ok();
+            let refused = Reply::Refused(Refusal::Other { detail: "the logs could not be looked at".into() });
+            answer(channel, number, if ended { &Reply::Done } else { &refused }, &[]);
+            return true;
+        }
+        let (reply, descriptors) = requests::answer(shared, session, credentials, request);
+        let sent = answer(channel, number, &reply, &descriptors);
+        if !sent {
+            return false;
+        }
+    }
+}
+
+/// Waits for a message; false: the process has ended, and everything that it sent was read.
+fn wait(channel: &Channel, session: &Session) -> bool {
+    loop {
+        let Some(process) = session.process() else { return false };
+        let socket = PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::IN);
+        let mut fds = [socket, PollFd::new(process, PollFlags::IN)];
+        match rustix::event::poll(&mut fds, None) {
+            Ok(_) if !fds[0].revents().is_empty() => return true,
+            Ok(_) => return false,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return false,
+        }
+    }
+}
+
+fn refuse(channel: &Channel, number: u32, refusal: Refusal) {
+    answer(channel, number, &Reply::Refused(refusal), &[]);
+}
+
+/// Whether the answer was sent.
+fn answer(channel: &Channel, number: u32, reply: &Reply, descriptors: &[OwnedFd]) -> bool {
+    let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+    match encode(number, reply) {
+        Ok(packet) => channel.send(&packet, &borrowed).is_ok(),
+        Err(error) => {
+            let refusal = Reply::Refused(Refusal::Other { detail: error.to_string() });
+            encode(number, &refusal).is_ok_and(|packet| channel.send(&packet, &[]).is_ok())
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! The daemon: it owns a store, hands puddles to programs that may have them, and replays the logs of those that die (PUD-1, PUD-2, PUD-13;
+//! Puddles paper, 3.2, 4.1, 4.3, 4.6).
+//!
+//! ```text
+//! server.rs       the socket; a thread for each connection; limits
+//! connection.rs   one connection: its peer, its messages, how it ends
+//! sessions.rs     who is there; the thread that waits for processes to end and has their logs replayed
+//! requests.rs     one request: checked, done, answered
+//! ```
+//!
+//! **A session is a process.** The kernel says which (a pidfd of the socket's peer), and as whom it acts. It ends with a goodbye, or when the process has ended; a connection that is closed ends
+//! nothing, because the process may live, with its mappings, and come back. So logs are replayed only when nobody writes them any more.
+//!
+//! **Threads.** Each connection has one, which waits for its client and for nothing else: a client that is slow, silent or stopped keeps nobody waiting. Changes of the catalog
+//! exclude each other, as in any store. Memory is bounded by the number of connections, which is limited in all and for each user.
+//!
+//! **What a client has been given cannot be taken back** while its process lives: a mapping stays. Permissions count when a pool is granted.
+
+mod connection;
+mod requests;
+mod server;
+mod sessions;
+
+pub use server::{Config, Limits, Server, StartError};

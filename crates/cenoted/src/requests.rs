@@ -1,0 +1,280 @@
+//! What a client asks, done and answered. Everything in a request is an allegation: names, ids, sizes and ranges are checked against the catalog, under its lock, by
+//! [`cenote_store`]'s operations for guests; the session and its credentials come from the kernel.
+
+use crate::server::Shared;
+use crate::sessions::Session;
+use cenote_layout::catalog::PuddleRecord;
+use cenote_layout::id::{PoolId, TypeId, Uuid};
+use cenote_layout::puddle::Role;
+use cenote_layout::types::TypeRecord;
+use cenote_log::CrashKind;
+use cenote_medium::Durability;
+use cenote_proto::{
+    DESCRIPTORS_MAX, MESSAGE_LEN_MAX, MediumText, PoolItem, PoolSpec, Refusal, Reply, Request, Stat,
+};
+use cenote_store::{Access, Credentials, PermissionChange, PoolOptions, PoolStart, StoreError};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Bytes of a page of a list: what is left of a message for the rest.
+const PAGE_LEN: usize = MESSAGE_LEN_MAX - 4096;
+/// Pools of a page: none takes more than 512 bytes.
+const POOLS_OF_A_PAGE: usize = 100;
+/// How long a grant waits for the recovery of those who had the pool.
+const ENDING: Duration = Duration::from_secs(10);
+
+type Answer = (Reply, Vec<OwnedFd>);
+
+/// What a client learns at first.
+pub(crate) fn welcome(shared: &Shared, client: Uuid) -> Reply {
+    let store = &shared.store;
+    let (window_base, window_len) = store.window();
+    let info = store.medium().describe();
+    Reply::Welcome {
+        client,
+        store: store.uuid(),
+        window_base,
+        window_len,
+        medium: MediumText {
+            path: info.path.chars().take(4096).collect(),
+            kind: info.kind.to_string(),
+            fs: info.fs,
+            power: info.durability == Durability::Power,
+            note: info.note,
+        },
+        power: store.durability() == Durability::Power,
+    }
+}
+
+/// Does what a request asks.
+pub(crate) fn answer(
+    shared: &Shared,
+    session: &Session,
+    credentials: &Credentials,
+    request: Request,
+) -> Answer {
+    match try_answer(shared, session, credentials, request) {
+        Ok(answer) => answer,
+        Err(refusal) => (Reply::Refused(refusal), Vec::new()),
+    }
+}
+
+fn done() -> Result<Answer, Refusal> {
+    Ok((Reply::Done, Vec::new()))
+}
+
+fn try_answer(
+    shared: &Shared,
+    session: &Session,
+    credentials: &Credentials,
+    request: Request,
+) -> Result<Answer, Refusal> {
+    let (store, client) = (&shared.store, session.client);
+    match request {
+        Request::Ping => done(),
+        Request::Stat => Ok((Reply::Stat(stat(shared, session)), Vec::new())),
+        Request::Pools { after } => Ok((pools(shared, after), Vec::new())),
+        Request::CreatePool { name, spec } => {
+            spend(shared, session, spec.puddle_size)?;
+            let id = store.guest_create(credentials, &name, &options_of(&spec)).map_err(refusal)?;
+            Ok((Reply::Created(id), Vec::new()))
+        }
+        Request::RemovePool { name } => {
+            remove(shared, client, credentials, &name)?;
+            done()
+        }
+        Request::OpenPool { name, writable } => open(shared, client, credentials, &name, writable),
+        Request::Puddles { pool, first } => {
+            let (mut records, writable) =
+                store.guest_puddles(client, pool, first, DESCRIPTORS_MAX + 1).map_err(refusal)?;
+            let more = records.len() > DESCRIPTORS_MAX;
+            records.truncate(DESCRIPTORS_MAX);
+            give(shared, records, writable, more)
+        }
+        Request::TakePuddle { pool, index, size } => {
+            let (there, _) = store.guest_puddles(client, pool, index, 1).map_err(refusal)?;
+            let record = match there.first() {
+                // Its answer was lost.
+                Some(record) if record.index == index && record.size == size => *record,
+                Some(_) => return Err(malformed("the pool has another puddle of that number")),
+                None => {
+                    spend(shared, session, size)?;
+                    store.guest_take(client, pool, size).map_err(refusal)?
+                }
+            };
+            // A lease for reading is refused by `guest_take`, and must not get a writable descriptor here.
+            let (_, writable) = store.guest_puddles(client, pool, index, 1).map_err(refusal)?;
+            give(shared, vec![record], writable, false)
+        }
+        Request::LogSpace => {
+            let record = store.guest_log(client, Role::LogSpace, 0).map_err(refusal)?;
+            give(shared, vec![record], true, false)
+        }
+        Request::LogPuddle { size } => {
+            spend(shared, session, size)?;
+            let record = store.guest_log(client, Role::Log, size).map_err(refusal)?;
+            give(shared, vec![record], true, false)
+        }
+        Request::Types { after } => Ok((types(shared, after), Vec::new())),
+        Request::RegisterTypes { records } => {
+            let records: Vec<&TypeRecord> = records.iter().collect();
+            store.register_types(&records).map_err(refusal)?;
+            done()
+        }
+        Request::TraceDone { pool } => {
+            store.guest_traced(client, pool).map_err(refusal)?;
+            done()
+        }
+        Request::EnsureSpace { pool, addr, len } => {
+            store.guest_ensure(client, pool, addr, len).map_err(refusal)?;
+            done()
+        }
+        Request::SetPermissions { name, uid, gid, permissions } => {
+            let change = PermissionChange { uid, gid, permissions };
+            store.set_permissions(credentials, &name, change).map_err(refusal)?;
+            done()
+        }
+        Request::Hello { .. } | Request::Goodbye => Err(malformed("the session has begun already")),
+    }
+}
+
+fn malformed(detail: &str) -> Refusal {
+    Refusal::Malformed { detail: detail.into() }
+}
+
+/// Counts what a session makes, before it is made.
+fn spend(shared: &Shared, session: &Session, bytes: u64) -> Result<(), Refusal> {
+    let limits = &shared.limits;
+    let fits = |now: u64, more: u64, most: u64| now.checked_add(more).filter(|sum| *sum <= most);
+    let taken = session
+        .puddles
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| fits(now, 1, limits.puddles))
+        .is_ok()
+        && session
+            .bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| fits(now, bytes, limits.bytes))
+            .is_ok();
+    if taken {
+        return Ok(());
+    }
+    let detail = format!(
+        "this session may make {} puddles of {} bytes in all, and has reached that",
+        limits.puddles, limits.bytes
+    );
+    Err(Refusal::Limit { detail })
+}
+
+fn options_of(spec: &PoolSpec) -> PoolOptions {
+    PoolOptions {
+        heap: spec.heap,
+        mode: spec.mode,
+        puddle_size: spec.puddle_size,
+        size_max: spec.size_max,
+        permissions: spec.permissions,
+    }
+}
+
+fn open(
+    shared: &Shared,
+    client: Uuid,
+    credentials: &Credentials,
+    name: &str,
+    writable: bool,
+) -> Result<Answer, Refusal> {
+    let access = if writable { Access::ReadWrite } else { Access::ReadOnly };
+    let began = Instant::now();
+    let grant = loop {
+        match shared.store.guest_open(client, credentials, name, access) {
+            // Whoever has it may be dead, and its logs about to be replayed.
+            Err(StoreError::PoolBusy { .. }) if shared.sessions.any_ending() && began.elapsed() < ENDING => {
+                std::thread::sleep(Duration::from_micros(500));
+            }
+            other => break other.map_err(refusal)?,
+        }
+    };
+    let reply = Reply::Pool {
+        record: grant.record,
+        start: match grant.start {
+            PoolStart::Fresh => 0,
+            PoolStart::Clean => 1,
+            PoolStart::Dirty(CrashKind::Process) => 2,
+            PoolStart::Dirty(CrashKind::Power) => 3,
+        },
+        trace_due: grant.trace_due,
+        doubts: grant.doubts.into_iter().take(16).map(|text| text.chars().take(1000).collect()).collect(),
+        types: grant.types,
+    };
+    Ok((reply, Vec::new()))
+}
+
+fn remove(shared: &Shared, client: Uuid, credentials: &Credentials, name: &str) -> Result<(), Refusal> {
+    shared.store.guest_remove(client, credentials, name).map_err(refusal)
+}
+
+/// Puddles with a descriptor each.
+fn give(shared: &Shared, records: Vec<PuddleRecord>, writable: bool, more: bool) -> Result<Answer, Refusal> {
+    let descriptor = |record: &PuddleRecord| shared.store.grant_file(record, writable).map(OwnedFd::from);
+    let descriptors = records.iter().map(descriptor).collect::<Result<Vec<_>, _>>().map_err(refusal)?;
+    Ok((Reply::Puddles { records, more }, descriptors))
+}
+
+fn pools(shared: &Shared, after: Option<PoolId>) -> Reply {
+    let listed = shared.store.pools().into_iter();
+    let mut items: Vec<PoolItem> = listed
+        .filter(|pool| after.is_none_or(|after| pool.record.id > after))
+        .take(POOLS_OF_A_PAGE + 1)
+        .map(|pool| PoolItem { record: pool.record, bytes: pool.bytes, puddles: pool.puddles })
+        .collect();
+    let more = items.len() > POOLS_OF_A_PAGE;
+    items.truncate(POOLS_OF_A_PAGE);
+    Reply::Pools { items, more }
+}
+
+fn types(shared: &Shared, after: Option<TypeId>) -> Reply {
+    let (mut records, mut len, mut more) = (Vec::new(), 0, false);
+    for record in shared.store.types() {
+        if after.is_some_and(|after| record.id <= after) {
+            continue;
+        }
+        // What is too long for any message was registered by another way, and cannot be sent by this one.
+        let bytes = cenote_proto::encode(0, &*record).map_or(usize::MAX, |packet| packet.len());
+        if bytes > PAGE_LEN {
+            continue;
+        }
+        if len + bytes > PAGE_LEN {
+            more = true;
+            break;
+        }
+        len += bytes;
+        records.push((*record).clone());
+    }
+    Reply::Types { records, more }
+}
+
+fn stat(shared: &Shared, session: &Session) -> Stat {
+    let sessions = &shared.sessions;
+    Stat {
+        sessions: sessions.len(),
+        messages: shared.messages.load(Ordering::Relaxed),
+        messages_here: session.messages.load(Ordering::Relaxed),
+        recoveries: sessions.recoveries.load(Ordering::Relaxed),
+        logs_replayed: sessions.replayed.load(Ordering::Relaxed),
+        logs_set_aside: sessions.set_aside.load(Ordering::Relaxed),
+    }
+}
+
+/// A store's error as the client hears it; no part of it grows with what the client sent.
+fn refusal(error: StoreError) -> Refusal {
+    match error {
+        StoreError::PoolUnknown { .. } => Refusal::PoolUnknown,
+        StoreError::PoolExists { .. } => Refusal::PoolExists,
+        StoreError::PoolInUse { .. } => Refusal::PoolInUse,
+        StoreError::PoolBusy { by, .. } => Refusal::PoolBusy { by },
+        StoreError::Permission { what, .. } => Refusal::Permission { what: what.into() },
+        StoreError::PoolFull { wanted, used, size_max, .. } => Refusal::PoolFull { wanted, used, size_max },
+        StoreError::TypeMismatch(mismatch) => Refusal::TypeMismatch { known: Box::new(mismatch.known) },
+        StoreError::NoGuest { .. } => Refusal::NoSession,
+        other => Refusal::Other { detail: other.to_string().chars().take(2000).collect() },
+    }
+}

@@ -1,0 +1,232 @@
+//! A daemon in a directory of its own, and children that are this test program again.
+
+use cenote::{Persist, Pool, Ptr, Reader, Store};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// What tests keep in pools.
+#[derive(Persist)]
+pub(crate) struct Counter {
+    pub(crate) count: u64,
+    pub(crate) twice: u64,
+    pub(crate) list: Option<Ptr<Item>>,
+}
+
+#[derive(Persist)]
+pub(crate) struct Item {
+    pub(crate) number: u64,
+    pub(crate) next: Option<Ptr<Item>>,
+}
+
+/// A store, and the daemon that keeps it while there is one.
+pub(crate) struct Daemon {
+    dir: tempfile::TempDir,
+    child: Option<Child>,
+    options: Vec<String>,
+}
+
+impl Daemon {
+    pub(crate) fn start(options: &[&str]) -> Self {
+        let dir = tempfile::tempdir().expect("directory");
+        // Other users come by here to the socket.
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).expect("mode");
+        let options = options.iter().map(ToString::to_string).collect();
+        let mut daemon = Self { dir, child: None, options };
+        // By this process, which gives stores windows that do not lie on each other.
+        Store::format(daemon.store(), &cenote::FormatOptions::default()).expect("format");
+        daemon.restart();
+        daemon
+    }
+
+    pub(crate) fn store(&self) -> PathBuf {
+        self.dir.path().join("store")
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.dir.path().join("socket")
+    }
+
+    /// Starts it, and waits until it listens.
+    pub(crate) fn restart(&mut self) {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_cenoted"))
+            .args([
+                "--store".as_ref(),
+                self.store().as_os_str(),
+                "--socket".as_ref(),
+                self.socket().as_os_str(),
+            ])
+            .args(&self.options)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("start cenoted");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("stdout")).read_line(&mut line).expect("read");
+        assert!(line.starts_with("cenoted: serving"), "{line:?}");
+        self.child = Some(child);
+    }
+
+    /// SIGKILL.
+    pub(crate) fn kill(&mut self) {
+        let mut child = self.child.take().expect("it runs");
+        child.kill().expect("kill");
+        child.wait().expect("wait");
+    }
+
+    /// SIGTERM; it must end well.
+    pub(crate) fn stop(&mut self) {
+        let mut child = self.child.take().expect("it runs");
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("signal");
+        assert!(child.wait().expect("wait").success());
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.as_mut().is_some_and(|child| child.try_wait().expect("wait").is_none())
+    }
+
+    pub(crate) fn stat(&self) -> cenote::DaemonStat {
+        cenote::daemon_stat(self.socket()).expect("stat")
+    }
+
+    pub(crate) fn connect(&self) -> Store {
+        Store::connect(self.socket()).expect("connect")
+    }
+
+    /// Waits until the daemon says so.
+    pub(crate) fn wait_until(&self, what: &str, is: impl Fn(&cenote::DaemonStat) -> bool) {
+        let end = Instant::now() + Duration::from_secs(20);
+        while !is(&self.stat()) {
+            assert!(Instant::now() < end, "not within 20 s: {what}; {:?}", self.stat());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A child of this program that plays a role and talks through its pipes.
+pub(crate) struct Actor {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+impl Actor {
+    pub(crate) fn start(role: &str, daemon: &Daemon) -> Self {
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["common::a_child_plays_its_role", "--exact", "--nocapture", "--quiet"])
+            .env("CENOTED_ROLE", role)
+            .env("CENOTED_SOCKET", daemon.socket())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("start a child");
+        let (input, output) = (child.stdin.take().expect("stdin"), child.stdout.take().expect("stdout"));
+        Self { child, input, output: BufReader::new(output) }
+    }
+
+    /// What the child says next.
+    pub(crate) fn hear(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            assert!(self.output.read_line(&mut line).expect("read") > 0, "the child has ended");
+            // The test harness of the child talks too.
+            if let Some(said) = line.trim_end().strip_prefix("> ") {
+                return said.to_owned();
+            }
+        }
+    }
+
+    pub(crate) fn tell(&mut self, line: &str) {
+        writeln!(self.input, "{line}").expect("write");
+    }
+
+    pub(crate) fn kill(mut self) {
+        self.child.kill().expect("kill");
+        self.child.wait().expect("wait");
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn ends(mut self) -> bool {
+        drop(self.input);
+        self.child.wait().expect("wait").success()
+    }
+}
+
+pub(crate) fn say(line: &str) {
+    println!("> {line}");
+    std::io::stdout().flush().expect("flush");
+}
+
+pub(crate) fn listen() -> String {
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).expect("read");
+    line.trim_end().to_owned()
+}
+
+/// Makes the counter that [`add`] counts in.
+pub(crate) fn make_counter(pool: &Pool) {
+    pool.write(|tx| -> cenote::Result<()> {
+        let counter = tx.alloc(Counter { count: 0, twice: 0, list: None })?;
+        tx.set_root(counter)
+    })
+    .expect("make a counter");
+}
+
+/// Counts one up, and adds an item.
+pub(crate) fn add(pool: &Pool) -> u64 {
+    pool.write(|tx| -> cenote::Result<u64> {
+        let at = tx.root::<Counter>()?.expect("a counter");
+        let (number, next) = (tx.get(at)?.count + 1, tx.get(at)?.list);
+        let item = tx.alloc(Item { number, next })?;
+        let counter = tx.get_mut(at)?;
+        counter.count = number;
+        counter.twice = 2 * number;
+        counter.list = Some(item);
+        Ok(number)
+    })
+    .expect("count")
+}
+
+/// What it stands at; checks that nothing is half done.
+pub(crate) fn count(pool: &Pool) -> u64 {
+    let view = pool.read().expect("read");
+    let at = view.root::<Counter>().expect("root").expect("a counter");
+    let counter = view.get(at).expect("counter");
+    assert_eq!(counter.twice, 2 * counter.count, "half of a transaction is there");
+    let (mut items, mut next) = (0, counter.list);
+    while let Some(item) = next {
+        let item = view.get(item).expect("item");
+        assert_eq!(item.number, counter.count - items, "the list does not fit the counter");
+        items += 1;
+        next = item.next;
+    }
+    assert_eq!(items, counter.count);
+    counter.count
+}
+
+/// Not a test by itself: in a child it plays the role that the environment names, and fails with it.
+#[test]
+fn a_child_plays_its_role() {
+    let Ok(role) = std::env::var("CENOTED_ROLE") else { return };
+    let socket = PathBuf::from(std::env::var_os("CENOTED_SOCKET").expect("socket"));
+    match role.as_str() {
+        "holder" => crate::ends::hold(&socket),
+        "counter" => crate::ends::count_on(&socket),
+        "reader" => crate::clients::read_on(&socket),
+        other => panic!("no role {other}"),
+    }
+}

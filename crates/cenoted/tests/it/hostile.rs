@@ -1,0 +1,288 @@
+//! Clients that do not keep to anything: the daemon goes on, others do not notice, and nothing changes that they could not write.
+
+use crate::common::{Actor, Daemon, add, count, make_counter};
+use cenote_layout::id::{PoolId, Uuid};
+use cenote_layout::log_space::{ENTRY_HEAD, LOG_SPACE_ENTRIES_OFFSET, LogSpaceEntry};
+use cenote_layout::puddle::header_space;
+use cenote_proto::{Channel, MESSAGE_LEN_MAX, Refusal, Reply, Request, decode, encode};
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+/// A client that speaks the protocol by hand.
+pub(crate) struct Raw {
+    channel: Channel,
+    pub(crate) client: Uuid,
+}
+
+impl Raw {
+    pub(crate) fn connect(daemon: &Daemon) -> Self {
+        let mut raw =
+            Self { channel: Channel::connect(&daemon.socket()).expect("connect"), client: Uuid::NIL };
+        match raw.ask(&Request::Hello { resume: None }).0 {
+            Reply::Welcome { client, .. } => raw.client = client,
+            other => panic!("{other:?}"),
+        }
+        raw
+    }
+
+    pub(crate) fn ask(&mut self, request: &Request) -> (Reply, Vec<OwnedFd>) {
+        self.channel.send(&encode(1, request).expect("encode"), &[]).expect("send");
+        self.answer().expect("an answer")
+    }
+
+    fn answer(&mut self) -> Option<(Reply, Vec<OwnedFd>)> {
+        let mut buffer = vec![0; MESSAGE_LEN_MAX];
+        let received = self.channel.receive(&mut buffer).ok().filter(|received| received.len > 0)?;
+        Some((decode(&buffer[..received.len]).expect("decode").1, received.descriptors))
+    }
+}
+
+fn refused(reply: &Reply) -> &Refusal {
+    match reply {
+        Reply::Refused(refusal) => refusal,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+#[test]
+fn whatever_is_no_message_is_refused_and_ends_the_connection() {
+    let mut daemon = Daemon::start(&[]);
+    let store = daemon.connect();
+    let pool = store.pool("numbers").expect("pool");
+    make_counter(&pool);
+    let ping = encode(1, &Request::Ping).expect("encode");
+    let mut other_version = ping.clone();
+    other_version[4] = 9;
+    let mut seed = 1u64;
+    let mut random = |len: usize| -> Vec<u8> {
+        let mut step = || {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            seed as u8
+        };
+        (0..len).map(|_| step()).collect()
+    };
+    let mut packets = vec![ping[..7].to_vec(), [&ping[..], b"x"].concat(), other_version, vec![0; 60_000]];
+    packets.extend((1..200).map(|len| random(len)));
+    for packet in &packets {
+        let mut raw = Raw::connect(&daemon);
+        raw.channel.send(packet, &[]).expect("send");
+        let (reply, _) = raw.answer().expect("why not");
+        assert!(matches!(refused(&reply), Refusal::Malformed { .. }), "{reply:?}");
+        assert!(raw.answer().is_none(), "the connection is over");
+    }
+    // Too long, without a hello, with descriptors where none belong.
+    let mut raw = Raw::connect(&daemon);
+    raw.channel.send(&vec![1; MESSAGE_LEN_MAX + 1], &[]).expect("send");
+    assert!(matches!(refused(&raw.answer().expect("why").0), Refusal::Malformed { .. }));
+    let mut raw = Raw::connect(&daemon);
+    let file = File::open("/dev/null").expect("open");
+    raw.channel.send(&ping, &[file.as_fd(), file.as_fd()]).expect("send");
+    assert!(matches!(refused(&raw.answer().expect("why").0), Refusal::Malformed { .. }));
+    let mut raw = Raw { channel: Channel::connect(&daemon.socket()).expect("connect"), client: Uuid::NIL };
+    raw.channel.send(&ping, &[]).expect("send");
+    assert!(matches!(refused(&raw.answer().expect("why").0), Refusal::Malformed { .. }));
+    assert!(daemon.is_running());
+    assert_eq!(add(&pool), 1);
+    store.create_pool("others", &cenote::PoolOptions::default()).expect("others are served");
+}
+
+#[test]
+fn what_was_not_granted_cannot_be_asked_for() {
+    let daemon = Daemon::start(&["--client-puddles", "5", "--client-bytes", "100000000"]);
+    let store = daemon.connect();
+    let pool = store.pool("numbers").expect("pool");
+    make_counter(&pool);
+    let (id, mut raw) = (pool.id(), Raw::connect(&daemon));
+    for request in [
+        Request::Puddles { pool: id, first: 0 },
+        Request::Puddles { pool: PoolId(999), first: 0 },
+        Request::TakePuddle { pool: id, index: 1, size: 2 << 20 },
+        Request::TraceDone { pool: id },
+        Request::EnsureSpace { pool: id, addr: 0, len: u64::MAX },
+        Request::LogPuddle { size: 1 << 60 },
+        Request::LogPuddle { size: 4097 },
+        Request::OpenPool { name: "numbers".into(), writable: false },
+        Request::OpenPool { name: "x".repeat(10_000), writable: true },
+        Request::Hello { resume: Some(store.uuid()) },
+    ] {
+        let (reply, descriptors) = raw.ask(&request);
+        refused(&reply);
+        assert!(descriptors.is_empty(), "{request:?}");
+    }
+    // A session that another connection has, one that another process has, and one whose name means something else.
+    let resume = |client| {
+        let mut thief =
+            Raw { channel: Channel::connect(&daemon.socket()).expect("connect"), client: Uuid::NIL };
+        thief.ask(&Request::Hello { resume: Some(client) }).0
+    };
+    assert_eq!(refused(&resume(raw.client)), &Refusal::Attached);
+    let mut other = Actor::start("reader", &daemon);
+    assert!(other.hear().starts_with("refused"));
+    let held = store.lease_records();
+    assert_eq!(refused(&resume(held[0].client)), &Refusal::Attached);
+    assert!(other.ends());
+    // Five puddles may be made, one of which a refused request has used up.
+    let made = (0..10)
+        .filter(|_| matches!(raw.ask(&Request::LogPuddle { size: 8192 }).0, Reply::Puddles { .. }))
+        .count();
+    assert!((1..=5).contains(&made), "{made}");
+    assert!(matches!(refused(&raw.ask(&Request::LogPuddle { size: 8192 }).0), Refusal::Limit { .. }));
+    drop(pool);
+    drop(store);
+    // Granted for reading, it is not to be written.
+    assert!(matches!(
+        raw.ask(&Request::OpenPool { name: "numbers".into(), writable: false }).0,
+        Reply::Pool { .. }
+    ));
+    let (reply, mut files) = raw.ask(&Request::Puddles { pool: id, first: 0 });
+    assert!(matches!(reply, Reply::Puddles { .. }));
+    let file = File::from(files.remove(0));
+    assert!(file.write_at(b"x", 0).is_err() && file.set_len(0).is_err());
+    for request in [
+        Request::TakePuddle { pool: id, index: 1, size: 2 << 20 },
+        Request::TraceDone { pool: id },
+        Request::EnsureSpace { pool: id, addr: 0, len: 4096 },
+    ] {
+        refused(&raw.ask(&request).0);
+    }
+    // The puddle that is there is not given again with more rights.
+    let (reply, files) = raw.ask(&Request::TakePuddle { pool: id, index: 0, size: 2 << 20 });
+    if let Reply::Puddles { .. } = reply {
+        assert!(files.into_iter().all(|file| File::from(file).write_at(b"x", 0).is_err()));
+    }
+}
+
+#[test]
+fn silent_clients_and_too_many_of_them_keep_nobody_waiting() {
+    let daemon = Daemon::start(&["--clients", "40"]);
+    let silent: Vec<Channel> =
+        (0..30).map(|_| Channel::connect(&daemon.socket()).expect("connect")).collect();
+    // Some that ask and never read an answer.
+    let mut deaf: Vec<Raw> = (0..3).map(|_| Raw::connect(&daemon)).collect();
+    for raw in &mut deaf {
+        (0..5)
+            .for_each(|_| raw.channel.send(&encode(1, &Request::Ping).expect("encode"), &[]).expect("send"));
+    }
+    let store = daemon.connect();
+    let pool = store.pool("numbers").expect("pool");
+    make_counter(&pool);
+    assert_eq!(add(&pool), 1);
+    let more: Vec<Channel> = (0..30).map(|_| Channel::connect(&daemon.socket()).expect("connect")).collect();
+    let refused = more.iter().any(|channel| {
+        let mut buffer = [0; 1024];
+        // Those that were let in say nothing before the hello.
+        let _ = channel.send(&encode(1, &Request::Hello { resume: None }).expect("encode"), &[]);
+        let received = channel.receive(&mut buffer).expect("an answer");
+        matches!(decode(&buffer[..received.len]), Ok((_, Reply::Refused(Refusal::Limit { .. }))))
+    });
+    assert!(refused, "there is no limit");
+    assert_eq!(add(&pool), 2);
+    drop((silent, deaf, more));
+    store.create_pool("others", &cenote::PoolOptions::default()).expect("others are served");
+}
+
+/// A log that is no log, in a log space that names it: set aside whole, when its writer says goodbye.
+#[test]
+fn a_log_that_fails_its_checks_is_set_aside_and_its_pools_are_for_looking_at() {
+    let mut daemon = Daemon::start(&[]);
+    {
+        let pool = daemon.connect().pool("numbers").expect("pool");
+        make_counter(&pool);
+        add(&pool);
+    }
+    {
+        let mut raw = Raw::connect(&daemon);
+        let Reply::Pool { .. } = raw.ask(&Request::OpenPool { name: "numbers".into(), writable: true }).0
+        else {
+            panic!("not granted")
+        };
+        let one = |(reply, mut files): (Reply, Vec<OwnedFd>)| match reply {
+            Reply::Puddles { records, .. } => (records[0], File::from(files.remove(0))),
+            other => panic!("{other:?}"),
+        };
+        let (space, space_file) = one(raw.ask(&Request::LogSpace));
+        let (log, log_file) = one(raw.ask(&Request::LogPuddle { size: 64 << 10 }));
+        log_file.write_all_at(&[0x5a; 4096], header_space(log.size)).expect("write");
+        let entry = LogSpaceEntry::new(ENTRY_HEAD, log.uuid, log.addr, 7, 0);
+        let at = header_space(space.size) + LOG_SPACE_ENTRIES_OFFSET;
+        space_file.write_all_at(zerocopy::IntoBytes::as_bytes(&entry), at).expect("write");
+        assert_eq!(raw.ask(&Request::Goodbye).0, Reply::Done);
+    }
+    assert_eq!(daemon.stat().logs_set_aside, 1);
+    for round in 0..2 {
+        let store = daemon.connect();
+        let refused = store.pool("numbers").expect_err("not to be written").to_string();
+        assert!(refused.contains("numbers") || refused.contains("log"), "{refused}");
+        let pool = store.pool_with("numbers", cenote::Access::ReadOnly).expect("to be looked at");
+        assert!(matches!(pool.read(), Err(cenote::Error::NotWhole { .. })), "values are not to be believed");
+        drop((pool, store));
+        if round == 0 {
+            daemon.stop();
+            daemon.restart();
+        }
+    }
+}
+
+/// Whoever may write a puddle may cut its file short. The daemon replays into it all the same, and lives.
+#[test]
+fn files_that_are_cut_short_do_not_end_the_daemon() {
+    let mut daemon = Daemon::start(&[]);
+    {
+        let pool = daemon.connect().pool("numbers").expect("pool");
+        make_counter(&pool);
+    }
+    {
+        let store = daemon.connect();
+        let other = store.pool("others").expect("pool");
+        make_counter(&other);
+        let mut raw = Raw::connect(&daemon);
+        let Reply::Pool { record, .. } =
+            raw.ask(&Request::OpenPool { name: "numbers".into(), writable: true }).0
+        else {
+            panic!("not granted")
+        };
+        let (_, mut space) = raw.ask(&Request::LogSpace);
+        File::from(space.remove(0)).set_len(4096).expect("cut short");
+        let (_, mut files) = raw.ask(&Request::Puddles { pool: record.id, first: 0 });
+        File::from(files.remove(0)).set_len(8192).expect("cut short");
+        assert_eq!(raw.ask(&Request::Goodbye).0, Reply::Done);
+        assert!(daemon.is_running());
+        assert_eq!(add(&other), 1);
+        assert_eq!(count(&other), 1);
+    }
+    let store = daemon.connect();
+    assert!(store.pool("numbers").is_err(), "it is damaged");
+    assert_eq!(count(&store.pool("others").expect("the other is not")), 1);
+    assert!(daemon.is_running());
+}
+
+/// The same while the daemon reads: it looks at the length, maps, and then the end is gone.
+#[test]
+fn files_that_are_cut_short_under_recovery_do_not_end_the_daemon() {
+    let mut daemon = Daemon::start(&[]);
+    for _ in 0..60 {
+        let mut raw = Raw::connect(&daemon);
+        let (reply, mut files) = raw.ask(&Request::LogSpace);
+        let Reply::Puddles { records, .. } = reply else { panic!("{reply:?}") };
+        let file = File::from(files.remove(0));
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    file.set_len(4096).expect("cut short");
+                    file.set_len(records[0].size).expect("made long again");
+                }
+            });
+            let answer = raw.ask(&Request::Goodbye).0;
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert_eq!(answer, Reply::Done);
+        });
+    }
+    assert!(daemon.is_running());
+    let pool = daemon.connect().pool("numbers").expect("pool");
+    make_counter(&pool);
+    assert_eq!(add(&pool), 1);
+}

@@ -1,0 +1,7 @@
+//! The daemon, its clients, and their ends: each daemon is the real program, and each client that dies is a real process.
+
+mod clients;
+mod common;
+mod ends;
+mod hostile;
+mod permissions;
