@@ -55,7 +55,7 @@ fn whatever_is_no_message_is_refused_and_ends_the_connection() {
     let mut other_version = ping.clone();
     other_version[4] = 9;
     let mut seed = 1u64;
-    let mut random = |len: usize| -> Vec<u8> {
+    let random = |len: usize| -> Vec<u8> {
         let mut step = || {
             seed ^= seed << 13;
             seed ^= seed >> 7;
@@ -65,7 +65,7 @@ fn whatever_is_no_message_is_refused_and_ends_the_connection() {
         (0..len).map(|_| step()).collect()
     };
     let mut packets = vec![ping[..7].to_vec(), [&ping[..], b"x"].concat(), other_version, vec![0; 60_000]];
-    packets.extend((1..200).map(|len| random(len)));
+    packets.extend((1..200).map(random));
     for packet in &packets {
         let mut raw = Raw::connect(&daemon);
         raw.channel.send(packet, &[]).expect("send");
