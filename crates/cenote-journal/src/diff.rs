@@ -90,17 +90,50 @@ impl Changes {
         primary: &FileHandle,
         data_offset: u64,
     ) -> Result<(), MediumError> {
+        self.add_copy_noting(object, first, ours, primary, data_offset, |_| {})
+    }
+
+    /// The same, and says the number of every page in which something differs.
+    ///
+    /// # Errors
+    /// As [`Changes::add`].
+    pub fn add_copy_noting(
+        &mut self,
+        object: u32,
+        first: u64,
+        ours: &[u8],
+        primary: &FileHandle,
+        data_offset: u64,
+        mut differs: impl FnMut(u64),
+    ) -> Result<(), MediumError> {
         let mut theirs = [0u8; PAGE * BATCH as usize];
         let mut page = first;
         for ours in ours.chunks(theirs.len()) {
             let theirs = &mut theirs[..ours.len()];
             primary.read_exact_at(data_offset + page * PAGE_SIZE, theirs)?;
             for (ours, theirs) in ours.chunks_exact(PAGE).zip(theirs.chunks_exact(PAGE)) {
+                let before = self.pages;
                 self.add_page(object, page, ours, theirs);
+                if self.pages > before {
+                    differs(page);
+                }
                 page += 1;
             }
         }
         Ok(())
+    }
+
+    /// Adds whole lines from number `first_line` on, whatever the primary holds: what belongs to pages, and is not one.
+    pub fn add_lines(&mut self, object: u32, first_line: u64, lines: &[u8]) {
+        debug_assert!(lines.len().is_multiple_of(LINE));
+        self.add_run(object, first_line, lines);
+    }
+
+    /// Adds a whole page, whatever the primary holds.
+    pub fn add_whole_page(&mut self, object: u32, page: u64, ours: &[u8]) {
+        debug_assert_eq!(ours.len(), PAGE);
+        self.pages += 1;
+        self.add_run(object, page * LINES as u64, ours);
     }
 
     fn add_page(&mut self, object: u32, page: u64, ours: &[u8], theirs: &[u8]) {

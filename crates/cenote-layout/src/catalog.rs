@@ -11,8 +11,11 @@
 //! frame:  RecordHeader (48 bytes) | payload: postcard encoding of Record | zeroes up to a multiple of 8
 //! ```
 
+use crate::PAGE_SIZE;
+use crate::at_rest::{Mode, Regions};
 use crate::checksum::{checksum, seed};
 use crate::id::{PoolId, TypeId, Uuid};
+use crate::object::object_puddle_size;
 use crate::puddle::Role;
 use crate::types::TypeRecord;
 use serde::{Deserialize, Serialize};
@@ -121,6 +124,40 @@ pub struct PuddleRecord {
 pub enum AtRest {
     /// Not at all: the primary holds the data as it is.
     None,
+    /// [`Mode::Integrity`].
+    Integrity,
+    /// [`Mode::Encryption`].
+    Encryption,
+    /// [`Mode::EncryptionIntegrity`].
+    EncryptionIntegrity,
+    /// [`Mode::Authenticated`].
+    Authenticated,
+}
+
+impl AtRest {
+    /// The mode of the protection's header.
+    #[must_use]
+    pub const fn mode(self) -> Mode {
+        match self {
+            Self::None => Mode::None,
+            Self::Integrity => Mode::Integrity,
+            Self::Encryption => Mode::Encryption,
+            Self::EncryptionIntegrity => Mode::EncryptionIntegrity,
+            Self::Authenticated => Mode::Authenticated,
+        }
+    }
+
+    /// What the catalog says of an object that is protected so.
+    #[must_use]
+    pub const fn of(mode: Mode) -> Self {
+        match mode {
+            Mode::None => Self::None,
+            Mode::Integrity => Self::Integrity,
+            Mode::Encryption => Self::Encryption,
+            Mode::EncryptionIntegrity => Self::EncryptionIntegrity,
+            Mode::Authenticated => Self::Authenticated,
+        }
+    }
 }
 
 /// A persistent memory object: a puddle of role `Object` that belongs to no pool.
@@ -142,6 +179,27 @@ pub struct ObjectRecord {
     pub permissions: u32,
     /// When it was created, in seconds since 1970.
     pub created_at_s: u64,
+}
+
+impl ObjectRecord {
+    /// Bytes of whole pages of its data. Behind them in its file lie the regions of its protection, if it has one.
+    #[must_use]
+    pub const fn span(&self) -> u64 {
+        self.data_len.next_multiple_of(PAGE_SIZE)
+    }
+
+    /// Bytes of its puddle: data, and what protects it. `None` for a length that no object can have.
+    #[must_use]
+    pub const fn puddle_size(&self) -> Option<u64> {
+        // Before anything is rounded up.
+        if object_puddle_size(self.data_len).is_none() {
+            return None;
+        }
+        match Regions::new(self.at_rest.mode(), self.span() / PAGE_SIZE) {
+            Some(regions) => object_puddle_size(self.span() + regions.len),
+            None => None,
+        }
+    }
 }
 
 /// A client (session) and its log space.

@@ -1,11 +1,14 @@
 //! Objects (PMO) and the journal that makes `psync` atomic. Argument and states: front page of `cenote-object`.
 //!
 //! ```text
-//! object puddle:  | header space | ObjectHeader, rest of its page zero | data ...                                    |
+//! object puddle:  | header space | ObjectHeader, rest of its page zero | data ...          | regions, if protected   |
 //! file journal:   | JournalHeader | JournalHeader | half 0 ...           | half 1 ...                                 |
 //!                 0               4096            8192                   8192 + half_len
 //! record:         | RecordHeader | Uuid * objects | Run * runs | data | zeros | CommitRecord |     a multiple of 4096
 //! ```
+//!
+//! The regions are those of [`crate::at_rest`]; the lines of a record's runs are counted from the start of the data, and go on into them, so that
+//! sealed pages and what belongs to them change by one record.
 //!
 //! A record begins at a multiple of 4096, so that writing one never rewrites a block that holds another.
 

@@ -127,6 +127,14 @@ pub enum Bug {
     ReclaimMissesRoot,
     /// Reclaim takes blocks of its own session for leaks.
     ReclaimTakesNew,
+    /// A psync of a protected object writes the protection's header beside its record.
+    AtRestHeaderApart,
+    /// A psync journals pages before they are sealed.
+    PlainJournalled,
+    /// A page is decrypted and not compared with the tree.
+    PageNotVerified,
+    /// Another key's header is written in place.
+    RekeyNotJournalled,
 }
 
 /// Places between two stores of an update, at which a process may stop.

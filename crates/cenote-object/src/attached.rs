@@ -1,11 +1,13 @@
 //! An attached object: its memory, and `psync`, which makes what was stored there durable. The states of a psync are on the crate's
 //! front page; this module goes through them.
 
+use crate::at_rest::{self, Source, Verified, View};
 use crate::dirty::{Mechanism, Tracker, normalise};
 use crate::error::ObjectError;
 use crate::header::{self, Found};
 use crate::objects::Shared;
 use crate::options::Permission;
+use cenote_atrest::{Change, Keyring, Mode};
 use cenote_journal::{Changes, Draft, Pages};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::id::Uuid;
@@ -29,8 +31,10 @@ pub struct Attached {
     permission: Permission,
     found: Found,
     primary: Arc<FileHandle>,
-    /// Of a writer. Dropped before the shadow is unmapped.
+    /// Of a writer of an object without protection. Dropped before the shadow is unmapped.
     tracker: Option<Tracker>,
+    /// Of an object with protection: its memory. All readers share one. Dropped before the addresses are unmapped.
+    view: Option<Arc<View>>,
     /// Pages that may differ from the primary.
     pending: Vec<Pages>,
     changes: Changes,
@@ -59,10 +63,19 @@ impl fmt::Debug for Attached {
 
 impl Attached {
     /// Attaches an object for reading.
-    pub(crate) fn reader(shared: &Arc<Shared>, info: ObjectInfo) -> Result<Self, ObjectError> {
+    pub(crate) fn reader(
+        shared: &Arc<Shared>,
+        info: ObjectInfo,
+        key: Option<&Keyring>,
+    ) -> Result<Self, ObjectError> {
         shared.store.verify_object(&info)?;
         let (primary, found) = Self::look(shared, &info)?;
-        shared.enter_reader(&info, || map_for_reading(shared, &info))?;
+        let view = if is_protected(&info, key)? {
+            Some(view_for_reading(shared, &info, &primary, key)?)
+        } else {
+            shared.enter_reader(&info, || map_for_reading(shared, &info))?;
+            None
+        };
         Ok(Self {
             shared: Arc::clone(shared),
             info,
@@ -70,6 +83,7 @@ impl Attached {
             found,
             primary,
             tracker: None,
+            view,
             pending: Vec::new(),
             changes: Changes::default(),
             mapped: true,
@@ -80,12 +94,55 @@ impl Attached {
     pub(crate) fn writer(
         shared: &Arc<Shared>,
         info: ObjectInfo,
+        key: Option<&Keyring>,
         mechanism: Option<Mechanism>,
     ) -> Result<Self, ObjectError> {
         shared.store.verify_object(&info)?;
+        let protected = is_protected(&info, key)?;
         shared.enter_writer(&info)?;
         let id = info.id();
-        Self::map_for_writing(shared, info, mechanism).inspect_err(|_| shared.leave_writer(id))
+        let attached = if protected {
+            Self::view_for_writing(shared, info, key, mechanism)
+        } else {
+            Self::map_for_writing(shared, info, mechanism)
+        };
+        attached.inspect_err(|_| shared.leave_writer(id))
+    }
+
+    fn view_for_writing(
+        shared: &Arc<Shared>,
+        info: ObjectInfo,
+        key: Option<&Keyring>,
+        mechanism: Option<Mechanism>,
+    ) -> Result<Self, ObjectError> {
+        let (primary, found) = Self::look(shared, &info)?;
+        shared.set_found(info.id(), found);
+        if let Some(mechanism) = mechanism.filter(|mechanism| *mechanism != Mechanism::Mprotect) {
+            let reason = "pages of a protected object are decrypted by a handler of faults, which finds written ones too";
+            return Err(ObjectError::Mechanism { name: info.record.name, mechanism, reason: reason.into() });
+        }
+        shared.journal()?;
+        let view = Arc::new(map_view(shared, &info, &primary, key, true)?);
+        let mut attached = Self {
+            shared: Arc::clone(shared),
+            info,
+            permission: Permission::ReadWrite,
+            found,
+            primary,
+            tracker: None,
+            view: Some(view),
+            pending: Vec::new(),
+            changes: Changes::default(),
+            mapped: true,
+        };
+        if let Err(error) = attached.write_header(ObjectState::Write) {
+            // It never was attached: the caller takes the note of it back.
+            attached.view = None;
+            attached.mapped = false;
+            let _ = attached.unmap();
+            return Err(error.into());
+        }
+        Ok(attached)
     }
 
     fn look(shared: &Shared, info: &ObjectInfo) -> Result<(Arc<FileHandle>, Found), ObjectError> {
@@ -111,6 +168,7 @@ impl Attached {
             found,
             primary,
             tracker: None,
+            view: None,
             pending: Vec::new(),
             changes: Changes::default(),
             mapped: true,
@@ -161,7 +219,7 @@ impl Attached {
 
     /// Bytes of the data, up to the end of its last page.
     fn span(&self) -> u64 {
-        self.info.record.data_len.next_multiple_of(PAGE_SIZE)
+        self.info.record.span()
     }
 
     fn pointer(&self) -> *mut u8 {
@@ -195,7 +253,59 @@ impl Attached {
     /// How written pages are found; `None` of a reader.
     #[must_use]
     pub fn mechanism(&self) -> Option<Mechanism> {
-        self.tracker.as_ref().map(Tracker::mechanism)
+        let written = self.view.is_some() && self.permission == Permission::ReadWrite;
+        self.tracker.as_ref().map(Tracker::mechanism).or(written.then_some(Mechanism::Mprotect))
+    }
+
+    /// What protects it at rest.
+    #[must_use]
+    pub fn protection(&self) -> Mode {
+        self.info.record.at_rest.mode()
+    }
+
+    fn pages_of(&self, offset: u64, wanted: u64) -> Result<Pages, ObjectError> {
+        if offset.checked_add(wanted).is_none_or(|end| end > self.len()) {
+            let (name, len) = (self.name().into(), self.len());
+            return Err(ObjectError::Range { name, len, offset, wanted });
+        }
+        if self.shared.store.is_forked() {
+            return Err(StoreError::Forked.into());
+        }
+        Ok(offset / PAGE_SIZE..(offset + wanted).div_ceil(PAGE_SIZE))
+    }
+
+    /// Verifies and decrypts the pages of `len` bytes from `offset` on, so that loads from them neither fault nor fail, and the kernel can read
+    /// them (`write` of a page that was not touched yet fails with `EFAULT`). Nothing to do for an object without protection.
+    ///
+    /// # Errors
+    /// [`ObjectError::PageDamaged`] with the first page that fails its check; those before it are there. A range that the object does
+    /// not have. The medium.
+    pub fn load(&self, offset: u64, len: u64) -> Result<(), ObjectError> {
+        let pages = self.pages_of(offset, len)?;
+        match &self.view {
+            Some(view) => view.load(pages),
+            None => Ok(()),
+        }
+    }
+
+    /// Copies bytes from `offset` on: what a load gives, with an error where a load would be a bus error.
+    ///
+    /// # Errors
+    /// As [`Attached::load`]; `bytes` is what it was then.
+    pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), ObjectError> {
+        self.load(offset, bytes.len() as u64)?;
+        match &self.view {
+            Some(view) => view.copy_out(offset, bytes),
+            None => bytes.copy_from_slice(&self.as_slice()[offset as usize..][..bytes.len()]),
+        }
+        Ok(())
+    }
+
+    /// Checks every page against the hash tree, as the last psync left it, and gives no contents out. `progress` is told pages done and pages
+    /// altogether; if it says `false`, that is all. In modes without a tree, and without protection, nothing can be said: nothing is
+    /// covered.
+    pub fn verify(&self, progress: &mut dyn FnMut(u64, u64) -> bool) -> Verified {
+        self.view.as_ref().map(|view| at_rest::verify(view, progress)).unwrap_or_default()
     }
 
     /// The address of its data: a multiple of 4096, the same in every process and session while the object exists.
@@ -275,11 +385,16 @@ impl Attached {
         let store = &self.shared.store;
         if store.is_forked() {
             // Neither mapping nor registration went over to this process, and files are the parent's.
-            core::mem::forget(self.tracker.take());
+            core::mem::forget((self.tracker.take(), self.view.take()));
             return Ok(());
         }
+        self.view = None;
         if self.permission == Permission::Read {
-            return Ok(self.shared.leave_reader(self.info.id(), || self.unmap())?);
+            let id = self.info.id();
+            return Ok(self.shared.leave_reader(id, || {
+                self.shared.forget_view(id);
+                self.unmap()
+            })?);
         }
         self.tracker = None;
         // If this fails the addresses stay taken, and so does the object.
@@ -297,6 +412,74 @@ impl Attached {
 impl Drop for Attached {
     fn drop(&mut self) {
         let _ = self.give_back();
+    }
+}
+
+/// Whether an object has protection at rest. One that has none takes no key: somebody may have put it in the place of one that has.
+fn is_protected(info: &ObjectInfo, key: Option<&Keyring>) -> Result<bool, ObjectError> {
+    match (info.record.at_rest.mode(), key) {
+        (Mode::None, None) => Ok(false),
+        (Mode::None, Some(_)) => Err(ObjectError::NotProtected { name: info.record.name.clone() }),
+        _ => Ok(true),
+    }
+}
+
+/// The key is checked here, and no page is read.
+fn map_view(
+    shared: &Shared,
+    info: &ObjectInfo,
+    primary: &Arc<FileHandle>,
+    key: Option<&Keyring>,
+    writable: bool,
+) -> Result<View, ObjectError> {
+    let name = &info.record.name;
+    let Some(source) = Source::new(shared, info, Arc::clone(primary)) else {
+        return Err(ObjectError::NotProtected { name: name.clone() });
+    };
+    let protection = at_rest::open(info, &source, key)?;
+    let medium = shared.store.medium();
+    // SAFETY: the object's own range, and nobody has it attached. The medium has the range from now on; the view comes over the data.
+    unsafe { medium.map(&info.file(), info.addr, info.size, MapMode::PrivateCopy) }?;
+    // SAFETY: mapped just now, and given to nobody; `give_back` drops the view first.
+    let view = unsafe { View::new(name, protection, source, info.data_addr() as usize, writable) };
+    view.inspect_err(|_| {
+        // SAFETY: mapped above; the view is gone.
+        let _ = unsafe { medium.unmap(info.addr, info.size) };
+    })
+}
+
+/// The view that all readers share. Each shows its key.
+fn view_for_reading(
+    shared: &Shared,
+    info: &ObjectInfo,
+    primary: &Arc<FileHandle>,
+    key: Option<&Keyring>,
+) -> Result<Arc<View>, ObjectError> {
+    let mut made = None;
+    shared.enter_reader(info, || {
+        let view = Arc::new(map_view(shared, info, primary, key, false)?);
+        shared.keep_view(info.id(), &view);
+        made = Some(view);
+        Ok(())
+    })?;
+    if let Some(view) = made {
+        return Ok(view);
+    }
+    // Readers are there, so nobody changes header or key meanwhile.
+    let opened = match Source::new(shared, info, Arc::clone(primary)) {
+        Some(source) => at_rest::open(info, &source, key).map(drop),
+        None => Err(ObjectError::NotProtected { name: info.record.name.clone() }),
+    };
+    match (opened, shared.view(info.id())) {
+        (Ok(()), Some(view)) => Ok(view),
+        (opened, _) => {
+            shared.leave_reader(info.id(), || {
+                shared.forget_view(info.id());
+                // SAFETY: the object's own range, whose last reader this was.
+                unsafe { shared.store.medium().unmap(info.addr, info.size) }
+            })?;
+            opened.and(Err(ObjectError::NotProtected { name: info.record.name.clone() }))
+        }
     }
 }
 
@@ -349,8 +532,11 @@ fn run(objects: &mut [&mut Attached]) -> Result<Psync, ObjectError> {
     if objects.iter().any(|object| !Arc::ptr_eq(&object.shared, &shared)) {
         return Err(ObjectError::NotTogether);
     }
-    let mut writers: Vec<&mut Attached> =
-        objects.iter_mut().map(|object| &mut **object).filter(|object| object.tracker.is_some()).collect();
+    let mut writers: Vec<&mut Attached> = objects
+        .iter_mut()
+        .map(|object| &mut **object)
+        .filter(|object| object.permission == Permission::ReadWrite)
+        .collect();
     let Some(first) = writers.first_mut() else { return Ok(Psync::default()) };
     shared.store.check_usable()?;
     let mut changes = core::mem::take(&mut first.changes);
@@ -369,15 +555,23 @@ fn commit(
     writers: &mut [&mut Attached],
     changes: &mut Changes,
 ) -> Result<Psync, ObjectError> {
-    // State W: what was stored is found and copied.
+    // State W: what was stored is found and copied, and sealed where there is protection.
+    let mut sealed: Vec<Option<Change>> = Vec::new();
     for (number, object) in (0..).zip(writers.iter_mut()) {
         let object = &mut **object;
-        let collected = match &mut object.tracker {
-            Some(tracker) => tracker.collect(&mut object.pending),
-            None => Ok(()),
+        let collected = match (&object.view, &mut object.tracker) {
+            (Some(view), _) => view.collect(&mut object.pending),
+            (None, Some(tracker)) => tracker.collect(&mut object.pending),
+            (None, None) => Ok(()),
         };
         normalise(&mut object.pending);
         collected.map_err(|source| object.scan_failed(source))?;
+        if let Some(view) = &object.view {
+            let (info, pending) = (&object.info, &object.pending);
+            sealed.push(at_rest::seal(info, view, number, pending, &object.primary, changes)?);
+            continue;
+        }
+        sealed.push(None);
         let (shadow, offset) = (object.pointer(), object.info.data_offset());
         // SAFETY: the shadow is mapped, and `&mut` keeps others from storing into it.
         unsafe { changes.add(number, shadow, &object.pending, &object.primary, offset) }?;
@@ -413,12 +607,32 @@ fn commit(
     journal.make_durable(&ticket)?;
 
     all(ObjectState::Copy);
+    // Before the primary is written: from now on the new nodes count, and those that change are not read from it.
+    commit_sealed(shared, writers, &mut sealed)?;
     apply(shared, writers, changes)?;
     journal.applied(ticket, writers.iter().map(|object| (object.info.id(), Arc::clone(&object.primary))));
 
     clean(writers);
     all(ObjectState::Write);
     Ok(done)
+}
+
+/// From now on pages are checked against what was committed.
+fn commit_sealed(
+    shared: &Shared,
+    writers: &[&mut Attached],
+    sealed: &mut [Option<Change>],
+) -> Result<(), ObjectError> {
+    for (object, change) in writers.iter().zip(sealed) {
+        let (Some(view), Some(change)) = (&object.view, change.take()) else { continue };
+        if let Err(error) = view.protection().commit(change) {
+            // `&mut` lets one psync run at a time, and nobody else changes an object that is attached for writing.
+            let name = object.name();
+            shared.store.poison(&format!("the protection of object \"{name}\" went out of step: {error}"));
+            return Err(at_rest::at_rest(name, error));
+        }
+    }
+    Ok(())
 }
 
 /// Writes a committed psync to the primaries.
@@ -443,6 +657,9 @@ fn clean(writers: &mut [&mut Attached]) {
             // SAFETY: every pending page is in the primary now, and `&mut` excludes references. What cannot be given back is compared
             // again by the next psync.
             let _ = unsafe { tracker.clean(&object.pending) };
+        }
+        if let Some(view) = &object.view {
+            at_rest::settle(view);
         }
         object.pending.clear();
     }

@@ -1,6 +1,7 @@
 //! What can go wrong with objects, with the error number of the paper where it names one.
 
 use crate::dirty::Mechanism;
+use cenote_atrest::{AtRestError, PageFault};
 use cenote_journal::{JournalError, Stopped};
 use cenote_medium::MediumError;
 use cenote_store::StoreError;
@@ -8,6 +9,7 @@ use cenote_store::StoreError;
 const ENOENT: i32 = 2;
 const EIO: i32 = 5;
 const EAGAIN: i32 = 11;
+const ENOMEM: i32 = 12;
 const EACCES: i32 = 13;
 const EEXIST: i32 = 17;
 const EINVAL: i32 = 22;
@@ -60,11 +62,53 @@ pub enum ObjectError {
         /// The object.
         name: String,
     },
-    /// A key was given.
-    #[error("a key was given for object \"{name}\", and this release has no protection at rest: use no key")]
-    KeyUnsupported {
+    /// The key or the protection: no key, a wrong one, one that is not needed, a header that was changed.
+    #[error("object \"{name}\": {source}")]
+    AtRest {
         /// The object.
         name: String,
+        /// What is wrong.
+        source: Box<AtRestError>,
+    },
+    /// A key was given, and the object is not protected: it may have been replaced.
+    #[error(
+        "a key was given for object \"{name}\", which is not protected at rest: it may have been replaced; use no key if that is meant"
+    )]
+    NotProtected {
+        /// The object.
+        name: String,
+    },
+    /// A page fails its check. Other pages are not concerned.
+    #[error(
+        "page {page} of object \"{name}\" is damaged: {fault}; read the others, or restore the object from a copy"
+    )]
+    PageDamaged {
+        /// The object.
+        name: String,
+        /// The page.
+        page: u64,
+        /// What is wrong.
+        fault: Box<PageFault>,
+    },
+    /// A range that the object does not have.
+    #[error("object \"{name}\" has {len} bytes: there are none at {offset} for {wanted}")]
+    Range {
+        /// The object.
+        name: String,
+        /// Its bytes.
+        len: u64,
+        /// First byte that was asked for.
+        offset: u64,
+        /// Bytes that were asked for.
+        wanted: u64,
+    },
+    /// The memory of a protected object.
+    #[error("no memory for object \"{name}\": {source}")]
+    Memory {
+        /// The object.
+        name: String,
+        /// What the system said.
+        source: std::io::Error,
     },
     /// The mechanism that was asked for does not work here.
     #[error(
@@ -142,11 +186,14 @@ impl ObjectError {
         match self {
             Self::Busy { .. } => EAGAIN,
             Self::Denied { .. } | Self::ReadOnly { .. } => EACCES,
-            Self::KeyUnsupported { .. } | Self::Mechanism { .. } => EOPNOTSUPP,
-            Self::NotTogether | Self::Options(_) => EINVAL,
+            Self::AtRest { source, .. } => of_protection(source),
+            Self::NotProtected { .. } => EACCES,
+            Self::Mechanism { .. } => EOPNOTSUPP,
+            Self::NotTogether | Self::Options(_) | Self::Range { .. } => EINVAL,
+            Self::Memory { source, .. } => source.raw_os_error().unwrap_or(ENOMEM),
             Self::PsyncTooLarge { .. } => EFBIG,
             Self::Scan { source, .. } => source.raw_os_error().unwrap_or(EIO),
-            Self::JournalDamaged { .. } | Self::PrimaryDamaged { .. } => EIO,
+            Self::JournalDamaged { .. } | Self::PrimaryDamaged { .. } | Self::PageDamaged { .. } => EIO,
             Self::Medium(error) => of_medium(error),
             Self::NotCopied { source, .. } => of_medium(source),
             Self::Store(error) => match error {
@@ -171,6 +218,18 @@ impl From<JournalError> for ObjectError {
             JournalError::Stopped(Stopped::Poisoned(reason)) => StoreError::Poisoned { reason }.into(),
             other => StoreError::Poisoned { reason: other.to_string() }.into(),
         }
+    }
+}
+
+fn of_protection(error: &AtRestError) -> i32 {
+    match error {
+        AtRestError::NoKey { .. }
+        | AtRestError::KeyNotUsed { .. }
+        | AtRestError::WrongKey { .. }
+        | AtRestError::WrongKeyKind { .. } => EACCES,
+        AtRestError::NothingToRekey { .. } | AtRestError::TooLarge { .. } | AtRestError::Key(_) => EINVAL,
+        AtRestError::System { source, .. } => source.raw_os_error().unwrap_or(EIO),
+        _ => EIO,
     }
 }
 

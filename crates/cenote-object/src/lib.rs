@@ -9,6 +9,7 @@
 //! Objects::pcreate, attach, pdestroy          objects.rs
 //! Attached: psync, psync_all, detach          attached.rs
 //!   which pages were written                  dirty.rs     four mechanisms, chosen at run time
+//!   protected objects: sealed pages, keys     at_rest/     their memory, filled at first touch; what a psync seals
 //!   which lines of them differ; one record,   crate `cenote-journal`: compare, append, group commit, halves, growth, recovery
 //!   one sync
 //! ```
@@ -82,6 +83,7 @@
 //! `psync` takes `&mut`, so that safe code stores nothing meanwhile. Whoever stores through raw pointers promises the same:
 //! no store into the object while one of its psyncs runs.
 
+mod at_rest;
 mod attached;
 mod dirty;
 mod error;
@@ -89,12 +91,15 @@ mod header;
 mod objects;
 mod options;
 
+pub use at_rest::Verified;
 pub use attached::{Attached, Psync, psync_all};
 pub use dirty::Mechanism;
 pub use error::ObjectError;
 pub use header::Found;
 pub use objects::{Info, Objects, Recovery};
-pub use options::{Key, ObjectsOptions, Permission, Trim};
+pub use options::{ObjectOptions, ObjectsOptions, Permission, Trim};
 
+pub use cenote_atrest::{Argon2Params, AtRestError, KeyError, Keyring, MasterKey, Mode, PageFault};
 pub use cenote_layout::object::ObjectState;
 pub use cenote_store::{ObjectInfo, Store};
+pub use cenote_sys::secret::Locking;

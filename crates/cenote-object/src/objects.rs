@@ -3,13 +3,15 @@
 //! Invariant: in a process, one [`Shared`] answers for all objects of an open store, so that there is one journal and one table of
 //! attachments, however often [`Objects::open`] is called.
 
+use crate::at_rest::{self, Source, View};
 use crate::attached::Attached;
 use crate::dirty::Mechanism;
 use crate::error::ObjectError;
 use crate::header::{self, Found};
-use crate::options::{Key, ObjectsOptions, Permission, Trim};
+use crate::options::{ObjectOptions, ObjectsOptions, Permission, Trim};
+use cenote_atrest::{Keyring, Mode, Protection};
 use cenote_journal::{Guard, Home, Journal, Scan, Settings, Stopped, is_failed_sync, scan};
-use cenote_layout::PAGE_SIZE;
+use cenote_layout::catalog::AtRest;
 use cenote_layout::id::Uuid;
 use cenote_layout::object::ObjectState;
 use cenote_medium::planted::{Bug, planted};
@@ -74,6 +76,8 @@ pub(crate) struct Shared {
     thread: Mutex<Option<JoinHandle<()>>>,
     uses: Mutex<BTreeMap<Uuid, Use>>,
     overlay: BTreeMap<Uuid, Patches>,
+    /// What readers of protected objects share.
+    views: Mutex<BTreeMap<Uuid, Arc<View>>>,
     recovery: Recovery,
     /// Nothing is written any more: the store is abandoned.
     silent: AtomicBool,
@@ -140,19 +144,38 @@ impl Objects {
     }
 
     /// Creates an object of `size` bytes of zeros at an address of its own (PMO-6), with permission bits `mode` as of a file
-    /// (`0o600`: the owner reads and writes). The bits bind the superuser too. Durable on return.
+    /// (`0o600`: the owner reads and writes). The bits bind the superuser too. With a key it is protected at rest in authenticated mode, without
+    /// one it is not protected; [`Objects::pcreate_with`] has the other modes. Durable on return.
     ///
     /// # Errors
-    /// `ENOSPC`: the window or the disk is full. `EEXIST`: the name is taken. `EINVAL`: a name or size that no object can have. A key
-    /// is refused. Nothing has changed then.
+    /// `ENOSPC`: the window or the disk is full. `EEXIST`: the name is taken. `EINVAL`: a name or size that no object can have. Nothing
+    /// has changed then.
     pub fn pcreate(
         &self,
         name: &str,
         size: u64,
-        key: Option<Key<'_>>,
+        key: Option<&Keyring>,
         mode: u32,
     ) -> Result<ObjectInfo, ObjectError> {
-        refuse_key(name, key)?;
+        let at_rest = key.map_or(Mode::None, |_| Mode::Authenticated);
+        self.pcreate_with(name, size, key, &ObjectOptions { at_rest, permissions: mode })
+    }
+
+    /// The same, with a mode of protection at rest.
+    ///
+    /// # Errors
+    /// As [`Objects::pcreate`]; `EACCES`: the mode needs a key, or has none and one was given.
+    pub fn pcreate_with(
+        &self,
+        name: &str,
+        size: u64,
+        key: Option<&Keyring>,
+        options: &ObjectOptions,
+    ) -> Result<ObjectInfo, ObjectError> {
+        let mode = options.at_rest;
+        if key.is_some() && !mode.has_key() {
+            return Err(ObjectError::NotProtected { name: name.into() });
+        }
         if !self.0.store.is_writable() {
             return Err(StoreError::ReadOnly { what: "create an object" }.into());
         }
@@ -161,18 +184,56 @@ impl Objects {
         }
         // Before the object, so that an object is never without a journal.
         self.0.journal_or_new()?;
-        Ok(self.0.store.create_object(name, size, mode)?)
+        let header = |id, pages| match mode {
+            Mode::None => Ok(Vec::new()),
+            mode => match Protection::create(id, pages, mode, key) {
+                Ok(protection) => Ok(protection.header().to_vec()),
+                Err(error) => Err(at_rest::at_rest(name, error)),
+            },
+        };
+        self.0.store.create_object_at_rest(name, size, options.permissions, AtRest::of(mode), header)
     }
 
-    /// Removes an object and its data, durably. Pointers into it dangle; its address may be given to another.
+    /// Puts an object that nobody has attached under another key, durably, in constant time: its data is not written again. Who had the old key
+    /// *and* a copy of what lay on the medium then can still read that copy, and derive the key of the data: to end that, make a new
+    /// object. The journal keeps the header of before until its space is used again.
     ///
     /// # Errors
-    /// `EAGAIN`: somebody has it attached. `EACCES`: its mode does not let this user write. `ENOENT`.
-    pub fn pdestroy(&self, name: &str, key: Option<Key<'_>>) -> Result<(), ObjectError> {
-        refuse_key(name, key)?;
+    /// `EACCES`: the old key is wrong, or the object's mode does not let this user write. `EINVAL`: it has no key. `EAGAIN`: somebody has it
+    /// attached. `ENOENT`. As of a psync: nothing has changed, or the store is poisoned.
+    pub fn rekey(&self, name: &str, old: &Keyring, new: &Keyring) -> Result<(), ObjectError> {
+        let shared = &self.0;
+        shared.store.check_usable()?;
+        if !shared.store.is_writable() {
+            return Err(StoreError::ReadOnly { what: "change the key of an object" }.into());
+        }
+        let info = shared.store.object(name)?;
+        may(&info, Permission::ReadWrite)?;
+        if info.record.at_rest == AtRest::None {
+            return Err(ObjectError::NotProtected { name: name.into() });
+        }
+        shared.store.verify_object(&info)?;
+        shared.enter_writer(&info)?;
+        let done = at_rest::rekey(shared, &info, old, new);
+        shared.leave_writer(info.id());
+        done
+    }
+
+    /// Removes an object and its data, durably. Pointers into it dangle; its address may be given to another. A key is checked if one is
+    /// given; nobody needs one to destroy.
+    ///
+    /// # Errors
+    /// `EAGAIN`: somebody has it attached. `EACCES`: its mode does not let this user write; the key is wrong. `ENOENT`.
+    pub fn pdestroy(&self, name: &str, key: Option<&Keyring>) -> Result<(), ObjectError> {
         let shared = &*self.0;
         let info = shared.store.object(name)?;
         may(&info, Permission::ReadWrite)?;
+        if key.is_some() {
+            let file = Arc::new(FileHandle::open(shared.store.medium(), &info.file())?);
+            let source = Source::new(shared, &info, file).filter(|_| info.record.at_rest != AtRest::None);
+            let source = source.ok_or_else(|| ObjectError::NotProtected { name: name.into() })?;
+            at_rest::open(&info, &source, key)?;
+        }
         // Held throughout, so that nobody attaches it meanwhile.
         let uses = locked(&shared.uses);
         if let Some(used) = uses.get(&info.id()) {
@@ -189,12 +250,13 @@ impl Objects {
     ///
     /// # Errors
     /// `EAGAIN` with the holder's process: for writing, somebody has it attached; for reading, somebody writes. `EACCES`: its mode
-    /// does not allow it. `ENOENT`. A damaged or missing file. A mechanism that was asked for and does not work.
+    /// does not allow it; a protected object needs its key, and another one must not be given any. `ENOENT`. A damaged or missing file. A mechanism
+    /// that was asked for and does not work.
     pub fn attach(
         &self,
         name: &str,
         permission: Permission,
-        key: Option<Key<'_>>,
+        key: Option<&Keyring>,
     ) -> Result<Attached, ObjectError> {
         self.attach_with(name, permission, key, self.0.options.mechanism)
     }
@@ -207,10 +269,9 @@ impl Objects {
         &self,
         name: &str,
         permission: Permission,
-        key: Option<Key<'_>>,
+        key: Option<&Keyring>,
         mechanism: Option<Mechanism>,
     ) -> Result<Attached, ObjectError> {
-        refuse_key(name, key)?;
         let shared = &self.0;
         shared.store.check_usable()?;
         let info = shared.store.object(name)?;
@@ -219,8 +280,8 @@ impl Objects {
         }
         may(&info, permission)?;
         match permission {
-            Permission::Read => Attached::reader(shared, info),
-            Permission::ReadWrite => Attached::writer(shared, info, mechanism),
+            Permission::Read => Attached::reader(shared, info, key),
+            Permission::ReadWrite => Attached::writer(shared, info, key, mechanism),
         }
     }
 
@@ -274,13 +335,6 @@ impl Objects {
     /// [`Store::abandon`].
     pub fn abandon(&self) {
         self.0.silent.store(true, Ordering::Release);
-    }
-}
-
-fn refuse_key(name: &str, key: Option<Key<'_>>) -> Result<(), ObjectError> {
-    match key {
-        None => Ok(()),
-        Some(_) => Err(ObjectError::KeyUnsupported { name: name.into() }),
     }
 }
 
@@ -339,6 +393,7 @@ impl Shared {
             thread: Mutex::default(),
             uses: Mutex::default(),
             overlay: BTreeMap::new(),
+            views: Mutex::default(),
             recovery: Recovery::default(),
             silent: AtomicBool::new(false),
         };
@@ -379,8 +434,7 @@ impl Shared {
             record.for_each_run(&data, |id, offset, bytes| -> Result<(), ObjectError> {
                 // An object that was removed since.
                 let Some(info) = objects.get(&id) else { return Ok(()) };
-                let end = info.record.data_len.next_multiple_of(PAGE_SIZE);
-                if offset.checked_add(bytes.len() as u64).is_none_or(|last| last > end) {
+                if offset.checked_add(bytes.len() as u64).is_none_or(|last| last > info.body_len()) {
                     let (seq, name) = (record.header.seq, &info.record.name);
                     let detail = format!("record {seq} writes beyond the end of object \"{name}\"");
                     return Err(ObjectError::JournalDamaged { detail });
@@ -483,6 +537,19 @@ impl Shared {
     /// What is to be laid over the primary of an object.
     pub(crate) fn patches(&self, object: Uuid) -> Option<&Patches> {
         self.overlay.get(&object)
+    }
+
+    /// Keeps the view that the first reader made for those that follow.
+    pub(crate) fn keep_view(&self, object: Uuid, view: &Arc<View>) {
+        locked(&self.views).insert(object, Arc::clone(view));
+    }
+
+    pub(crate) fn view(&self, object: Uuid) -> Option<Arc<View>> {
+        locked(&self.views).get(&object).cloned()
+    }
+
+    pub(crate) fn forget_view(&self, object: Uuid) {
+        drop(locked(&self.views).remove(&object));
     }
 
     /// Notes a reader, unless there is a writer. All readers share one mapping, which the first of them makes by `map`.

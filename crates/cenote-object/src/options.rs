@@ -1,6 +1,7 @@
 //! What the caller decides.
 
 use crate::dirty::Mechanism;
+use cenote_atrest::Mode;
 use cenote_layout::PAGE_SIZE;
 
 /// What somebody wants to do with an object.
@@ -12,14 +13,19 @@ pub enum Permission {
     ReadWrite,
 }
 
-/// A caller's key. Protection at rest is not in this release: an object is created without a key, and no key opens it. The
-/// parameter is there so that programs need not change.
-#[derive(Clone, Copy)]
-pub struct Key<'a>(pub &'a [u8; 32]);
+/// How a new object is made.
+#[derive(Clone, Copy, Debug)]
+pub struct ObjectOptions {
+    /// What protects it while nobody has it attached. For good: another mode is another object.
+    pub at_rest: Mode,
+    /// Permission bits, as of a file.
+    pub permissions: u32,
+}
 
-impl core::fmt::Debug for Key<'_> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("Key(..)")
+impl Default for ObjectOptions {
+    /// No protection; the owner reads and writes.
+    fn default() -> Self {
+        Self { at_rest: Mode::None, permissions: 0o600 }
     }
 }
 

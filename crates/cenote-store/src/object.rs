@@ -4,7 +4,7 @@
 //!
 //! # Updates in several steps
 //!
-//! **Create.** (1) the puddle's file is made, with its space taken and both headers, and synced: an orphan; (2) one batch
+//! **Create.** (1) the puddle's file is made, with its space taken and its headers, that of its protection too, and synced: an orphan; (2) one batch
 //! names object and puddle: **the catalog's batch commits**.
 //!
 //! **Remove.** (1) one batch takes both out: **the catalog's batch commits**; (2) the file is removed, the directory
@@ -14,10 +14,11 @@ use crate::error::StoreError;
 use crate::pool::why_no_name;
 use crate::puddle::{DIR, file_name, verify_file};
 use crate::store::{Control, Store};
+use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, ObjectRecord, PuddleRecord, Record};
 use cenote_layout::header::seal;
 use cenote_layout::id::{PoolId, Uuid};
-use cenote_layout::object::{ObjectHeader, object_data_offset, object_puddle_size};
+use cenote_layout::object::{ObjectHeader, object_data_offset};
 use cenote_layout::puddle::{Role, header_space};
 use zerocopy::IntoBytes;
 
@@ -49,6 +50,18 @@ impl ObjectInfo {
     #[must_use]
     pub fn data_offset(&self) -> u64 {
         object_data_offset(self.size)
+    }
+
+    /// Where the regions of its protection at rest begin, counted from the start of its data; without protection they are empty.
+    #[must_use]
+    pub fn regions_offset(&self) -> u64 {
+        self.record.span()
+    }
+
+    /// Bytes behind [`ObjectInfo::data_offset`] that belong to it: data, and regions of its protection.
+    #[must_use]
+    pub fn body_len(&self) -> u64 {
+        self.size - self.data_offset()
     }
 
     /// The address of its data: the same in every process, for as long as it exists.
@@ -85,7 +98,7 @@ fn find(control: &Control, name: &str) -> Result<ObjectInfo, StoreError> {
             detail: "the catalog has no record of its puddle that can be believed".into(),
         });
     };
-    if object_puddle_size(record.data_len) != Some(puddle.size) {
+    if record.puddle_size() != Some(puddle.size) {
         return Err(StoreError::ObjectDamaged {
             name: record.name.clone(),
             detail: format!(
@@ -124,34 +137,58 @@ impl Store {
         data_len: u64,
         permissions: u32,
     ) -> Result<ObjectInfo, StoreError> {
+        self.create_object_at_rest(name, data_len, permissions, AtRest::None, |_, _| Ok(Vec::new()))
+    }
+
+    /// As [`Store::create_object`], with protection at rest: `header` gives the protection's header for the new identity and its
+    /// number of pages, which is written where the regions begin before the object is there.
+    ///
+    /// # Errors
+    /// As [`Store::create_object`], and what `header` says. Nothing has changed then.
+    pub fn create_object_at_rest<E: From<StoreError>>(
+        &self,
+        name: &str,
+        data_len: u64,
+        permissions: u32,
+        at_rest: AtRest,
+        header: impl FnOnce(Uuid, u64) -> Result<Vec<u8>, E>,
+    ) -> Result<ObjectInfo, E> {
         let reason_to = |reason| StoreError::ObjectName { name: name.chars().take(80).collect(), reason };
         why_no_name(name).map_err(reason_to)?;
-        let size = object_puddle_size(data_len).ok_or(StoreError::ObjectLen { len: data_len })?;
         let inner = self.inner();
         let mut control = inner.begin_write("create an object")?;
         if control.catalog.state.object_names.contains_key(name) {
-            return Err(StoreError::ObjectExists { name: name.into() });
+            return Err(StoreError::ObjectExists { name: name.into() }.into());
         }
-        let puddle = inner.new_puddle(&mut control, PoolId(0), Role::Object, 0, size)?;
-        let record = ObjectRecord {
-            puddle: puddle.uuid,
+        let mut record = ObjectRecord {
+            puddle: Uuid::NIL,
             name: name.into(),
             data_len,
-            at_rest: AtRest::None,
+            at_rest,
             uid: cenote_sys::process::uid(),
             gid: cenote_sys::process::gid(),
             permissions,
             created_at_s: inner.medium.now_s(),
         };
+        let size = record.puddle_size().ok_or(StoreError::ObjectLen { len: data_len })?;
+        let puddle = inner.new_puddle(&mut control, PoolId(0), Role::Object, 0, size)?;
+        record.puddle = puddle.uuid;
         let info = ObjectInfo { record: record.clone(), addr: puddle.addr, size };
-        let mut header = ObjectHeader::detached(puddle.uuid);
-        seal(&mut header);
-        let written = inner
-            .medium
-            .write_at(&info.file(), info.header_offset(), header.as_bytes())
-            .and_then(|()| inner.medium.sync(&info.file()));
+        let written = header(puddle.uuid, record.span() / PAGE_SIZE).and_then(|protection| {
+            let mut header = ObjectHeader::detached(puddle.uuid);
+            seal(&mut header);
+            let (file, regions) = (info.file(), info.data_offset() + info.regions_offset());
+            inner
+                .medium
+                .write_at(&file, info.header_offset(), header.as_bytes())
+                .and_then(|()| match protection.is_empty() {
+                    true => Ok(()),
+                    false => inner.medium.write_at(&file, regions, &protection),
+                })
+                .and_then(|()| inner.medium.sync(&file))
+                .map_err(|error| inner.failed(error).into())
+        });
         if let Err(error) = written {
-            let error = inner.failed(error);
             let _ = inner.medium.remove(&info.file());
             control.space.give_back(puddle.addr, puddle.size);
             return Err(error);

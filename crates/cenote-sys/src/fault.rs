@@ -346,10 +346,20 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context:
     }
 }
 
+/// Whether somebody has said what a bus error means.
+static TOLD: AtomicBool = AtomicBool::new(false);
+
+/// Says why a bus error follows, on standard error and without its lock, which a thread that waits for the page may hold; the handler
+/// says nothing more about bus errors then.
+pub fn tell(line: &str) {
+    TOLD.store(true, Ordering::Relaxed);
+    // SAFETY: writes from a slice. Whoever does not read standard error misses the line and nothing else.
+    let _ = unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+}
+
 /// Says what a bus error in a registered range means, once a process: the file under the mapping was made shorter, or its device fails. Nothing can be
 /// returned to the instruction, so what follows is the end of the process.
 fn tell_bus_error(addr: usize) {
-    static TOLD: AtomicBool = AtomicBool::new(false);
     let token = fork_guard::current();
     let ours = token != 0
         && TABLE.iter().any(|slot| slot.state.load(Ordering::SeqCst) == LIVE && slot.covers(token, addr));

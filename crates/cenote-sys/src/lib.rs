@@ -15,6 +15,7 @@ compile_error!("a window of 1 TiB needs a 64-bit address space");
 
 pub mod cpu;
 pub mod cpu_number;
+pub mod desk;
 pub mod fault;
 pub mod filesystem;
 pub mod fork_guard;
@@ -27,6 +28,7 @@ pub mod probe;
 pub mod process;
 pub mod record_lock;
 pub mod secret;
+pub mod twin;
 
 #[cfg(test)]
 mod testing;

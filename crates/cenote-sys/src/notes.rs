@@ -87,6 +87,13 @@ impl Notes {
         }
     }
 
+    /// Whether a page is noted. Async-signal-safe.
+    #[must_use]
+    pub fn has(&self, page: u64) -> bool {
+        let word = self.pages.get(page as usize / WORD_PAGES);
+        word.is_some_and(|word| word.load(Ordering::Acquire) & (1 << (page as usize % WORD_PAGES)) != 0)
+    }
+
     /// Takes what is noted: adds ranges of page numbers to `pages`, in order, joined where they touch. The caller protects them then, before
     /// it looks at what they hold.
     pub fn take(&self, pages: &mut Vec<Range<u64>>) {
@@ -150,6 +157,7 @@ mod tests {
             notes.note(page..page + 1);
         }
         assert_eq!(notes.count(), 6, "each page once, and none behind the end");
+        assert!(notes.has(63) && notes.has(1540) && !notes.has(1) && !notes.has(4000));
         let mut pages = Vec::new();
         notes.take(&mut pages);
         assert_eq!(pages, [0..1, 63..65, 511..513, 1540..1541]);

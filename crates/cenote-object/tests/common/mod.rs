@@ -5,9 +5,13 @@
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, Image, Limits, SimMedium, SimOptions};
 use cenote_medium::{Durability, Medium};
-use cenote_object::{Attached, Objects, ObjectsOptions, Permission, Store, Trim, psync_all};
+use cenote_object::{
+    Attached, Keyring, MasterKey, Mode, ObjectOptions, Objects, ObjectsOptions, Permission, Store, Trim,
+    psync_all,
+};
 use cenote_store::{FormatOptions, OpenOptions};
-use std::sync::Arc;
+use std::cell::Cell;
+use std::sync::{Arc, OnceLock};
 
 /// The objects of every history: name and bytes.
 pub(crate) const OBJECTS: [(&str, u64); 3] = [("a", 3 * 4096), ("b", 100), ("still", 4096)];
@@ -18,6 +22,33 @@ pub(crate) type State = Vec<Vec<u8>>;
 /// Options of the simulation: small halves, so that the journal is soon reused; everything in the calling thread.
 pub(crate) fn options(half_len: u64) -> ObjectsOptions {
     ObjectsOptions { half_len, trim: Trim::Inline, ..ObjectsOptions::default() }
+}
+
+thread_local! {
+    /// How the objects of this thread's histories are protected.
+    static MODE: Cell<Mode> = const { Cell::new(Mode::None) };
+}
+
+/// From now on the objects of this thread's histories are protected so.
+pub(crate) fn protect(mode: Mode) {
+    MODE.set(mode);
+}
+
+/// The key of all protected objects.
+pub(crate) fn the_key() -> &'static Keyring {
+    static KEY: OnceLock<Keyring> = OnceLock::new();
+    KEY.get_or_init(|| key_of(1))
+}
+
+/// A key that no other number has.
+pub(crate) fn key_of(number: u8) -> Keyring {
+    let mut bytes: [u8; 32] = core::array::from_fn(|i| (i as u8).wrapping_mul(7).wrapping_add(number));
+    Keyring::new(MasterKey::from_bytes(&mut bytes).expect("a key"))
+}
+
+/// What the objects of this thread's histories are attached with.
+pub(crate) fn key() -> Option<&'static Keyring> {
+    MODE.get().has_key().then(the_key)
 }
 
 /// A free window for this thread's simulations.
@@ -37,7 +68,8 @@ pub(crate) fn base_image(half_len: u64) -> Image {
     cenote_store::format(medium, &format).expect("format");
     let (store, objects) = open(&sim, half_len).expect("open");
     for (name, len) in OBJECTS {
-        objects.pcreate(name, len, None, 0o600).expect("create");
+        let options = ObjectOptions { at_rest: MODE.get(), permissions: 0o600 };
+        objects.pcreate_with(name, len, key(), &options).expect("create");
     }
     drop(objects);
     store.close().expect("close");
@@ -83,7 +115,7 @@ impl World {
     pub(crate) fn open(sim: &Arc<SimMedium>, half_len: u64) -> Result<Self, String> {
         let (store, objects) = open(sim, half_len)?;
         let attach = |(name, _): (&str, u64)| {
-            objects.attach(name, Permission::ReadWrite, None).map_err(|e| format!("attach {name}: {e}"))
+            objects.attach(name, Permission::ReadWrite, key()).map_err(|e| format!("attach {name}: {e}"))
         };
         let attached = OBJECTS.into_iter().map(attach).collect::<Result<_, _>>()?;
         Ok(Self { sim: sim.clone(), attached, objects, store })
@@ -107,10 +139,17 @@ impl World {
 pub(crate) fn contents(objects: &Objects) -> Result<State, String> {
     let read = |(name, _): (&str, u64)| {
         let attached =
-            objects.attach(name, Permission::Read, None).map_err(|e| format!("attach {name}: {e}"))?;
-        Ok(attached.as_slice().to_vec())
+            objects.attach(name, Permission::Read, key()).map_err(|e| format!("attach {name}: {e}"))?;
+        bytes_of(&attached)
     };
     OBJECTS.into_iter().map(read).collect()
+}
+
+/// What an object holds: an error where a load would be a bus error.
+pub(crate) fn bytes_of(object: &Attached) -> Result<Vec<u8>, String> {
+    let mut bytes = vec![0; object.len() as usize];
+    object.read_at(0, &mut bytes).map_err(|e| format!("read: {e}"))?;
+    Ok(bytes)
 }
 
 /// Runs a history on a medium. Returns the states after each psync, the first being that before any.
@@ -139,7 +178,7 @@ pub(crate) fn history(sim: &Arc<SimMedium>, steps: &[Step], half_len: u64) -> Re
                 }
                 world = World::open(sim, half_len)?;
                 shadow = states.last().expect("the first").clone();
-                let is = world.attached.iter().map(|object| object.as_slice().to_vec()).collect::<State>();
+                let is = world.attached.iter().map(bytes_of).collect::<Result<State, _>>()?;
                 if is != shadow {
                     return Err(format!("after {step:?} the objects are not as the last psync left them"));
                 }

@@ -1,0 +1,369 @@
+//! The memory of an attached object that is protected at rest: pages that appear, verified and decrypted, when they are first touched
+//! (PMO-9), and are noted when they are first stored into (PMO-5).
+//!
+//! ```text
+//! closed    nothing is there: no access.      a load or store faults; the clerk fills the page, and opens it for loads
+//! loaded    the page as it was last psynced   a store faults; the page is noted, and opened for stores
+//! written   the page as the program has it    psync takes the note and closes it for stores
+//! broken    the page failed its check         every access is SIGBUS, after a message
+//! ```
+//!
+//! # Invariants
+//!
+//! * A page is open only if it was verified and decrypted as a whole: it is filled through the alias ([`Twin`]), and only then opened.
+//! * A page that may be written is noted (the argument of `cenote_sys::notes`).
+//! * The memory has no file and no name, and is not in core dumps: plaintext is in memory only. It goes with the process, so **what was
+//!   not psynced is gone after SIGKILL**, as it is for an object without protection. It is not locked, since a limit on locked memory is far below what
+//!   objects take: a machine that swaps should encrypt its swap space.
+//!
+//! # Who fills pages
+//!
+//! Reading, hashing and decrypting is too much for a signal handler. The handler of a fault asks this view's *clerk*, a thread
+//! ([`Desk`]), and waits. The clerk takes the lock of filling, those of the protection and those of the medium; none of them is held
+//! by a thread that touches the object: this module copies through the alias, and protection and medium get copies. A page that is behind one that is loaded
+//! brings its neighbours along, up to 16: whoever goes through an object in order pays for one fault in 16 pages.
+//!
+//! The kernel resolves no such fault for itself: a `write` of pages that were not touched yet, and a `read` into pages that were
+//! not stored into, fail with `EFAULT`. [`View::load`] opens pages beforehand; copy what is to be read in.
+//!
+//! Pages are opened one by one, which makes mappings of the kernel's, of which a process may have some 65,000. When it refuses one more, the 2 MiB
+//! around the page are filled and opened as a whole, and if that is refused, the whole object.
+
+use super::{Source, page_damaged};
+use crate::error::ObjectError;
+use cenote_atrest::{PAGE_LEN, Page, Protection};
+use cenote_journal::Pages;
+use cenote_layout::at_rest::{PageSide, SIDE_LEN};
+use cenote_medium::planted::{Bug, planted};
+use cenote_sys::desk::Desk;
+use cenote_sys::fault::{self, Registration};
+use cenote_sys::memory::{self, Access};
+use cenote_sys::notes::Notes;
+use cenote_sys::secret::wipe_bytes;
+use cenote_sys::twin::{self, Twin};
+use core::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use zerocopy::FromBytes;
+
+/// Pages that are filled at once: those of one node of the tree.
+const RUN: u64 = 16;
+/// Pages that are opened at once when the kernel refuses a further mapping.
+const CHUNK: u64 = 512;
+
+/// The memory of one attached object; until it is dropped, which must be before its addresses are unmapped.
+pub(crate) struct View {
+    /// Given back before the clerk goes home.
+    registration: Option<Registration>,
+    clerk: Option<JoinHandle<()>>,
+    inner: Arc<Inner>,
+}
+
+/// What handlers, clerk and callers share.
+struct Inner {
+    name: String,
+    protection: Protection,
+    source: Source,
+    twin: Twin,
+    base: usize,
+    pages: u64,
+    writable: bool,
+    loaded: Notes,
+    broken: Notes,
+    written: Notes,
+    desk: Desk,
+    /// Sealed pages on their way, and the lock of filling.
+    filling: Mutex<Box<[u8]>>,
+}
+
+impl fmt::Debug for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "View({:?}, {})", self.inner.name, self.inner.protection.mode())
+    }
+}
+
+/// Resolver of faults in a view.
+///
+/// # Safety
+/// `context` is the [`Inner`] that was registered.
+unsafe fn resolve(context: *const (), address: usize) -> bool {
+    // SAFETY: the view keeps it until after the registration is gone.
+    let inner = unsafe { &*context.cast::<Inner>() };
+    let page = (address.wrapping_sub(inner.base) / PAGE_LEN) as u64;
+    if inner.broken.has(page) {
+        return false;
+    }
+    if !inner.loaded.has(page) {
+        return inner.desk.ask(page << 1);
+    }
+    // Loaded: a store, or a load that another thread's came before. A reader's store is tried again, and given up by the handler.
+    !inner.writable || inner.let_write(page..page + 1) || inner.desk.ask(page << 1 | 1)
+}
+
+impl View {
+    /// Makes `[base, base + span)` the memory of an object, closed.
+    ///
+    /// # Errors
+    /// No memory, no thread, no place in the table of fault handlers.
+    ///
+    /// # Safety
+    /// The range is the object's, lies in a reservation, and nothing uses what is mapped there; it stays the view's until that is
+    /// dropped.
+    pub(crate) unsafe fn new(
+        name: &str,
+        protection: Protection,
+        source: Source,
+        base: usize,
+        writable: bool,
+    ) -> Result<Self, ObjectError> {
+        let failed = |source| ObjectError::Memory { name: name.into(), source };
+        if memory::page_bytes() != PAGE_LEN {
+            return Err(failed(io::Error::other("pages of this machine do not have 4096 bytes")));
+        }
+        let pages = protection.pages();
+        let span = pages as usize * PAGE_LEN;
+        // SAFETY: handed on to the caller.
+        let twin = unsafe { Twin::map(base, span) }.map_err(failed)?;
+        let filling = vec![0; RUN as usize * (PAGE_LEN + SIDE_LEN)].into_boxed_slice();
+        let inner = Arc::new(Inner {
+            name: name.into(),
+            protection,
+            source,
+            twin,
+            base,
+            pages,
+            writable,
+            loaded: Notes::new(base, span),
+            broken: Notes::new(base, span),
+            written: Notes::new(base, span),
+            desk: Desk::default(),
+            filling: Mutex::new(filling),
+        });
+        let serving = Arc::clone(&inner);
+        let clerk = std::thread::Builder::new().name("cenote-pages".into());
+        let clerk =
+            clerk.spawn(move || serving.desk.serve(|question| serving.answer(question))).map_err(failed)?;
+        let mut view = Self { registration: None, clerk: Some(clerk), inner };
+        // SAFETY: `resolve` keeps the rules: it asks the desk, uses atomics and changes protections. The context outlives the registration,
+        // which is dropped first.
+        let registered = unsafe { fault::register(base, span, resolve, Arc::as_ptr(&view.inner).cast()) };
+        view.registration = Some(registered.map_err(|error| failed(io::Error::other(error.to_string())))?);
+        Ok(view)
+    }
+
+    pub(crate) fn protection(&self) -> &Protection {
+        &self.inner.protection
+    }
+
+    pub(crate) fn source(&self) -> &Source {
+        &self.inner.source
+    }
+
+    /// Fills and opens pages.
+    ///
+    /// # Errors
+    /// The first that fails its check, or cannot be read.
+    pub(crate) fn load(&self, pages: Pages) -> Result<(), ObjectError> {
+        self.inner.load(pages)
+    }
+
+    /// Copies bytes out, from pages that are loaded.
+    pub(crate) fn copy_out(&self, offset: u64, bytes: &mut [u8]) {
+        debug_assert!(offset + bytes.len() as u64 <= self.inner.twin.len() as u64);
+        // SAFETY: inside the alias, which is always readable; what others store meanwhile the caller answers for.
+        unsafe {
+            let from = self.inner.twin.alias().add(offset as usize);
+            core::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len());
+        }
+    }
+
+    /// Adds the pages that were stored into since the last call to `pages`. Nobody stores meanwhile.
+    ///
+    /// # Errors
+    /// What the system says; what was added counts all the same.
+    pub(crate) fn collect(&self, pages: &mut Vec<Pages>) -> io::Result<()> {
+        let known = pages.len();
+        self.inner.written.take(pages);
+        pages[known..].iter().try_for_each(|range| {
+            self.inner.open(range.clone(), Access::ReadOnly).inspect_err(|_| {
+                // It may be written still.
+                self.inner.written.note(range.clone());
+            })
+        })
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        drop(self.registration.take());
+        self.inner.desk.close();
+        if let Some(clerk) = self.clerk.take() {
+            let _ = clerk.join();
+        }
+    }
+}
+
+impl Inner {
+    /// The clerk's answer: whether the access can be tried again.
+    fn answer(&self, question: u64) -> bool {
+        let (page, store) = (question >> 1, question & 1 == 1);
+        if store {
+            let _filling = self.lock();
+            return self.widen(page);
+        }
+        if page >= self.pages {
+            return false;
+        }
+        let in_order = page > 0 && self.loaded.has(page - 1);
+        let end = if in_order { (page / RUN + 1) * RUN } else { page + 1 };
+        // What is behind the page is a help, and its faults are nobody's yet.
+        let run = page..(page + 1..end.min(self.pages))
+            .find(|p| self.loaded.has(*p))
+            .unwrap_or(end.min(self.pages));
+        if self.load(run).is_ok() || self.loaded.has(page) {
+            return true;
+        }
+        match self.load(page..page + 1) {
+            Ok(()) => true,
+            Err(error) => {
+                self.break_page(page, &error);
+                true
+            }
+        }
+    }
+
+    /// Gives up a page: whoever touches it gets SIGBUS.
+    fn break_page(&self, page: u64, error: &ObjectError) {
+        self.broken.note(page..page + 1);
+        fault::tell(&format!(
+            "cenote: {error}; this access is a bus error; other pages can be read (`read_at`)\n"
+        ));
+        // SAFETY: the page is closed, and of this view's own range. If it cannot be mapped, the access is a segmentation fault.
+        let _ = unsafe { twin::map_bus_error(self.base + page as usize * PAGE_LEN) };
+    }
+
+    fn load(&self, pages: Pages) -> Result<(), ObjectError> {
+        let mut page = pages.start;
+        while page < pages.end.min(self.pages) {
+            if self.loaded.has(page) {
+                page += 1;
+                continue;
+            }
+            let end = (page + RUN).min(pages.end).min(self.pages);
+            let end = (page + 1..end).find(|page| self.loaded.has(*page)).unwrap_or(end);
+            self.fill(page..end)?;
+            page = end;
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Box<[u8]>> {
+        self.filling.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fills at most [`RUN`] pages and opens them for loads; those before the first that fails, too.
+    fn fill(&self, pages: Pages) -> Result<(), ObjectError> {
+        let mut buffer = self.lock();
+        let count = (pages.end - pages.start) as usize;
+        let (sealed, sides) = buffer.split_at_mut(RUN as usize * PAGE_LEN);
+        let (sealed, sides) = (&mut sealed[..count * PAGE_LEN], &mut sides[..count * SIDE_LEN]);
+        self.source.read_pages(pages.start, sealed)?;
+        let has_side = self.protection.mode().has_side();
+        if has_side {
+            self.source.read_sides(pages.start, sides)?;
+        }
+        let (sealed, sides) = (sealed.as_chunks::<PAGE_LEN>().0, sides.as_chunks::<SIDE_LEN>().0);
+        let mut failed = None;
+        let mut page = pages.start;
+        for (sealed, side) in sealed.iter().zip(sides) {
+            let side = has_side.then(|| PageSide::read_from_bytes(side).ok()).flatten();
+            // Somebody else may have been first: what is open may hold stores, and is not filled again.
+            if !self.loaded.has(page)
+                && let Err(error) = self.fill_one(page, sealed, side.as_ref())
+            {
+                failed = Some(error);
+                break;
+            }
+            page += 1;
+        }
+        let good = pages.start..page;
+        if !good.is_empty() {
+            // A page that is written already loses that for one more fault: it stays noted.
+            if self.open(good.clone(), Access::ReadOnly).is_ok() {
+                self.loaded.note(good);
+            } else if !self.widen(pages.start) {
+                let source = io::Error::other("the kernel allows no more mappings (vm.max_map_count)");
+                return Err(ObjectError::Memory { name: self.name.clone(), source });
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn open(&self, pages: Pages, access: Access) -> io::Result<()> {
+        let (from, to) = (pages.start as usize * PAGE_LEN, pages.end as usize * PAGE_LEN);
+        // SAFETY: this view's own range. What is taken away from writers is stores, which the resolver gives back.
+        unsafe { memory::protect(self.base + from, to - from, Some(access)) }
+    }
+
+    /// Lets loaded pages be written, and notes them before and after: see `cenote_sys::notes`. Async-signal-safe.
+    fn let_write(&self, pages: Pages) -> bool {
+        self.written.note(pages.clone());
+        if self.open(pages.clone(), Access::ReadWrite).is_err() {
+            return false;
+        }
+        self.written.note(pages);
+        true
+    }
+
+    /// Opens more than one page at once, because the kernel refuses to do it for one. Under the lock of filling: a page that is open and not
+    /// yet called loaded is filled by nobody.
+    fn widen(&self, page: u64) -> bool {
+        let chunk = page / CHUNK * CHUNK;
+        [chunk..(chunk + CHUNK).min(self.pages), 0..self.pages].into_iter().any(|pages| {
+            let opened = self.fill_closed(pages.clone()).is_ok()
+                && if self.writable {
+                    self.let_write(pages.clone())
+                } else {
+                    self.open(pages.clone(), Access::ReadOnly).is_ok()
+                };
+            if opened {
+                self.loaded.note(pages);
+            }
+            opened
+        })
+    }
+
+    /// Fills pages that are closed, and leaves them so; whoever calls this opens them all.
+    fn fill_closed(&self, pages: Pages) -> Result<(), ObjectError> {
+        let (mut sealed, mut side) = ([0; PAGE_LEN], [0; SIDE_LEN]);
+        let has_side = self.protection.mode().has_side();
+        for page in pages.filter(|page| !self.loaded.has(*page)) {
+            self.source.read_pages(page, &mut sealed)?;
+            if has_side {
+                self.source.read_sides(page, &mut side)?;
+            }
+            let side = has_side.then(|| PageSide::read_from_bytes(&side).ok()).flatten();
+            self.fill_one(page, &sealed, side.as_ref())?;
+        }
+        Ok(())
+    }
+
+    /// Verifies and decrypts a closed page into its place, under the lock of filling.
+    fn fill_one(&self, page: u64, sealed: &Page, side: Option<&PageSide>) -> Result<(), ObjectError> {
+        let mut plain = [0; PAGE_LEN];
+        let opened = if planted(Bug::PageNotVerified) {
+            self.protection.sealer().open(page, sealed, side, &mut plain)
+        } else {
+            self.protection.open_page(page, sealed, side, &self.source, &mut plain)
+        };
+        opened.map_err(|fault| page_damaged(&self.name, fault))?;
+        // SAFETY: inside the alias; the page is closed, so that this is the only access to it, under the lock of filling.
+        unsafe {
+            let to = self.twin.alias().add(page as usize * PAGE_LEN);
+            core::ptr::copy_nonoverlapping(plain.as_ptr(), to, PAGE_LEN);
+        }
+        wipe_bytes(&mut plain);
+        Ok(())
+    }
+}

@@ -1,0 +1,570 @@
+//! Objects that are protected at rest: they hold what was psynced and nothing can be read without the key; what was changed behind their back
+//! is found, page by page, and everything else stays readable; every crash leaves an object whose pages and tree fit.
+
+use crate::common::Step::{Die, Psync, PsyncAll, Reopen, Write};
+use crate::common::{self, Reach, Step, When, base_image, explore, key_of, protect, the_key};
+use cenote_layout::at_rest::Regions;
+use cenote_medium::planted::{Bug, plant};
+use cenote_medium::sim::{CrashKind, Limits, SimMedium, SimOptions};
+use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
+use cenote_object::{
+    Argon2Params, AtRestError, Attached, Keyring, Locking, Mechanism, Mode, ObjectError, ObjectInfo,
+    ObjectOptions, Objects, ObjectsOptions, Permission, Store,
+};
+use cenote_store::{FormatOptions, OpenOptions};
+use std::path::Path;
+use std::sync::Arc;
+
+const PROTECTED: [Mode; 4] =
+    [Mode::Integrity, Mode::Encryption, Mode::EncryptionIntegrity, Mode::Authenticated];
+const PATTERN: &[u8] = b"the secret that nobody may find ";
+
+fn key_for(mode: Mode) -> Option<&'static Keyring> {
+    mode.has_key().then(the_key)
+}
+
+fn real(dir: &Path, format: bool) -> (Store, Objects) {
+    let medium = Arc::new(RealMedium::open(dir, &MediumOptions::default()).expect("medium"));
+    if format {
+        let options =
+            FormatOptions { window_base: Some(0x5500_0000_0000), window_len: 1 << 30, ..Default::default() };
+        cenote_store::format(medium.clone(), &options).expect("format");
+    }
+    let (store, _) = Store::open(medium, OpenOptions::default()).expect("open");
+    let options = ObjectsOptions { half_len: 1 << 20, ..ObjectsOptions::default() };
+    let objects = Objects::open(&store, &options).expect("objects");
+    (store, objects)
+}
+
+fn simulated(window_len: u64) -> (Arc<SimMedium>, Store, Objects) {
+    let sim = SimMedium::new(SimOptions::new(Durability::Process));
+    let medium: Arc<dyn Medium> = sim.clone();
+    let format = FormatOptions { window_base: Some(common::window_base()), window_len, ..Default::default() };
+    cenote_store::format(medium, &format).expect("format");
+    let sim = SimMedium::from_image_unrecorded(&sim.image_now(CrashKind::Process));
+    let (store, objects) = common::open(&sim, 1 << 16).expect("open");
+    (sim, store, objects)
+}
+
+/// Every file below a directory, with its bytes.
+fn files(dir: &Path, found: &mut Vec<(String, Vec<u8>)>) {
+    for entry in std::fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("an entry")) {
+        if entry.file_type().expect("a type").is_dir() {
+            files(&entry.path(), found);
+        } else {
+            let bytes = std::fs::read(entry.path()).expect("read");
+            found.push((entry.path().display().to_string(), bytes));
+        }
+    }
+}
+
+fn holds(bytes: &[u8], pattern: &[u8]) -> bool {
+    bytes.windows(pattern.len()).any(|window| window == pattern)
+}
+
+/// Pages of the pattern, psynced line by line and page by page: in the journal, in the primary, while attached and after.
+#[test]
+fn plaintext_reaches_no_file_and_the_key_opens_it_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (store, objects) = real(dir.path(), true);
+    let names = ["integrity", "encryption", "both", "authenticated"];
+    let mut attached: Vec<Attached> = Vec::new();
+    for (name, mode) in names.into_iter().zip(PROTECTED) {
+        let options = ObjectOptions { at_rest: mode, permissions: 0o600 };
+        let made = objects.pcreate_with(name, 600_000, key_for(mode), &options).expect("create");
+        assert_eq!(made.record.at_rest.mode(), mode);
+        let object = objects.attach(name, Permission::ReadWrite, key_for(mode)).expect("attach");
+        assert_eq!((object.protection(), object.mechanism()), (mode, Some(Mechanism::Mprotect)));
+        assert!(object.as_slice().iter().all(|byte| *byte == 0));
+        attached.push(object);
+    }
+    // Only the object without encryption gives it away, which shows that the search works.
+    let search = |expected: usize| {
+        let mut all = Vec::new();
+        files(dir.path(), &mut all);
+        let found: Vec<&String> =
+            all.iter().filter(|(_, bytes)| holds(bytes, PATTERN)).map(|(n, _)| n).collect();
+        assert_eq!(found.len(), expected, "{found:?}");
+    };
+    for object in &mut attached[1..] {
+        let bytes = object.as_mut_slice().expect("writable");
+        bytes.chunks_exact_mut(32).for_each(|line| line.copy_from_slice(PATTERN));
+        object.psync().expect("psync");
+        let bytes = object.as_mut_slice().expect("writable");
+        bytes[5000..5032].copy_from_slice(PATTERN);
+        bytes[599_960..599_992].copy_from_slice(PATTERN);
+        assert_eq!(object.psync().expect("psync").pages, 2);
+        assert_eq!(object.psync().expect("nothing to do").seq, 0);
+    }
+    search(0);
+    attached[0].as_mut_slice().expect("writable")[8192..8192 + 32].copy_from_slice(PATTERN);
+    attached[0].psync().expect("psync");
+    search(2); // journal and primary
+    // Not psynced: gone, and never in a file.
+    attached[3].as_mut_slice().expect("writable")[0] = 99;
+    attached.into_iter().for_each(|object| object.detach().expect("detach"));
+    drop(objects);
+    store.close().expect("close");
+
+    let (store, objects) = real(dir.path(), false);
+    for (name, mode) in names.into_iter().zip(PROTECTED).skip(1) {
+        let first = objects.attach(name, Permission::Read, key_for(mode)).expect("attach");
+        // All readers show a key, and share what is decrypted.
+        let refused = objects.attach(name, Permission::Read, Some(&key_of(2)));
+        assert!(matches!(refused, Err(ObjectError::AtRest { .. })), "{refused:?}");
+        let second = objects.attach(name, Permission::Read, key_for(mode)).expect("attach");
+        drop(first);
+        let bytes = second.as_slice();
+        assert_eq!(
+            (&bytes[..32], &bytes[5000..5032], &bytes[599_960..599_992]),
+            (PATTERN, PATTERN, PATTERN),
+            "{mode}"
+        );
+        assert_eq!(second.verify(&mut |_, _| true).damaged, []);
+    }
+    drop(objects);
+    store.close().expect("close");
+}
+
+#[test]
+fn wrong_keys_missing_keys_and_keys_for_nothing_are_told_apart() {
+    let (_sim, store, objects) = simulated(64 << 20);
+    let create = |name, mode, key| {
+        objects.pcreate_with(name, 10_000, key, &ObjectOptions { at_rest: mode, permissions: 0o600 })
+    };
+    create("plain", Mode::None, None).expect("create");
+    create("sums", Mode::Integrity, None).expect("create");
+    objects.pcreate("sealed", 10_000, Some(the_key()), 0o600).expect("create");
+    assert!(matches!(create("x", Mode::Integrity, Some(the_key())), Err(ObjectError::NotProtected { .. })));
+    let error = create("x", Mode::Encryption, None).expect_err("no key");
+    assert!(
+        matches!(&error, ObjectError::AtRest { source, .. } if matches!(**source, AtRestError::NoKey { .. }))
+    );
+    assert_eq!(error.errno(), 13);
+    assert!(store.object("x").is_err(), "nothing was made");
+
+    let cheap = Argon2Params { memory_kib: 64, passes: 1, lanes: 1 };
+    let phrase = |text: &[u8]| {
+        Keyring::from_passphrase(&mut text.to_vec(), cheap, Locking::IfPossible).expect("a passphrase")
+    };
+    for permission in [Permission::Read, Permission::ReadWrite] {
+        let why = |name: &str, key: Option<&Keyring>| match objects.attach(name, permission, key) {
+            Err(ObjectError::AtRest { source, .. }) => *source,
+            other => panic!("{other:?}"),
+        };
+        assert!(matches!(why("sealed", None), AtRestError::NoKey { .. }));
+        assert!(matches!(why("sealed", Some(&key_of(9))), AtRestError::WrongKey { .. }));
+        assert!(matches!(why("sums", Some(the_key())), AtRestError::KeyNotUsed { .. }));
+        assert!(matches!(why("sealed", Some(&phrase(b"correct horse"))), AtRestError::WrongKeyKind { .. }));
+        let refused = objects.attach("plain", permission, Some(the_key())).expect_err("no key is needed");
+        assert!(matches!(refused, ObjectError::NotProtected { .. }), "{refused}");
+        objects.attach("sealed", permission, Some(the_key())).expect("its key").detach().expect("detach");
+    }
+    // A passphrase of its own.
+    objects.pcreate("phrase", 5000, Some(&phrase(b"battery staple")), 0o600).expect("create");
+    objects.attach("phrase", Permission::Read, Some(&phrase(b"battery staple"))).expect("attach");
+    objects.attach("phrase", Permission::Read, Some(&phrase(b"battery stable"))).expect_err("another one");
+    // Mechanisms that a protected object cannot have, and a key that is wrong, for destroying.
+    let refused =
+        objects.attach_with("sealed", Permission::ReadWrite, Some(the_key()), Some(Mechanism::Compare));
+    assert!(matches!(refused, Err(ObjectError::Mechanism { .. })), "{refused:?}");
+    objects.pdestroy("sealed", Some(&key_of(9))).expect_err("a wrong key");
+    objects.pdestroy("sealed", Some(the_key())).expect("its key");
+    objects.rekey("plain", the_key(), &key_of(9)).expect_err("it has no key");
+    objects.rekey("sums", the_key(), &key_of(9)).expect_err("it has no key");
+}
+
+fn random(state: &mut u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *state >> 24
+}
+
+/// Stores, psyncs, sessions that end well or not, loads by many threads: always what a plain copy in memory says.
+#[test]
+fn protected_objects_are_as_their_models() {
+    const LEN: usize = 80 * 4096 - 100;
+    for mode in PROTECTED {
+        let (_sim, store, objects) = simulated(64 << 20);
+        let options = ObjectOptions { at_rest: mode, permissions: 0o600 };
+        objects.pcreate_with("model", LEN as u64, key_for(mode), &options).expect("create");
+        let (mut psynced, mut seed) = (vec![0u8; LEN], 1 + mode as u64);
+        for session in 0..6 {
+            let attach = || objects.attach("model", Permission::ReadWrite, key_for(mode)).expect("attach");
+            let mut object = attach();
+            let mut now = psynced.clone();
+            for _ in 0..12 {
+                for _ in 0..1 + random(&mut seed) % 6 {
+                    let at = random(&mut seed) as usize % (LEN - 300);
+                    let (len, value) = (1 + random(&mut seed) as usize % 300, random(&mut seed) as u8);
+                    now[at..at + len].fill(value);
+                    object.as_mut_slice().expect("writable")[at..at + len].fill(value);
+                }
+                if random(&mut seed).is_multiple_of(2) {
+                    object.psync().expect("psync");
+                    psynced.clone_from(&now);
+                }
+            }
+            if session % 2 == 0 {
+                assert!(object.as_slice() == now, "{mode}");
+            }
+            drop(object);
+            let object = objects.attach("model", Permission::Read, key_for(mode)).expect("attach");
+            let (object, expected) = (&object, &psynced);
+            std::thread::scope(|scope| {
+                for thread in 0..4u64 {
+                    scope.spawn(move || {
+                        let mut seed = thread + 7 * session;
+                        for _ in 0..200 {
+                            let at = random(&mut seed) as usize % LEN;
+                            assert_eq!(object.as_slice()[at], expected[at], "{mode}: byte {at}");
+                        }
+                    });
+                }
+            });
+            assert!(object.as_slice() == psynced, "{mode}");
+            assert_eq!(object.verify(&mut |_, _| true).damaged, []);
+        }
+        drop(objects);
+        store.close().expect("close");
+    }
+}
+
+/// Where an object's pages, side data and header lie in its file.
+struct Places {
+    file: String,
+    data: u64,
+    regions: u64,
+    inner: Regions,
+}
+
+fn places(info: &ObjectInfo) -> Places {
+    let pages = info.record.data_len.div_ceil(4096);
+    let inner = Regions::new(info.record.at_rest.mode(), pages).expect("regions");
+    Places {
+        file: info.file(),
+        data: info.data_offset(),
+        regions: info.data_offset() + info.regions_offset(),
+        inner,
+    }
+}
+
+fn flip(sim: &SimMedium, file: &str, at: u64, mask: u8) {
+    let mut byte = [0];
+    sim.read_at(file, at, &mut byte).expect("read");
+    sim.write_at(file, at, &[byte[0] ^ mask]).expect("written");
+}
+
+#[test]
+fn a_damaged_page_is_named_and_the_others_stay_readable() {
+    for mode in [Mode::Integrity, Mode::EncryptionIntegrity, Mode::Authenticated] {
+        let (sim, _store, objects) = simulated(64 << 20);
+        let options = ObjectOptions { at_rest: mode, permissions: 0o600 };
+        let info = objects.pcreate_with("a", 40 * 4096, key_for(mode), &options).expect("create");
+        let mut a = objects.attach("a", Permission::ReadWrite, key_for(mode)).expect("attach");
+        a.as_mut_slice().expect("writable").fill(7);
+        a.psync().expect("psync");
+        a.detach().expect("detach");
+        let at = places(&info);
+        flip(&sim, &at.file, at.data + 17 * 4096 + 99, 4);
+        flip(&sim, &at.file, at.data + 30 * 4096, 128);
+        let a = objects.attach("a", Permission::Read, key_for(mode)).expect("attach does not look at pages");
+        let mut page = [0; 4096];
+        for number in 0..40 {
+            let read = a.read_at(number * 4096, &mut page);
+            match read {
+                Err(ObjectError::PageDamaged { name, page, .. }) => {
+                    assert_eq!(name, "a");
+                    assert!(page == number && [17, 30].contains(&number), "{mode}: {number}");
+                }
+                Ok(()) => assert!(page == [7; 4096] && ![17, 30].contains(&number), "{mode}: {number}"),
+                other => panic!("{other:?}"),
+            }
+        }
+        let error = a.load(16 * 4096, 4 * 4096).expect_err("page 17");
+        assert!(error.to_string().contains("page 17 of object \"a\""), "{error}");
+        assert_eq!(error.errno(), 5);
+        let found = a.verify(&mut |_, _| true);
+        assert_eq!((found.covered, found.pages), (true, 40));
+        assert_eq!(found.damaged.iter().map(|(page, _)| *page).collect::<Vec<_>>(), [17, 30]);
+        assert_eq!(a.verify(&mut |done, _| done < 16).pages, 16, "stopped");
+        a.load(40 * 4096, 1).expect_err("behind the end");
+    }
+}
+
+const CHILD: &str = "CENOTE_AT_REST_CHILD";
+
+/// Not a test of its own: touches page 3 of an object of which that page is damaged.
+#[test]
+fn child_touches_a_damaged_page() {
+    let Some(dir) = std::env::var_os(CHILD) else { return };
+    let (_store, objects) = real(Path::new(&dir), false);
+    let object = objects.attach("a", Permission::Read, Some(the_key())).expect("attach");
+    println!("whole: {}", object.as_slice()[2 * 4096]);
+    println!("damaged: {}", object.as_slice()[3 * 4096]);
+}
+
+#[test]
+fn a_load_from_a_damaged_page_is_a_bus_error_with_a_message() {
+    use std::os::unix::fs::FileExt;
+    use std::os::unix::process::ExitStatusExt;
+    let dir = tempfile::tempdir().expect("a directory");
+    let (store, objects) = real(dir.path(), true);
+    let info = objects.pcreate("a", 8 * 4096, Some(the_key()), 0o600).expect("create");
+    let mut a = objects.attach("a", Permission::ReadWrite, Some(the_key())).expect("attach");
+    a.as_mut_slice().expect("writable").fill(42);
+    a.psync().expect("psync");
+    drop(a);
+    drop(objects);
+    store.close().expect("close");
+    let file = std::fs::OpenOptions::new().write(true).open(dir.path().join(info.file())).expect("file");
+    file.write_all_at(&[1], info.data_offset() + 3 * 4096).expect("written");
+    let ran = std::process::Command::new(std::env::current_exe().expect("this"))
+        .args(["child_touches_a_damaged_page", "--nocapture", "--test-threads=1"])
+        .env(CHILD, dir.path())
+        .output()
+        .expect("ran");
+    let (out, errors) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    assert!(out.contains("whole: 42") && !out.contains("damaged:"), "{out}");
+    assert_eq!(ran.status.signal(), Some(7), "{:?} {errors}", ran.status);
+    assert!(errors.contains("page 3 of object \"a\" is damaged"), "{errors}");
+}
+
+/// The paper's security test: of 1,000 objects none is disclosed with encryption, and all without; every change is found. Then pages that were
+/// moved, and pages that were rolled back with everything that belongs to them but header and tree.
+#[test]
+fn of_a_thousand_objects_none_is_disclosed_and_every_change_is_found() {
+    const COUNT: usize = 1000;
+    let modes = [Mode::EncryptionIntegrity, Mode::Authenticated, Mode::Integrity];
+    let (sim, store, objects) = simulated(8 << 30);
+    let mode_of = |number: usize| modes[number % modes.len()];
+    let fill = |object: &mut Attached, version: u8| {
+        let bytes = object.as_mut_slice().expect("writable");
+        for (page, bytes) in (0u8..).zip(bytes.chunks_mut(4096)) {
+            bytes.fill(page + 3 * version);
+            bytes[..PATTERN.len()].copy_from_slice(PATTERN);
+        }
+        object.psync().expect("psync");
+    };
+    let mut infos = Vec::new();
+    let mut older = Vec::new();
+    for number in 0..COUNT {
+        let (name, mode) = (format!("object {number}"), mode_of(number));
+        let options = ObjectOptions { at_rest: mode, permissions: 0o600 };
+        let info = objects.pcreate_with(&name, 2 * 4096, key_for(mode), &options).expect("create");
+        let mut object = objects.attach(&name, Permission::ReadWrite, key_for(mode)).expect("attach");
+        fill(&mut object, 1);
+        let at = places(&info);
+        let (mut page, mut side) = (vec![0; 4096], vec![0; 64]);
+        sim.read_at(&at.file, at.data, &mut page).expect("read");
+        sim.read_at(&at.file, at.regions + at.inner.side, &mut side).expect("read");
+        older.push((page, side));
+        fill(&mut object, 2);
+        infos.push(info);
+    }
+    drop(objects);
+    store.close().expect("close");
+
+    let mut disclosed = [0usize; 3];
+    for (number, info) in infos.iter().enumerate() {
+        disclosed[number % 3] += usize::from(holds(&sim.read(&info.file()).expect("read"), PATTERN));
+    }
+    assert_eq!(disclosed, [0, 0, COUNT / 3], "disclosed of {modes:?}");
+    assert!(holds(&sim.read("journal").expect("read"), PATTERN), "those without encryption are there");
+
+    // One change of each: a bit of a page, of a node, of the header, of side data; or a page moved; or one rolled back.
+    let mut seed = 5;
+    for (number, info) in infos.iter().enumerate() {
+        let (at, has_side) = (places(info), info.record.at_rest.mode().has_side());
+        let side_at = at.regions + at.inner.side;
+        let bit = 1u8 << (random(&mut seed) % 8);
+        match number / 3 % 6 {
+            0 | 1 => flip(&sim, &at.file, at.data + random(&mut seed) % 8192, bit),
+            2 => flip(&sim, &at.file, at.regions + at.inner.tree + random(&mut seed) % 64, bit),
+            3 => flip(&sim, &at.file, at.regions + random(&mut seed) % 512, bit),
+            4 => {
+                let (mut page, mut side) = (vec![0; 4096], [0; 64]);
+                sim.read_at(&at.file, at.data, &mut page).expect("read");
+                sim.write_at(&at.file, at.data + 4096, &page).expect("written");
+                if has_side {
+                    sim.read_at(&at.file, side_at, &mut side).expect("read");
+                    sim.write_at(&at.file, side_at + 64, &side).expect("written");
+                }
+            }
+            _ => {
+                let (page, side) = &older[number];
+                sim.write_at(&at.file, at.data, page).expect("written");
+                if has_side {
+                    sim.write_at(&at.file, side_at, side).expect("written");
+                }
+            }
+        }
+    }
+    let (_store, objects) = common::open(&sim, 1 << 16).expect("open");
+    let (mut found, mut said) = (0, std::collections::BTreeMap::<String, usize>::new());
+    for (number, info) in infos.iter().enumerate() {
+        let name = &info.record.name;
+        let what = match objects.attach(name, Permission::Read, key_for(mode_of(number))) {
+            Err(_) => Some("header".to_owned()),
+            Ok(object) => object.verify(&mut |_, _| true).damaged.first().map(|(_, what)| what.clone()),
+        };
+        found += usize::from(what.is_some());
+        *said.entry(what.unwrap_or_else(|| format!("not found: {number}"))).or_default() += 1;
+    }
+    assert_eq!(found, COUNT, "{said:?}");
+    let of = |text: &str| said.iter().filter(|(what, _)| what.contains(text)).map(|(_, n)| *n).sum::<usize>();
+    assert!(of("rolled back") >= COUNT / 3 / 6 && of("moved here") >= COUNT / 3 / 6, "{said:?}");
+    println!("{said:?}");
+}
+
+const LIMITS: Limits = Limits { exhaustive_units: 5, samples: 12, seed: 1, process: true, power: true };
+
+fn reach() -> Reach {
+    Reach { limits: LIMITS, recovery_every: 61, read_only_every: 37 }
+}
+
+#[track_caller]
+fn survives(mode: Mode, steps: &[Step], half_len: u64) {
+    protect(mode);
+    let (tally, violation) = explore(steps, half_len, reach(), Bug::None, When::Running);
+    println!("{mode}: {tally:?}");
+    assert!(violation.is_none(), "{mode}: {}", violation.unwrap_or_default());
+    assert!(tally.images > 20 && tally.recovery_images > 0 && tally.read_only > 0, "{mode}: {tally:?}");
+}
+
+const STEPS: [Step; 10] = [
+    Write(0, 0, 8, 1),
+    Write(0, 8000, 8, 1),
+    Psync(0),
+    Write(1, 0, 100, 2),
+    Write(0, 4096, 70, 3),
+    PsyncAll,
+    Die,
+    Write(0, 0, 8, 4),
+    Psync(0),
+    Reopen,
+];
+
+/// Every crash of psyncs of protected objects: pages, side data, nodes and header are of one psync.
+#[test]
+fn every_crash_leaves_pages_and_tree_of_one_psync_encrypted() {
+    survives(Mode::EncryptionIntegrity, &STEPS, 12288);
+}
+
+#[test]
+fn every_crash_leaves_pages_and_tree_of_one_psync_authenticated() {
+    survives(Mode::Authenticated, &STEPS, 32768);
+}
+
+/// A key that is changed between two psyncs: after every crash the object opens under the key that was acknowledged last, or the one in flight,
+/// with all that was psynced.
+fn rekey_crashes(bug: Bug) -> Result<u64, String> {
+    protect(Mode::Authenticated);
+    let base = base_image(32768);
+    let sim = SimMedium::from_image(&base);
+    let new = key_of(2);
+    plant(bug);
+    {
+        let (store, objects) = common::open(&sim, 32768)?;
+        let write = |key: &Keyring, value: u8| {
+            let mut a = objects.attach("a", Permission::ReadWrite, Some(key)).expect("attach");
+            a.as_mut_slice().expect("writable")[5000] = value;
+            a.psync().expect("psync");
+        };
+        write(the_key(), 1);
+        sim.note(1);
+        objects.rekey("a", &key_of(3), &new).expect_err("a wrong key");
+        objects.rekey("a", the_key(), &new).expect("rekey");
+        sim.note(2);
+        objects.attach("a", Permission::Read, Some(the_key())).expect_err("the old key");
+        write(&new, 2);
+        sim.note(3);
+        objects.abandon();
+        store.abandon();
+    }
+    plant(Bug::None);
+    let (mut images, mut violation) = (0, None);
+    sim.explore(.., LIMITS, |crash, image| {
+        if violation.is_some() {
+            return;
+        }
+        images += 1;
+        let look = || -> Result<(), String> {
+            let sim = SimMedium::from_image_unrecorded(&image);
+            let (store, objects) = common::open(&sim, 32768)?;
+            let mut seen = Vec::new();
+            for key in [the_key(), &new] {
+                if let Ok(a) = objects.attach("a", Permission::Read, Some(key)) {
+                    seen.push(common::bytes_of(&a)?[5000]);
+                } else {
+                    seen.push(99);
+                }
+            }
+            objects.abandon();
+            store.abandon();
+            let allowed: &[[u8; 2]] = match image.note() {
+                0 => &[[0, 99], [1, 99]],
+                1 => &[[1, 99], [99, 1]],
+                2 => &[[99, 1], [99, 2]],
+                _ => &[[99, 2]],
+            };
+            let seen = [seen[0], seen[1]];
+            if allowed.contains(&seen) { Ok(()) } else { Err(format!("note {}: {seen:?}", image.note())) }
+        };
+        violation = look().err().map(|what| format!("crash after event {}: {what}", crash.event()));
+    });
+    violation.map_or(Ok(images), Err)
+}
+
+#[test]
+fn a_crash_of_rekey_leaves_the_old_key_or_the_new_one() {
+    let images = rekey_crashes(Bug::None).expect("one key opens it");
+    assert!(images > 20, "{images}");
+    let found = rekey_crashes(Bug::RekeyNotJournalled).expect_err("the bug was not found");
+    println!("found: {found}");
+}
+
+#[test]
+fn a_header_that_is_written_beside_its_record_is_found() {
+    protect(Mode::EncryptionIntegrity);
+    let reach = Reach { recovery_every: 0, read_only_every: 0, ..reach() };
+    let steps = [Write(0, 0, 8, 1), Psync(0), Write(0, 0, 8, 2), Psync(0)];
+    let (_, violation) = explore(&steps, 16384, reach, Bug::AtRestHeaderApart, When::Running);
+    println!("found: {}", violation.expect("the bug was not found"));
+}
+
+#[test]
+fn pages_that_are_journalled_before_they_are_sealed_are_found() {
+    let in_journal = |bug| {
+        let (sim, _store, objects) = simulated(64 << 20);
+        objects.pcreate("a", 4096, Some(the_key()), 0o600).expect("create");
+        let mut a = objects.attach("a", Permission::ReadWrite, Some(the_key())).expect("attach");
+        a.as_mut_slice().expect("writable")[..PATTERN.len()].copy_from_slice(PATTERN);
+        plant(bug);
+        a.psync().expect("psync");
+        plant(Bug::None);
+        holds(&sim.read("journal").expect("read"), PATTERN)
+    };
+    assert!(!in_journal(Bug::None));
+    assert!(in_journal(Bug::PlainJournalled), "the search finds it");
+}
+
+#[test]
+fn pages_that_are_not_compared_with_the_tree_are_found() {
+    let damaged = |bug| {
+        let (sim, _store, objects) = simulated(64 << 20);
+        let options = ObjectOptions { at_rest: Mode::EncryptionIntegrity, permissions: 0o600 };
+        let info = objects.pcreate_with("a", 4096, Some(the_key()), &options).expect("create");
+        let mut a = objects.attach("a", Permission::ReadWrite, Some(the_key())).expect("attach");
+        a.as_mut_slice().expect("writable").fill(1);
+        a.psync().expect("psync");
+        drop(a);
+        flip(&sim, &info.file(), info.data_offset() + 9, 1);
+        let a = objects.attach("a", Permission::Read, Some(the_key())).expect("attach");
+        plant(bug);
+        let read = a.read_at(0, &mut [0; 4096]);
+        plant(Bug::None);
+        read.is_err()
+    };
+    assert!(damaged(Bug::None));
+    assert!(!damaged(Bug::PageNotVerified), "the test would not see the bug");
+}

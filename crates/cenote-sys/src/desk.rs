@@ -1,0 +1,193 @@
+//! A desk at which signal handlers ask a thread for what they may not do themselves: allocate, take locks, read files, use much stack.
+//!
+//! A handler of faults ([`crate::fault`]) asks, and sleeps until it is answered; a *clerk*, an ordinary thread, answers. That keeps the
+//! rules of resolvers as long as the clerk waits for nothing that a thread may hold while it touches a range whose faults end here,
+//! and never touches such a range itself.
+//!
+//! # Algorithm
+//!
+//! Places for questions, each `FREE`, `TAKEN` (its question is being written), `ASKED` or `ANSWERED`. Who asks takes a free one by one
+//! compare-and-swap, writes the question, makes it `ASKED`, rings the bell (a counter) and waits on the place. The clerk reads the bell, answers every
+//! `ASKED` place, and sleeps on the bell if it still reads the same: a question that was asked in between has changed it. If all places
+//! are taken, who asks yields until one is free, which takes no longer than the clerk needs.
+//!
+//! A clerk that ends, also by a panic, closes the desk: whoever waits or comes later is told `false`.
+//!
+//! # Safety argument
+//!
+//! No `unsafe` but for blocking signals: everything is atomics. `futex` is async-signal-safe. The clerk runs with all signals blocked, so
+//! that no handler of the application's runs on it, touches a range, and waits for itself.
+
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use rustix::thread::futex;
+
+const FREE: u32 = 0;
+const TAKEN: u32 = 1;
+const ASKED: u32 = 2;
+const ANSWERED: u32 = 3;
+
+/// Questions that wait at once.
+const PLACES: usize = 32;
+
+#[derive(Debug)]
+struct Place {
+    state: AtomicU32,
+    answer: AtomicBool,
+    question: AtomicU64,
+}
+
+/// Where questions are asked and answered. Shared by handlers and one clerk.
+#[derive(Debug)]
+pub struct Desk {
+    bell: AtomicU32,
+    closed: AtomicBool,
+    places: [Place; PLACES],
+}
+
+impl Default for Desk {
+    fn default() -> Self {
+        let place = || Place {
+            state: AtomicU32::new(FREE),
+            answer: AtomicBool::new(false),
+            question: AtomicU64::new(0),
+        };
+        Self {
+            bell: AtomicU32::new(0),
+            closed: AtomicBool::new(false),
+            places: core::array::from_fn(|_| place()),
+        }
+    }
+}
+
+fn sleep(on: &AtomicU32, while_it_is: u32) {
+    // Woken, changed meanwhile, or interrupted: the caller looks again in all cases.
+    let _ = futex::wait(on, futex::Flags::PRIVATE, while_it_is, None);
+}
+
+fn wake(on: &AtomicU32) {
+    let _ = futex::wake(on, futex::Flags::PRIVATE, i32::MAX as u32);
+}
+
+impl Desk {
+    /// Asks, and waits for the answer; `false` if the desk is closed. Async-signal-safe.
+    #[must_use]
+    pub fn ask(&self, question: u64) -> bool {
+        let place = loop {
+            if self.closed.load(Ordering::SeqCst) {
+                return false;
+            }
+            let free = self.places.iter().find(|place| {
+                place.state.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            });
+            match free {
+                Some(place) => break place,
+                None => std::thread::yield_now(),
+            }
+        };
+        place.question.store(question, Ordering::Relaxed);
+        place.answer.store(false, Ordering::Relaxed);
+        place.state.store(ASKED, Ordering::SeqCst);
+        self.bell.fetch_add(1, Ordering::SeqCst);
+        wake(&self.bell);
+        // Either this sees that the desk is closed, or closing sees the question and takes it away: both orders are sequentially consistent.
+        while place.state.load(Ordering::SeqCst) == ASKED && !self.closed.load(Ordering::SeqCst) {
+            sleep(&place.state, ASKED);
+        }
+        let answered = place.state.load(Ordering::Acquire) == ANSWERED;
+        let answer = answered && place.answer.load(Ordering::Relaxed);
+        place.state.store(FREE, Ordering::Release);
+        answer
+    }
+
+    /// What the clerk does, until [`Desk::close`]: answers questions.
+    pub fn serve(&self, mut answer: impl FnMut(u64) -> bool) {
+        block_signals();
+        let _closing = Closing(self);
+        loop {
+            let bell = self.bell.load(Ordering::SeqCst);
+            for place in self.places.iter().filter(|place| place.state.load(Ordering::SeqCst) == ASKED) {
+                let says = answer(place.question.load(Ordering::Relaxed));
+                place.answer.store(says, Ordering::Relaxed);
+                place.state.store(ANSWERED, Ordering::SeqCst);
+                wake(&place.state);
+            }
+            if self.closed.load(Ordering::SeqCst) {
+                return;
+            }
+            sleep(&self.bell, bell);
+        }
+    }
+
+    /// Sends the clerk home. Nobody is answered any more.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        self.bell.fetch_add(1, Ordering::SeqCst);
+        wake(&self.bell);
+        for place in &self.places {
+            // With the answer that it has from the beginning: no.
+            let _ = place.state.compare_exchange(ASKED, ANSWERED, Ordering::SeqCst, Ordering::SeqCst);
+            wake(&place.state);
+        }
+    }
+}
+
+/// Closes the desk when the clerk leaves it, in whatever way.
+struct Closing<'a>(&'a Desk);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// Blocks all signals in this thread.
+fn block_signals() {
+    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the set is filled before it is used; the mask of this thread alone changes.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), core::ptr::null_mut());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn every_question_is_answered_and_nobody_waits_for_a_clerk_that_left() {
+        let desk = Arc::new(Desk::default());
+        let clerk = std::thread::spawn({
+            let desk = Arc::clone(&desk);
+            move || desk.serve(|question| question.is_multiple_of(3))
+        });
+        let asking: Vec<_> = (0..40u64)
+            .map(|thread| {
+                let desk = Arc::clone(&desk);
+                std::thread::spawn(move || {
+                    for question in 0..200 {
+                        let question = thread * 1000 + question;
+                        assert_eq!(desk.ask(question), question.is_multiple_of(3), "{question}");
+                    }
+                })
+            })
+            .collect();
+        asking.into_iter().for_each(|thread| thread.join().expect("answered"));
+        desk.close();
+        clerk.join().expect("went home");
+        assert!(!desk.ask(3), "nobody is there");
+    }
+
+    #[test]
+    fn a_clerk_that_panics_leaves_nobody_waiting() {
+        let desk = Arc::new(Desk::default());
+        let clerk = std::thread::spawn({
+            let desk = Arc::clone(&desk);
+            move || desk.serve(|_| panic!("on purpose"))
+        });
+        assert!(!desk.ask(1));
+        clerk.join().expect_err("it panicked");
+    }
+}

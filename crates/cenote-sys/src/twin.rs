@@ -1,0 +1,126 @@
+//! One piece of memory at two addresses: one that a program uses, page by page as it is allowed to, and an *alias* that whoever fills
+//! the pages uses.
+//!
+//! A page that is to appear with contents that were computed (decrypted, verified) cannot be filled where the program sees it: another
+//! thread would see half of it. It is filled through the alias, and then the page of the first address is opened.
+//!
+//! The memory has no name and no file: it is an anonymous memory file whose descriptor is closed as soon as it is mapped, so that
+//! nobody can open it, no child inherits it, and it goes with the process. It is left out of core dumps. It may be swapped out, as all
+//! memory that is not locked.
+//!
+//! # Safety argument
+//!
+//! [`Twin::map`] replaces what lies at the first address, which the caller answers for. The alias lies in a reservation of the twin's
+//! own, which is released when it is dropped; the pointer to it is good until then.
+
+use crate::memory::{self, Access, ReserveError, Sharing};
+use rustix::fs::MemfdFlags;
+use rustix::mm::Advice;
+use std::io;
+use std::os::fd::AsFd;
+
+/// Memory that is mapped twice; see the module. The mapping at the first address is the caller's to take away.
+#[derive(Debug)]
+pub struct Twin {
+    alias: usize,
+    len: usize,
+}
+
+impl Twin {
+    /// Maps `len` bytes of zeros, whole pages, at `addr`, over whatever is there and inaccessible, and at an alias, readable and writable.
+    /// Memory is taken when it is touched.
+    ///
+    /// # Errors
+    /// What the kernel says. What lies at `addr` is then what it was, or a reservation.
+    ///
+    /// # Safety
+    /// The range lies in a reservation of the caller's, and nothing uses what is mapped there.
+    pub unsafe fn map(addr: usize, len: usize) -> io::Result<Self> {
+        let make = |flags| rustix::fs::memfd_create("cenote", flags);
+        // Kernels before 6.3 do not know the second flag.
+        let file = make(MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL)
+            .or_else(|_| make(MemfdFlags::CLOEXEC))
+            .map_err(io::Error::from)?;
+        rustix::fs::ftruncate(&file, len as u64)?;
+        let alias = memory::reserve_anywhere(len, memory::page_bytes()).map_err(|error| match error {
+            ReserveError::System { source, .. } => source,
+            other => io::Error::other(other.to_string()),
+        })?;
+        let twin = Self { alias, len };
+        // SAFETY: our own reservation, which nobody uses yet.
+        unsafe { memory::map_file(file.as_fd(), alias, len, Access::ReadWrite, Sharing::Shared) }?;
+        // SAFETY: the caller's range. Zeros can be read there for a moment, by nobody: the caller has not given the range out.
+        unsafe {
+            memory::map_file(file.as_fd(), addr, len, Access::ReadWrite, Sharing::Shared)?;
+            memory::protect(addr, len, None)?;
+        }
+        for at in [alias, addr] {
+            let at = core::ptr::without_provenance_mut(at);
+            // SAFETY: both were mapped just now; the advice changes nothing but dumps. A kernel without it dumps more.
+            let _ = unsafe { rustix::mm::madvise(at, len, Advice::LinuxDontDump) };
+        }
+        Ok(twin)
+    }
+
+    /// The first byte of the alias: readable and writable for [`Twin::len`] bytes while `self` lives.
+    #[must_use]
+    pub fn alias(&self) -> *mut u8 {
+        core::ptr::with_exposed_provenance_mut(self.alias)
+    }
+
+    /// Bytes, a multiple of the page size.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)] // never empty
+    pub fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for Twin {
+    fn drop(&mut self) {
+        // SAFETY: our own reservation; who has the alias's pointer has given up using it.
+        let _ = unsafe { memory::release(self.alias, self.len) };
+    }
+}
+
+/// Maps a page at `addr`, over whatever is there, that nothing is behind: every access to it is `SIGBUS`.
+///
+/// # Errors
+/// What the kernel says; the page is then what it was, or reserved.
+///
+/// # Safety
+/// The page lies in a reservation of the caller's, and nothing uses what is mapped there.
+pub unsafe fn map_bus_error(addr: usize) -> io::Result<()> {
+    let nothing = rustix::fs::memfd_create("cenote-nothing", MemfdFlags::CLOEXEC)?;
+    // SAFETY: handed on to the caller. The file ends before the page.
+    unsafe {
+        memory::map_file(nothing.as_fd(), addr, memory::page_bytes(), Access::ReadOnly, Sharing::Shared)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_filled_through_the_alias_is_seen_once_the_page_is_opened() {
+        const PAGE: usize = 4096;
+        let base = memory::reserve_anywhere(4 * PAGE, PAGE).expect("address space");
+        // SAFETY: our own reservation.
+        let twin = unsafe { Twin::map(base, 4 * PAGE) }.expect("mapped");
+        // SAFETY: inside the alias.
+        unsafe { twin.alias().add(PAGE + 5).write(7) };
+        // SAFETY: our own mapping.
+        unsafe { memory::protect(base + PAGE, PAGE, Some(Access::ReadWrite)) }.expect("opened");
+        let seen: *mut u8 = core::ptr::with_exposed_provenance_mut(base + PAGE);
+        // SAFETY: opened just now; the page is mapped twice, and this thread is alone with both.
+        unsafe {
+            assert_eq!((seen.read(), seen.add(5).read()), (0, 7));
+            seen.write(9);
+            assert_eq!(twin.alias().add(PAGE).read(), 9);
+        }
+        drop(twin);
+        // SAFETY: our own reservation.
+        unsafe { memory::release(base, 4 * PAGE) }.expect("released");
+    }
+}
