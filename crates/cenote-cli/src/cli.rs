@@ -51,6 +51,10 @@ pub(crate) enum Command {
     #[command(after_help = EXIT_HELP)]
     Object(Object),
     #[command(after_help = EXIT_HELP)]
+    Verify(Verify),
+    #[command(after_help = EXIT_HELP)]
+    Rekey(Rekey),
+    #[command(after_help = EXIT_HELP)]
     Doctor(Doctor),
     #[command(after_help = EXIT_HELP)]
     Tour(Tour),
@@ -301,6 +305,57 @@ pub(crate) struct ObjectCreate {
     /// Who may attach it, as the mode of a file: 600, 640, 400
     #[arg(long, value_name = "MODE", default_value = "600", value_parser = crate::units::parse_mode)]
     pub(crate) mode: u32,
+    /// What protects it while nobody has it attached: none, integrity, encryption, both, or authenticated. For good. Without it: authenticated if a key is
+    /// given, else none
+    #[arg(long, value_name = "MODE", value_parser = crate::commands::keys::parse_at_rest)]
+    pub(crate) at_rest: Option<cenote_object::Mode>,
+    #[command(flatten)]
+    pub(crate) key: KeyOf,
+}
+
+/// The key of a protected object.
+#[derive(Debug, Default, Args)]
+pub(crate) struct KeyOf {
+    /// The object's key: a file of 32 bytes, or of 64 hexadecimal digits
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "passphrase_file")]
+    pub(crate) key_file: Option<PathBuf>,
+    /// The object's passphrase: the first line of a file
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) passphrase_file: Option<PathBuf>,
+}
+
+/// Check every page of protected objects, and list those that are damaged
+///
+/// Every page is compared with the object's hash tree, as the last psync left it. Nothing is changed, and no contents are shown. What is not damaged can be
+/// read all the same: `cenote object export --skip-damaged`.
+#[derive(Debug, Args)]
+pub(crate) struct Verify {
+    #[command(flatten)]
+    pub(crate) store: StoreDir,
+    /// The objects; without it, all that are protected
+    pub(crate) objects: Vec<String>,
+    #[command(flatten)]
+    pub(crate) key: KeyOf,
+}
+
+/// Put a protected object under another key
+///
+/// Takes the same time for every size: the object's data key is wrapped anew, and its data is not written again. Whoever had the old key and a copy of the store
+/// can still read that copy.
+#[derive(Debug, Args)]
+pub(crate) struct Rekey {
+    #[command(flatten)]
+    pub(crate) store: StoreDir,
+    /// The object
+    pub(crate) object: String,
+    #[command(flatten)]
+    pub(crate) key: KeyOf,
+    /// The new key: a file of 32 bytes, or of 64 hexadecimal digits
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "new_passphrase_file")]
+    pub(crate) new_key_file: Option<PathBuf>,
+    /// The new passphrase: the first line of a file
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) new_passphrase_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -337,6 +392,8 @@ pub(crate) struct ObjectImport {
     /// Bytes that one psync makes durable together
     #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = parse_bytes)]
     pub(crate) every: u64,
+    #[command(flatten)]
+    pub(crate) key: KeyOf,
 }
 
 #[derive(Debug, Args)]
@@ -354,6 +411,11 @@ pub(crate) struct ObjectExport {
     /// How many bytes; without it, up to the end
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) len: Option<u64>,
+    /// Go on where pages of a protected object are damaged: zeros take their place, and they are listed
+    #[arg(long)]
+    pub(crate) skip_damaged: bool,
+    #[command(flatten)]
+    pub(crate) key: KeyOf,
 }
 
 /// Say what this machine gives, and what is used instead of what is missing

@@ -51,3 +51,57 @@ fn objects_are_made_filled_shown_and_removed() {
     fixture.run("rm", &["--store", "-y"]).exits(0);
     assert!(!std::path::Path::new(&dir).exists(), "the journal stayed");
 }
+
+/// From the command line: a key in a file, damage found and stepped over, another key, and nothing without one.
+#[test]
+fn protected_objects_are_filled_verified_and_put_under_another_key() {
+    let fixture = empty();
+    let dir = fixture.store.to_str().expect("text").to_owned();
+    let path = |name: &str| fixture.dir.path().join(name).to_str().expect("text").to_owned();
+    let (key, other, output) = (path("key"), path("other"), path("out"));
+    std::fs::write(&key, (0..32).collect::<Vec<u8>>()).expect("written");
+    std::fs::write(&other, "00112233445566778899aabbccddeeff00112233445566778899aabbccddee11\n")
+        .expect("written");
+    let input = path("in");
+    let bytes: Vec<u8> = (0..100_000u32).map(|i| (i >> 4) as u8).collect();
+    std::fs::write(&input, &bytes).expect("written");
+    let run = |arguments: &[&str]| common::run(arguments.iter().copied());
+    run(&["object", "create", &dir, "plain", "--size", "64K", "--key-file", &key, "--at-rest", "none"])
+        .complains(3, &["not protected"]);
+    run(&["object", "create", &dir, "x", "--size", "64K", "--at-rest", "both"])
+        .complains(3, &["give its key"]);
+    run(&["object", "create", &dir, "x", "--size", "64K", "--at-rest", "some"])
+        .complains(2, &["authenticated"]);
+    let made = run(&["object", "create", &dir, "box", "--size", "100000", "--key-file", &key, "--json"])
+        .exits(0)
+        .json();
+    assert_eq!(made["at_rest"].as_str(), Some("authenticated"));
+    run(&["object", "import", &dir, "box", "--input", &input]).complains(3, &["give its key"]);
+    run(&["object", "import", &dir, "box", "--input", &input, "--key-file", &key]).exits(0);
+    run(&["object", "export", &dir, "box", "--output", &output, "--key-file", &key]).exits(0);
+    assert!(std::fs::read(&output).expect("read") == bytes);
+    std::fs::remove_file(&output).expect("removed");
+    let whole = run(&["verify", &dir, "--key-file", &key, "--json"]).exits(0).json();
+    assert_eq!((whole["pages"].as_u64(), whole["covered"].as_bool()), (Some(25), Some(true)));
+
+    run(&["rekey", &dir, "box", "--key-file", &other, "--new-key-file", &key]).complains(3, &["not its key"]);
+    run(&["rekey", &dir, "box", "--key-file", &key]).complains(2, &["--new-key-file"]);
+    run(&["rekey", &dir, "box", "--key-file", &key, "--new-key-file", &other]).exits(0);
+    run(&["verify", &dir, "box", "--key-file", &key]).complains(3, &["not its key"]);
+    run(&["verify", &dir, "box", "--key-file", &other]).exits(0);
+
+    // One byte of page 2, as it lies in the file.
+    let puddle = fixture.store.join("puddles").join(made["puddle"].as_str().expect("text").replace('-', ""));
+    let mut file = std::fs::read(&puddle).expect("read");
+    file[2 * 4096 + 2 * 4096 + 5] ^= 1;
+    std::fs::write(&puddle, file).expect("written");
+    let found = run(&["verify", &dir, "box", "--key-file", &other, "--json"]).exits(1).json();
+    assert_eq!(found["damaged"][0]["page"].as_u64(), Some(2));
+    run(&["object", "export", &dir, "box", "--output", &output, "--key-file", &other])
+        .complains(3, &["page 2 of object"]);
+    std::fs::remove_file(&output).expect("removed");
+    run(&["object", "export", &dir, "box", "--output", &output, "--key-file", &other, "--skip-damaged"])
+        .exits(1);
+    let got = std::fs::read(&output).expect("read");
+    assert!(got[8192..12288] == [0; 4096] && got[..8192] == bytes[..8192] && got[12288..] == bytes[12288..]);
+}

@@ -2,6 +2,7 @@
 //!
 //! `ls`, `info` and `export` open read-only: what an interrupted psync left is shown, and completed in memory only.
 
+use super::keys;
 use crate::cli::{
     Ls, Object, ObjectCommand, ObjectCreate, ObjectExport, ObjectImport, ObjectInfo as InfoOf, ObjectRm,
     StoreDir,
@@ -12,7 +13,7 @@ use crate::output::{Out, asked, somebody_is_there};
 use crate::table::{Align, Table};
 use crate::units::{bytes, date};
 use cenote::Store;
-use cenote_object::{Info, ObjectError, Objects, ObjectsOptions, Permission};
+use cenote_object::{Attached, Info, Mode, ObjectError, ObjectOptions, Objects, ObjectsOptions, Permission};
 use serde_json::{Value, json};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -39,21 +40,24 @@ fn objects_of(store: &Store) -> Result<Objects, Failure> {
     Ok(Objects::open(raw(store), &ObjectsOptions::default())?)
 }
 
-fn to_look(dir: &StoreDir) -> Result<(Store, Objects), Failure> {
+pub(crate) fn to_look(dir: &StoreDir) -> Result<(Store, Objects), Failure> {
     let store = opening::to_look(dir)?;
     let objects = objects_of(&store)?;
     Ok((store, objects))
 }
 
-fn to_change(dir: &StoreDir) -> Result<(Store, Objects), Failure> {
+pub(crate) fn to_change(dir: &StoreDir) -> Result<(Store, Objects), Failure> {
     let store = opening::to_change(dir)?;
     let objects = objects_of(&store)?;
     Ok((store, objects))
 }
 
 fn create(arguments: &ObjectCreate, out: &mut Out) -> Result<Verdict, Failure> {
+    let key = keys::given(&arguments.key)?;
+    let at_rest = arguments.at_rest.unwrap_or(if key.is_some() { Mode::Authenticated } else { Mode::None });
     let (store, objects) = to_change(&arguments.store)?;
-    let made = objects.pcreate(&arguments.object, arguments.size, None, arguments.mode)?;
+    let options = ObjectOptions { at_rest, permissions: arguments.mode };
+    let made = objects.pcreate_with(&arguments.object, arguments.size, key.as_ref(), &options)?;
     let info = objects.info(&arguments.object)?;
     drop(objects);
     store.close()?;
@@ -73,7 +77,7 @@ fn as_json(info: &Info) -> Value {
         "object": record.name, "bytes": record.data_len, "address": format!("{:#x}", info.object.data_addr()),
         "puddle": record.puddle.to_string(), "state": info.state.letters(), "left": info.found.to_string(),
         "uid": record.uid, "gid": record.gid, "permissions": format!("{:o}", record.permissions),
-        "created_at_s": record.created_at_s,
+        "created_at_s": record.created_at_s, "at_rest": keys::name_of(record.at_rest.mode()),
     })
 }
 
@@ -135,6 +139,7 @@ fn info(arguments: &InfoOf, out: &mut Out) -> Result<Verdict, Failure> {
     out.field("state", meaning(&info))?;
     out.field("last writer", info.found)?;
     out.field("mode", format_args!("{:o}, user {}, group {}", record.permissions, record.uid, record.gid))?;
+    out.field("at rest", keys::name_of(record.at_rest.mode()))?;
     out.field("created", date(record.created_at_s))?;
     out.field("puddle", record.puddle)?;
     out.object(&as_json(&info))?;
@@ -216,8 +221,9 @@ fn import(arguments: &ObjectImport, out: &mut Out) -> Result<Verdict, Failure> {
         Some(file) => Box::new(File::open(file).map_err(|error| cannot("read", path, &error))?),
         None => Box::new(std::io::stdin()),
     };
+    let key = keys::given(&arguments.key)?;
     let (store, objects) = to_change(&arguments.store)?;
-    let mut object = objects.attach(&arguments.object, Permission::ReadWrite, None)?;
+    let mut object = objects.attach(&arguments.object, Permission::ReadWrite, key.as_ref())?;
     let (mut done, mut psyncs, mut pages) = (0u64, 0u64, 0u64);
     // Not straight into the object: the system cannot write there if its pages are protected.
     let mut buffer = vec![0; 1 << 20];
@@ -226,6 +232,8 @@ fn import(arguments: &ObjectImport, out: &mut Out) -> Result<Verdict, Failure> {
         let got = read_some(&mut *input, &mut buffer).map_err(|error| cannot("read", path, &error))?;
         let at = arguments.at.saturating_add(done).min(object.len()) as usize;
         let fits = got.min((object.len() as usize).saturating_sub(at));
+        // Where a page is damaged: an error, and no bus error.
+        object.load(at as u64, fits as u64)?;
         object.as_mut_slice()?[at..at + fits].copy_from_slice(&buffer[..fits]);
         done += fits as u64;
         unsynced += fits as u64;
@@ -274,23 +282,77 @@ fn read_some(input: &mut dyn Read, buffer: &mut [u8]) -> std::io::Result<usize> 
 }
 
 fn export(arguments: &ObjectExport, out: &mut Out) -> Result<Verdict, Failure> {
+    let key = keys::given(&arguments.key)?;
     let (_store, objects) = to_look(&arguments.store)?;
-    let object = objects.attach(&arguments.object, Permission::Read, None)?;
+    let object = objects.attach(&arguments.object, Permission::Read, key.as_ref())?;
     let from = arguments.at.min(object.len());
     let to = arguments.len.map_or(object.len(), |len| from.saturating_add(len).min(object.len()));
-    let data = &object.as_slice()[from as usize..to as usize];
-    let Some(path) = arguments.output.as_deref() else {
-        if out.is_json() {
-            return Err(Failure::Usage("raw bytes are no JSON: name a file with --output".into()));
-        }
-        out.bytes(data)?;
-        return Ok(Verdict::Clean);
+    let path = arguments.output.as_deref();
+    let name = &arguments.object;
+    if path.is_none() && out.is_json() {
+        return Err(Failure::Usage("raw bytes are no JSON: name a file with --output".into()));
+    }
+    let failed = |error: std::io::Error| cannot("write", path, &error);
+    let mut file = match path {
+        Some(path) => Some(OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?),
+        None => None,
     };
-    let failed = |error: std::io::Error| cannot("write", Some(path), &error);
-    let mut file = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?;
-    file.write_all(data).and_then(|()| file.sync_all()).map_err(failed)?;
-    let (name, size) = (&arguments.object, bytes(data.len() as u64));
-    out.line(format_args!("{} {size} of object \"{name}\" to {}", out.good("done:"), path.display()))?;
-    out.object(&json!({ "object": name, "bytes": data.len(), "file": path.display().to_string() }))?;
-    Ok(Verdict::Clean)
+    let mut buffer = vec![0; 1 << 20];
+    let (mut at, mut damaged) = (from, Vec::new());
+    while at < to {
+        let step = ((to - at) as usize).min(buffer.len());
+        let bytes = &mut buffer[..step];
+        copy(&object, at, bytes, arguments.skip_damaged, &mut damaged)?;
+        match &mut file {
+            Some(file) => file.write_all(bytes).map_err(failed)?,
+            None => out.bytes(bytes)?,
+        }
+        at += step as u64;
+    }
+    if let (Some(file), Some(path)) = (&file, path) {
+        file.sync_all().map_err(failed)?;
+        let size = bytes(to - from);
+        out.line(format_args!("{} {size} of object \"{name}\" to {}", out.good("done:"), path.display()))?;
+        out.object(&json!({
+            "object": name, "bytes": to - from, "file": path.display().to_string(), "damaged_pages": damaged,
+        }))?;
+    }
+    for page in &damaged {
+        // Standard output may be the data.
+        let _ = writeln!(
+            std::io::stderr(),
+            "cenote: page {page} of object \"{name}\" is damaged: zeros took its place"
+        );
+    }
+    Ok(Verdict::found(!damaged.is_empty()))
+}
+
+/// Copies bytes of an object; with `skip`, zeros for pages that are damaged, which are added to `damaged`.
+fn copy(
+    object: &Attached,
+    at: u64,
+    bytes: &mut [u8],
+    skip: bool,
+    damaged: &mut Vec<u64>,
+) -> Result<(), Failure> {
+    const PAGE: u64 = 4096;
+    match object.read_at(at, bytes) {
+        Err(ObjectError::PageDamaged { .. }) if skip => {}
+        read => return Ok(read?),
+    }
+    let mut done = 0;
+    while done < bytes.len() {
+        let from = at + done as u64;
+        let step = ((PAGE - from % PAGE) as usize).min(bytes.len() - done);
+        let part = &mut bytes[done..done + step];
+        match object.read_at(from, part) {
+            Err(ObjectError::PageDamaged { page, .. }) => {
+                part.fill(0);
+                damaged.push(page);
+            }
+            read => read?,
+        }
+        done += step;
+    }
+    Ok(())
 }
