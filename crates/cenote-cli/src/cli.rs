@@ -55,6 +55,10 @@ pub(crate) enum Command {
     #[command(after_help = EXIT_HELP)]
     Rekey(Rekey),
     #[command(after_help = EXIT_HELP)]
+    Snapshot(Snapshot),
+    #[command(after_help = EXIT_HELP)]
+    Restore(Restore),
+    #[command(after_help = EXIT_HELP)]
     Doctor(Doctor),
     #[command(after_help = EXIT_HELP)]
     Tour(Tour),
@@ -336,6 +340,40 @@ pub(crate) struct Verify {
     pub(crate) objects: Vec<String>,
     #[command(flatten)]
     pub(crate) key: KeyOf,
+}
+
+/// Copy an object, as its last psync left it, into a new file
+///
+/// Where the file system can share blocks (xfs, btrfs) and the file is in the same one, no data is copied and hardly any space taken; the command says which it was. A
+/// protected object stays protected, and no key is needed. Its headers and contents are summed up, so that restore knows a whole snapshot from a damaged one.
+#[derive(Debug, Args)]
+pub(crate) struct Snapshot {
+    #[command(flatten)]
+    pub(crate) store: StoreDir,
+    /// The object
+    pub(crate) object: String,
+    /// The file, which must not be there
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
+    /// Copy, also where blocks can be shared: the object keeps the space that it has taken, so that no psync finds the disk full
+    #[arg(long)]
+    pub(crate) copy: bool,
+}
+
+/// Make an object again from a snapshot
+///
+/// At its old address if that is free; the command says if it is not, because pointers into the object do not hold then. A protected object keeps its identity and the key
+/// that it had: the one that the snapshot is of must be removed first, or the snapshot restored into another store.
+#[derive(Debug, Args)]
+pub(crate) struct Restore {
+    #[command(flatten)]
+    pub(crate) store: StoreDir,
+    /// The snapshot
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
+    /// Another name for the object
+    #[arg(long = "as", value_name = "NAME")]
+    pub(crate) name: Option<String>,
 }
 
 /// Put a protected object under another key

@@ -90,6 +90,41 @@ fn protected_objects_are_filled_verified_and_put_under_another_key() {
     run(&["verify", &dir, "box", "--key-file", &key]).complains(3, &["not its key"]);
     run(&["verify", &dir, "box", "--key-file", &other]).exits(0);
 
+    // A snapshot in a file, of a store that nobody changes for it; protected as the object is, and refused while that is there.
+    let (snap, cut) = (path("snap"), path("cut"));
+    let files = fixture.files();
+    let taken = run(&["snapshot", &dir, "box", &snap, "--copy", "--json"]).exits(0).json();
+    assert_eq!((taken["reflink"].as_bool(), &files), (Some(false), &fixture.files()));
+    run(&["snapshot", &dir, "box", &snap]).complains(3, &["cannot make snapshot", "exist"]);
+    run(&["snapshot", &dir, "other", &path("none")]).complains(3, &["no object \"other\""]);
+    run(&["restore", &dir, &snap]).complains(3, &["object \"box\" has", "remove that first"]);
+    run(&["object", "rm", &dir, "box", "-y"]).exits(0);
+    std::fs::write(&cut, &std::fs::read(&snap).expect("read")[..60_000]).expect("written");
+    run(&["restore", &dir, &cut]).complains(3, &["cut short", "nothing has changed"]);
+    run(&["restore", &dir, &key]).complains(3, &["no snapshot"]);
+    assert!(run(&["object", "ls", &dir, "--json"]).exits(0).json_lines().is_empty());
+    let back = run(&["restore", &dir, &snap, "--json"]).exits(0).json();
+    assert_eq!((back["address"].as_str(), back["moved_from"].is_null()), (made["address"].as_str(), true));
+    run(&["restore", &dir, &snap, "--as", "again"]).complains(3, &["remove that first"]);
+    run(&["verify", &dir, "box", "--key-file", &key]).complains(3, &["not its key"]);
+    run(&["verify", &dir, "box", "--key-file", &other]).exits(0);
+    run(&["object", "create", &dir, "open", "--size", "10000"]).exits(0);
+    run(&["object", "import", &dir, "open", "--input", &key]).exits(0);
+    let second = path("second");
+    // Where there is no space for it, there is no file afterwards.
+    let limited = "trap '' XFSZ; ulimit -f 8; exec \"$0\" \"$@\"";
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", limited, env!("CARGO_BIN_EXE_cenote"), "snapshot", &dir, "open", &second, "--copy"]);
+    common::Ran::from(shell.output().expect("a shell")).complains(3, &["cannot make snapshot"]);
+    assert!(!std::path::Path::new(&second).exists());
+    let taken = run(&["snapshot", &dir, "open", &second, "--json"]).exits(0).json();
+    let said = if taken["reflink"].as_bool() == Some(true) { "shares" } else { "blocks cannot be shared" };
+    assert!(run(&["snapshot", &dir, "open", &path("third")]).exits(0).out.contains(said));
+    assert!(run(&["restore", &dir, &second, "--as", "twin"]).exits(0).out.contains("moved:"));
+    run(&["object", "export", &dir, "twin", "--output", &output, "--len", "32"]).exits(0);
+    assert!(std::fs::read(&output).expect("read") == std::fs::read(&key).expect("read"));
+    std::fs::remove_file(&output).expect("removed");
+
     // One byte of page 2, as it lies in the file.
     let puddle = fixture.store.join("puddles").join(made["puddle"].as_str().expect("text").replace('-', ""));
     let mut file = std::fs::read(&puddle).expect("read");

@@ -433,6 +433,23 @@ impl Journal {
         if state.header.trimmed < trimmed { self.trim(&mut state, trimmed, chain) } else { Ok(()) }
     }
 
+    /// Makes sure that no recovery applies a record that was written before this call: they are durable in their primaries, or those are gone.
+    /// Waits for psyncs that are under way.
+    ///
+    /// # Errors
+    /// The medium; the store is poisoned.
+    pub fn trim_all(&self) -> Result<(), JournalError> {
+        let wanted = self.lock().written;
+        loop {
+            self.checkpoint()?;
+            if self.lock().header.trimmed >= wanted {
+                return Ok(());
+            }
+            // Somebody psyncs. What is behind `wanted` does not matter, and a half that is full is trimmed even if psyncs never pause.
+            std::thread::sleep(core::time::Duration::from_millis(1));
+        }
+    }
+
     /// Whether a thread of its own shall call [`Journal::trim_in_background`].
     #[must_use]
     pub fn wants_thread(&self) -> bool {

@@ -32,6 +32,8 @@ pub mod seed {
     pub const PSYNC: u64 = 0x4345_4e4f_5445_000c;
     /// [`crate::at_rest::AtRestHeader`].
     pub const AT_REST: u64 = 0x4345_4e4f_5445_000a;
+    /// [`crate::snapshot::SnapshotTrailer`], and what comes before it.
+    pub const SNAPSHOT: u64 = 0x4345_4e4f_5445_000d;
 }
 
 /// XXH3-64 of `bytes` with a seed of [`seed`].

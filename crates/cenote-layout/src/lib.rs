@@ -26,6 +26,7 @@ pub mod log_space;
 pub mod object;
 pub mod pointer;
 pub mod puddle;
+pub mod snapshot;
 pub mod superblock;
 pub mod types;
 

@@ -18,6 +18,7 @@ use cenote_layout::log_space::{
     ENTRY_CONTINUATION, ENTRY_FREE, ENTRY_HEAD, LOG_SPACE_ENTRIES_OFFSET, LogSpaceEntry, LogSpaceHeader,
 };
 use cenote_layout::puddle::{PuddleHeader, Role, header_space};
+use cenote_layout::snapshot::{SNAPSHOT_PIECE_LEN, SnapshotSum, SnapshotTrailer};
 use cenote_layout::superblock::{self, Superblock};
 use cenote_layout::types::{TYPE_NAME_LEN_MAX, TYPE_RECORD_LEN_MAX};
 use std::mem::offset_of;
@@ -174,6 +175,38 @@ fn headers_are_drawn_as_they_are() {
     );
     let roles = [Role::Heap, Role::Log, Role::LogSpace, Role::Object, Role::Spare].map(|role| role as u32);
     assert_eq!(roles, [1, 2, 3, 4, 5], "as drawn: 1 heap, 2 log, 3 log space, 4 object, 5 spare");
+}
+
+#[test]
+fn snapshots_are_drawn_and_summed_up_as_they_are() {
+    let text = document();
+    assert_drawn(
+        section(&text, "## Snapshot"),
+        &[
+            (offset_of!(SnapshotTrailer, prefix), "prefix"),
+            (offset_of!(SnapshotTrailer, object), "object"),
+            (offset_of!(SnapshotTrailer, store), "store"),
+            (offset_of!(SnapshotTrailer, addr), "addr"),
+            (offset_of!(SnapshotTrailer, size), "size"),
+            (offset_of!(SnapshotTrailer, data_len), "data_len"),
+            (offset_of!(SnapshotTrailer, taken_at_s), "taken_at_s"),
+            (offset_of!(SnapshotTrailer, sum), "sum"),
+            (offset_of!(SnapshotTrailer, at_rest), "at_rest"),
+            (offset_of!(SnapshotTrailer, permissions), "permissions"),
+            (offset_of!(SnapshotTrailer, name_len), "name_len"),
+            (offset_of!(SnapshotTrailer, reserved0), "zero"),
+            (offset_of!(SnapshotTrailer, name), "name"),
+            (offset_of!(SnapshotTrailer, reserved), "zero"),
+            (size_of::<SnapshotTrailer>(), ""),
+        ],
+    );
+    assert!(text.contains(&format!("magic \"{}\"", SnapshotTrailer::MAGIC.escape_ascii())));
+    assert_eq!(SnapshotTrailer::SEED, 0x4345_4e4f_5445_000d, "as in the table of checksums");
+    assert_eq!(SNAPSHOT_PIECE_LEN, 1_048_576, "as in the table of checksums");
+    let mut sum = SnapshotSum::default();
+    sum.add(b"one");
+    sum.add(b"two");
+    assert_eq!(sum.value(), checksum(checksum(seed::SNAPSHOT, b"one"), b"two"));
 }
 
 /// PUD-11: a page of header for every 2 MiB or part of them, whatever the size.

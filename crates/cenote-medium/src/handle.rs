@@ -101,6 +101,14 @@ impl FileHandle {
         }
     }
 
+    /// Makes an empty file, also outside the store, the same as this one by sharing its blocks (`FICLONE`). `false`: the file system, or the
+    /// place of `target`, does not allow that, and `target` is still empty. What is stored into either later does not show in the
+    /// other, and may need space that the file had taken before.
+    #[must_use]
+    pub fn share_blocks_with(&self, target: &File) -> bool {
+        self.file.as_ref().is_some_and(|file| rustix::fs::ioctl_ficlone(target, file).is_ok())
+    }
+
     /// Waits until what was written to the file, by whomever, survives loss of power.
     ///
     /// # Errors

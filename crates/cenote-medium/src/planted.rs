@@ -135,6 +135,10 @@ pub enum Bug {
     PageNotVerified,
     /// Another key's header is written in place.
     RekeyNotJournalled,
+    /// A restored object is named before its data is durable.
+    RestoreNotSynced,
+    /// An object is restored under its identity while the journal holds records of what had it before.
+    RestoreNotTrimmed,
 }
 
 /// Places between two stores of an update, at which a process may stop.

@@ -7,6 +7,7 @@ use crate::error::ObjectError;
 use crate::header::{self, Found};
 use crate::objects::Shared;
 use crate::options::Permission;
+use crate::snapshot::{self, Blocks, Snapshot};
 use cenote_atrest::{Change, Keyring, Mode};
 use cenote_journal::{Changes, Draft, Pages};
 use cenote_layout::PAGE_SIZE;
@@ -17,6 +18,7 @@ use cenote_medium::{FileHandle, MapMode, MediumError, MediumKind};
 use cenote_store::{ObjectInfo, StoreError};
 use cenote_sys::memory::{self, Access};
 use core::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Bytes of a buffer that are kept for the next psync.
@@ -363,6 +365,16 @@ impl Attached {
     /// psync has them all. A failed sync, or a primary that cannot be written: the store is poisoned, and the next open decides.
     pub fn psync(&mut self) -> Result<Psync, ObjectError> {
         run(&mut [self])
+    }
+
+    /// Writes a snapshot of the object as its last psync left it into a new file; see [`crate::Objects::snapshot`].
+    ///
+    /// # Errors
+    /// As [`crate::Objects::snapshot`].
+    pub fn snapshot(&self, path: &Path, blocks: Blocks) -> Result<Snapshot, ObjectError> {
+        self.shared.store.check_usable()?;
+        // `psync` takes `&mut self`, and nobody else writes an object that is attached here.
+        snapshot::take(&self.shared, &self.info, path, blocks)
     }
 
     /// Gives the object back. What was not psynced is gone.

@@ -171,6 +171,34 @@ pub enum ObjectError {
         /// Why.
         source: Box<MediumError>,
     },
+    /// A snapshot is not whole, or none.
+    #[error("{file} was not restored: {detail}; nothing has changed: use another snapshot")]
+    Snapshot {
+        /// The snapshot's file.
+        file: String,
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// The object that a snapshot is of is still there.
+    #[error(
+        "{file} was not restored: its object is protected and keeps its identity, which object \"{name}\" has: remove that first, or restore into another store"
+    )]
+    StillThere {
+        /// The snapshot's file.
+        file: String,
+        /// The object that has the identity.
+        name: String,
+    },
+    /// A snapshot's file.
+    #[error("cannot {what} snapshot {file}: {source}")]
+    File {
+        /// `make` or `read`.
+        what: &'static str,
+        /// The file.
+        file: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// The options make no sense.
     #[error("objects cannot be used so: {0}")]
     Options(&'static str),
@@ -190,6 +218,9 @@ impl ObjectError {
             Self::NotProtected { .. } => EACCES,
             Self::Mechanism { .. } => EOPNOTSUPP,
             Self::NotTogether | Self::Options(_) | Self::Range { .. } => EINVAL,
+            Self::Snapshot { .. } => EINVAL,
+            Self::StillThere { .. } => EEXIST,
+            Self::File { source, .. } => source.raw_os_error().unwrap_or(EIO),
             Self::Memory { source, .. } => source.raw_os_error().unwrap_or(ENOMEM),
             Self::PsyncTooLarge { .. } => EFBIG,
             Self::Scan { source, .. } => source.raw_os_error().unwrap_or(EIO),

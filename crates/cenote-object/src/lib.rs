@@ -10,6 +10,7 @@
 //! Attached: psync, psync_all, detach          attached.rs
 //!   which pages were written                  dirty.rs     four mechanisms, chosen at run time
 //!   protected objects: sealed pages, keys     at_rest/     their memory, filled at first touch; what a psync seals
+//! Objects::snapshot, restore                  snapshot.rs
 //!   which lines of them differ; one record,   crate `cenote-journal`: compare, append, group commit, halves, growth, recovery
 //!   one sync
 //! ```
@@ -90,6 +91,7 @@ mod error;
 mod header;
 mod objects;
 mod options;
+mod snapshot;
 
 pub use at_rest::Verified;
 pub use attached::{Attached, Psync, psync_all};
@@ -98,6 +100,7 @@ pub use error::ObjectError;
 pub use header::Found;
 pub use objects::{Info, Objects, Recovery};
 pub use options::{ObjectOptions, ObjectsOptions, Permission, Trim};
+pub use snapshot::{Blocks, Restored, Snapshot};
 
 pub use cenote_atrest::{Argon2Params, AtRestError, KeyError, Keyring, MasterKey, Mode, PageFault};
 pub use cenote_layout::object::ObjectState;

@@ -9,6 +9,7 @@ use crate::dirty::Mechanism;
 use crate::error::ObjectError;
 use crate::header::{self, Found};
 use crate::options::{ObjectOptions, ObjectsOptions, Permission, Trim};
+use crate::snapshot::{self, Blocks, Restored, Snapshot};
 use cenote_atrest::{Keyring, Mode, Protection};
 use cenote_journal::{Guard, Home, Journal, Scan, Settings, Stopped, is_failed_sync, scan};
 use cenote_layout::catalog::AtRest;
@@ -22,6 +23,7 @@ use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
 
@@ -217,6 +219,40 @@ impl Objects {
         let done = at_rest::rekey(shared, &info, old, new);
         shared.leave_writer(info.id());
         done
+    }
+
+    /// Writes a snapshot of an object that nobody has attached into a new file: the object as its last psync left it, protected as it is, so
+    /// no key is needed. Of one that is attached: [`Attached::snapshot`]. The file, which only its owner can read, is durable on return.
+    ///
+    /// # Errors
+    /// `EAGAIN`: somebody has it attached. `EACCES`: its mode does not let this user read. `EEXIST`: the file is there. `ENOENT`. A damaged
+    /// object; a full disk. There is no file then.
+    pub fn snapshot(&self, name: &str, path: &Path, blocks: Blocks) -> Result<Snapshot, ObjectError> {
+        let shared = &self.0;
+        shared.store.check_usable()?;
+        let info = shared.store.object(name)?;
+        may(&info, Permission::Read)?;
+        shared.store.verify_object(&info)?;
+        shared.enter_writer(&info)?;
+        shared.set_state(info.id(), ObjectState::Read);
+        let done = snapshot::take(shared, &info, path, blocks);
+        shared.leave_writer(info.id());
+        done
+    }
+
+    /// Makes an object again from a snapshot, under its name or another, owned by this user, at its old address if that is free here. One that is
+    /// protected stays so, under the key of then, and keeps its identity, to which its pages are sealed; one that is not
+    /// gets a new one. Durable on return.
+    ///
+    /// # Errors
+    /// The file cannot be read, is no snapshot, cut short or damaged; an object of this name, or a protected one of this identity, is there; the window or the disk is full.
+    /// Nothing has changed then.
+    pub fn restore(&self, path: &Path, name: Option<&str>) -> Result<Restored, ObjectError> {
+        self.0.store.check_usable()?;
+        if !self.0.store.is_writable() {
+            return Err(StoreError::ReadOnly { what: "restore an object" }.into());
+        }
+        snapshot::restore(&self.0, path, name)
     }
 
     /// Removes an object and its data, durably. Pointers into it dangle; its address may be given to another. A key is checked if one is

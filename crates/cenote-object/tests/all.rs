@@ -7,4 +7,5 @@ mod damage;
 mod mechanisms;
 mod planted;
 mod rules;
+mod snapshot;
 mod threads;

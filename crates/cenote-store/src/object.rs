@@ -7,6 +7,11 @@
 //! **Create.** (1) the puddle's file is made, with its space taken and its headers, that of its protection too, and synced: an orphan; (2) one batch
 //! names object and puddle: **the catalog's batch commits**.
 //!
+//! **Restore.** (1) the puddle's file is made, an orphan; (2) its data and header are written and synced, while other changes of the store go
+//! on; (3) one batch names object and puddle: **the catalog's batch commits**. Until then nobody knows the object, and what a crash leaves is an
+//! orphan. An object that keeps its identity must not be named by anything that a recovery would still write to it: the caller has
+//! seen to that before (1).
+//!
 //! **Remove.** (1) one batch takes both out: **the catalog's batch commits**; (2) the file is removed, the directory
 //! synced. What a crash leaves of the file is an orphan, and goes at the next writable open.
 
@@ -20,6 +25,8 @@ use cenote_layout::header::seal;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::object::{ObjectHeader, object_data_offset};
 use cenote_layout::puddle::{Role, header_space};
+use cenote_medium::FileHandle;
+use cenote_medium::planted::{Bug, planted};
 use zerocopy::IntoBytes;
 
 /// An object as the catalog has it.
@@ -195,6 +202,74 @@ impl Store {
         }
         inner.commit_new_puddle(&mut control, &puddle, &[Record::Object(record)])?;
         Ok(info)
+    }
+
+    /// Makes an object again that was somewhere before: named `record.name`, of the identity `record.puddle` unless that is nil, at `addr` if that is free
+    /// in the window. `fill` writes its data, behind [`ObjectInfo::data_offset`] of the file that it is given. Durable on return.
+    ///
+    /// # Errors
+    /// As [`Store::create_object`]; an object of this identity is there; what `fill` says. Nothing has changed then.
+    pub fn restore_object<E: From<StoreError>>(
+        &self,
+        mut record: ObjectRecord,
+        addr: u64,
+        fill: impl FnOnce(&FileHandle, &ObjectInfo) -> Result<(), E>,
+    ) -> Result<ObjectInfo, E> {
+        const WHAT: &str = "restore an object";
+        let inner = self.inner();
+        let name = record.name.clone();
+        let reason_to = |reason| StoreError::ObjectName { name: name.chars().take(80).collect(), reason };
+        why_no_name(&name).map_err(reason_to)?;
+        let size = record.puddle_size().ok_or(StoreError::ObjectLen { len: record.data_len })?;
+        let taken = |control: &Control| control.catalog.state.object_names.contains_key(&name);
+        let puddle = {
+            let mut control = inner.begin_write(WHAT)?;
+            let id = Some(record.puddle).filter(|id| !id.is_nil());
+            if taken(&control) || id.is_some_and(|id| control.catalog.state.puddles.contains_key(&id)) {
+                return Err(StoreError::ObjectExists { name }.into());
+            }
+            let role = Role::Object;
+            let wanted = PuddleRecord { uuid: Uuid::NIL, pool: PoolId(0), role, index: 0, addr, size };
+            inner.new_puddle_as(&mut control, id, wanted)?
+        };
+        record.puddle = puddle.uuid;
+        let info = ObjectInfo { record, addr: puddle.addr, size };
+        // Without the lock: it may take long.
+        let written = self.fill_object(&info, fill).and_then(|()| {
+            let control = inner.begin_write(WHAT)?;
+            let exists = || StoreError::ObjectExists { name: name.clone() };
+            if taken(&control) { Err(exists().into()) } else { Ok(control) }
+        });
+        match written {
+            Ok(mut control) => {
+                inner.commit_new_puddle(&mut control, &puddle, &[Record::Object(info.record.clone())])?;
+                Ok(info)
+            }
+            Err(error) => {
+                let _ = inner.medium.remove(&info.file());
+                inner.control().space.give_back(puddle.addr, puddle.size);
+                Err(error)
+            }
+        }
+    }
+
+    /// Writes the data and the header of an object that nobody knows yet, and syncs them.
+    fn fill_object<E: From<StoreError>>(
+        &self,
+        info: &ObjectInfo,
+        fill: impl FnOnce(&FileHandle, &ObjectInfo) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let inner = self.inner();
+        let failed = |error| inner.failed(error);
+        let mut header = ObjectHeader::detached(info.id());
+        seal(&mut header);
+        let file = FileHandle::open(&inner.medium, &info.file()).map_err(failed)?;
+        fill(&file, info)?;
+        file.write_at(info.header_offset(), header.as_bytes()).map_err(failed)?;
+        if !planted(Bug::RestoreNotSynced) {
+            file.sync().map_err(failed)?;
+        }
+        Ok(())
     }
 
     /// Gives an object other permission bits, durably.

@@ -693,11 +693,21 @@ impl Inner {
         index: u32,
         size: u64,
     ) -> Result<PuddleRecord, StoreError> {
-        match self.try_new_puddle(control, pool, role, index, size) {
+        self.new_puddle_as(control, None, PuddleRecord { uuid: Uuid::NIL, pool, role, index, addr: 0, size })
+    }
+
+    /// The same for a puddle that was somewhere before: at `wanted.addr` if that is free, and of the identity `id` if that is given.
+    pub(crate) fn new_puddle_as(
+        &self,
+        control: &mut Control,
+        id: Option<Uuid>,
+        wanted: PuddleRecord,
+    ) -> Result<PuddleRecord, StoreError> {
+        match self.try_new_puddle(control, id, wanted) {
             Err(StoreError::WindowFull { .. } | StoreError::Medium(MediumError::NoSpace { .. }))
                 if self.give_up_spares(control) =>
             {
-                self.try_new_puddle(control, pool, role, index, size)
+                self.try_new_puddle(control, id, wanted)
             }
             other => other,
         }
@@ -706,20 +716,23 @@ impl Inner {
     fn try_new_puddle(
         &self,
         control: &mut Control,
-        pool: PoolId,
-        role: Role,
-        index: u32,
-        size: u64,
+        id: Option<Uuid>,
+        wanted: PuddleRecord,
     ) -> Result<PuddleRecord, StoreError> {
-        let Some(addr) = control.space.take(size) else {
+        let size = wanted.size;
+        let addr = match control.space.take_at(wanted.addr, size) {
+            true => Some(wanted.addr),
+            false => control.space.take(size),
+        };
+        let Some(addr) = addr else {
             return Err(StoreError::WindowFull {
                 wanted: size,
                 window_len: self.window.len(),
                 free: control.space.free_bytes(),
             });
         };
-        let made = self.random_uuid().and_then(|uuid| {
-            let record = PuddleRecord { uuid, pool, role, index, addr, size };
+        let made = id.map_or_else(|| self.random_uuid(), Ok).and_then(|uuid| {
+            let record = PuddleRecord { uuid, addr, ..wanted };
             create_file(&*self.medium, &record, self.uuid).map_err(|error| self.failed(error))?;
             Ok(record)
         });

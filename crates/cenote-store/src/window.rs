@@ -105,6 +105,21 @@ impl Space {
         Some(self.base + first * SLOT_SIZE)
     }
 
+    /// Takes `size` bytes at `addr`, if all of them are free.
+    pub(crate) fn take_at(&mut self, addr: u64, size: u64) -> bool {
+        let Some(offset) = addr.checked_sub(self.base).filter(|offset| offset.is_multiple_of(SLOT_SIZE))
+        else {
+            return false;
+        };
+        let (from, count) = (offset / SLOT_SIZE, size.div_ceil(SLOT_SIZE));
+        let before = self.free.range(..=from).next_back();
+        if !before.is_some_and(|(first, room)| (first + room).saturating_sub(from) >= count) {
+            return false;
+        }
+        self.occupy(addr, size);
+        true
+    }
+
     /// Marks what a puddle of the catalog takes; parts that are taken already stay so.
     pub(crate) fn occupy(&mut self, addr: u64, size: u64) {
         let (Some(offset), Some(_)) = (addr.checked_sub(self.base), addr.checked_add(size)) else { return };
@@ -222,5 +237,10 @@ mod tests {
         assert_eq!(space.free_bytes(), 16 << 20);
         assert_eq!(space.take(6 << 20), Some(BASE + (8 << 20)));
         assert_eq!(space.take(4 << 20), Some(BASE));
+        // 14 to 20 MiB are free, rounded to slots: [14, 20).
+        assert!(!space.take_at(BASE + (12 << 20), 4 << 20) && !space.take_at(BASE + (18 << 20), 3 << 20));
+        assert!(!space.take_at(BASE + (14 << 20) + 4096, 4096) && !space.take_at(0, 4096));
+        assert!(space.take_at(BASE + (16 << 20), 1) && !space.take_at(BASE + (16 << 20), 1));
+        assert_eq!(space.free_bytes(), 4 << 20);
     }
 }

@@ -1,0 +1,52 @@
+//! `cenote snapshot` and `cenote restore`: objects in files of their own.
+
+use super::keys;
+use super::object::{to_change, to_look};
+use crate::cli::{Restore, Snapshot};
+use crate::failure::{Failure, Verdict};
+use crate::output::Out;
+use crate::units::bytes;
+use cenote_object::Blocks;
+use serde_json::json;
+
+pub(crate) fn run(arguments: &Snapshot, out: &mut Out) -> Result<Verdict, Failure> {
+    let (_store, objects) = to_look(&arguments.store)?;
+    let blocks = if arguments.copy { Blocks::Copied } else { Blocks::SharedIfPossible };
+    let made = objects.snapshot(&arguments.object, &arguments.file, blocks)?;
+    let (name, file) = (&arguments.object, arguments.file.display().to_string());
+    let how = match (made.shared, arguments.copy) {
+        (true, _) => "it shares the object's blocks, nothing was copied",
+        (false, true) => "copied",
+        (false, false) => "copied, because blocks cannot be shared there",
+    };
+    out.line(format_args!(
+        "{} snapshot of object \"{name}\" in {file}, {}: {how}",
+        out.good("done:"),
+        bytes(made.bytes)
+    ))?;
+    out.object(&json!({ "object": name, "file": file, "bytes": made.bytes, "reflink": made.shared }))?;
+    Ok(Verdict::Clean)
+}
+
+pub(crate) fn restore(arguments: &Restore, out: &mut Out) -> Result<Verdict, Failure> {
+    let (store, objects) = to_change(&arguments.store)?;
+    let made = objects.restore(&arguments.file, arguments.name.as_deref())?;
+    drop(objects);
+    store.close()?;
+    let (record, address) = (&made.object.record, format!("{:#x}", made.object.data_addr()));
+    out.line(format_args!(
+        "{} object \"{}\" of {} at {address}",
+        out.good("done:"),
+        record.name,
+        bytes(record.data_len)
+    ))?;
+    let moved_from = made.moved_from.map(|addr| format!("{addr:#x}"));
+    if let Some(before) = &moved_from {
+        out.line(format_args!("{} it was at {before}: pointers into it do not hold", out.warn("moved:")))?;
+    }
+    out.object(&json!({
+        "object": record.name, "file": arguments.file.display().to_string(), "bytes": record.data_len, "address": address,
+        "moved_from": moved_from, "at_rest": keys::name_of(record.at_rest.mode()),
+    }))?;
+    Ok(Verdict::Clean)
+}

@@ -1,0 +1,279 @@
+//! Snapshots: an object as its last psync left it, in one file outside the store, and the way back.
+//!
+//! # What a snapshot holds
+//!
+//! The object's file followed by a trailer (`cenote_layout::snapshot`). The primary is what the last psync left whenever no psync is at work: a psync returns
+//! after its step 4. While a snapshot is made none is: [`crate::Attached::snapshot`] borrows what `psync` needs alone, and
+//! [`crate::Objects::snapshot`] keeps others from attaching. In a store that is open read-only, committed records that recovery could not write to the
+//! primary are written over the copy. What the copy holds is read back and summed up, also where it shares the primary's blocks.
+//!
+//! Sealed pages are copied as they are, with tree, tags and header: a snapshot is protected as its object is, and opens with the key that
+//! the object had then. Digests, tags and the encryption itself contain the object's identity, so a restored protected object has the
+//! identity of the one that the snapshot is of, and while that one is there it is refused.
+//!
+//! **Making one.** (1) the file is created, and must not be there; (2) contents; (3) the trailer, with the contents' sum; (4) **the file's sync
+//! commits**, and its directory is synced. What a crash leaves before has no trailer, or one whose sum does not fit, and is never restored. An
+//! error removes the file.
+//!
+//! # Restoring
+//!
+//! 1. The trailer is read and checked. Nothing is touched for a file that has none.
+//! 2. If the identity is kept: the journal is trimmed, so that no record of what had this identity before is ever applied again. (Of an
+//!    object that is gone, recovery skips records; of one that is there again it would not.) Nobody else restores this identity meanwhile.
+//! 3. `Store::restore_object`: a file that nobody knows is made, filled, summed up and synced, and **the catalog's batch commits**.
+//!
+//! | a crash | leaves | recovery |
+//! | --- | --- | --- |
+//! | before 2 | nothing | nothing |
+//! | in or after 2 | a journal in which nothing is needed | nothing |
+//! | in 3, before the batch is durable | a file that no record names | it is removed |
+//! | after it | the object, whole: its file was durable before | nothing |
+//!
+//! A restored object always takes space of its own. An object of which a snapshot shares blocks does not have all of its own any more: until the
+//! snapshot is removed, a psync may find the disk full after it has committed, when it writes the primary, which poisons the store and loses
+//! nothing ([`ObjectError::NotCopied`]). Who does not want that asks for [`Blocks::Copied`].
+
+use crate::error::ObjectError;
+use crate::objects::Shared;
+use cenote_layout::at_rest::{AtRestHeader, Mode};
+use cenote_layout::catalog::{AtRest, ObjectRecord};
+use cenote_layout::header::{HeaderPrefix, read, seal};
+use cenote_layout::id::Uuid;
+use cenote_layout::object::ObjectState;
+use cenote_layout::snapshot::{SNAPSHOT_PIECE_LEN, SnapshotSum, SnapshotTrailer};
+use cenote_layout::{PAGE_SIZE, object::object_data_offset};
+use cenote_medium::FileHandle;
+use cenote_medium::planted::{Bug, planted};
+use cenote_store::ObjectInfo;
+use cenote_sys::process;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use zerocopy::IntoBytes;
+
+/// Bytes of the trailer.
+const TRAILER_LEN: u64 = size_of::<SnapshotTrailer>() as u64;
+
+/// Where a snapshot's blocks come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Blocks {
+    /// The object's, shared until one of the two changes, where the file system can do that; else copied.
+    #[default]
+    SharedIfPossible,
+    /// Always copied.
+    Copied,
+}
+
+/// A snapshot that was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Bytes of its file.
+    pub bytes: u64,
+    /// Whether it shares the object's blocks.
+    pub shared: bool,
+}
+
+/// An object that was made again.
+#[derive(Clone, Debug)]
+pub struct Restored {
+    /// The object.
+    pub object: ObjectInfo,
+    /// The address that its data had, if it has another now: pointers into it that are stored somewhere, also in itself, do not hold.
+    pub moved_from: Option<u64>,
+}
+
+fn file_error(what: &'static str, path: &Path) -> impl Fn(io::Error) -> ObjectError {
+    move |source| ObjectError::File { what, file: path.display().to_string(), source }
+}
+
+/// Goes through the pieces of the first `size` bytes, and gives their sum.
+fn sum_pieces(
+    size: u64,
+    mut piece: impl FnMut(u64, &mut [u8]) -> Result<(), ObjectError>,
+) -> Result<u64, ObjectError> {
+    let mut buffer = vec![0; SNAPSHOT_PIECE_LEN.min(size as usize)];
+    let (mut at, mut sum) = (0, SnapshotSum::default());
+    while at < size {
+        let bytes = &mut buffer[..(size - at).min(SNAPSHOT_PIECE_LEN as u64) as usize];
+        piece(at, bytes)?;
+        sum.add(bytes);
+        at += bytes.len() as u64;
+    }
+    Ok(sum.value())
+}
+
+/// Makes a snapshot of an object that nobody psyncs meanwhile.
+pub(crate) fn take(
+    shared: &Shared,
+    info: &ObjectInfo,
+    path: &Path,
+    blocks: Blocks,
+) -> Result<Snapshot, ObjectError> {
+    let failed = file_error("make", path);
+    let primary = FileHandle::open(shared.store.medium(), &info.file())?;
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create_new(true).mode(0o600).open(path).map_err(&failed)?;
+    let made = write(shared, info, &primary, &file, blocks, &failed)
+        .and_then(|made| sync_directory(path).map_err(&failed).map(|()| made));
+    if made.is_err() {
+        let _ = std::fs::remove_file(path);
+    }
+    made
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+fn write(
+    shared: &Shared,
+    info: &ObjectInfo,
+    primary: &FileHandle,
+    file: &File,
+    blocks: Blocks,
+    failed: &impl Fn(io::Error) -> ObjectError,
+) -> Result<Snapshot, ObjectError> {
+    let size = info.size;
+    let shares = blocks == Blocks::SharedIfPossible && primary.share_blocks_with(file);
+    if !shares {
+        file.set_len(size).map_err(failed)?;
+        sum_pieces(size, |at, bytes| {
+            primary.read_exact_at(at, bytes)?;
+            // What is zero stays a hole.
+            let page = PAGE_SIZE as usize;
+            let Some(from) = bytes.iter().position(|byte| *byte != 0) else { return Ok(()) };
+            let to = bytes.iter().rposition(|byte| *byte != 0).unwrap_or(from) + 1;
+            let (from, to) = (from / page * page, to.next_multiple_of(page).min(bytes.len()));
+            file.write_all_at(&bytes[from..to], at + from as u64).map_err(failed)
+        })?;
+    }
+    for (offset, bytes) in shared.patches(info.id()).into_iter().flatten() {
+        file.write_all_at(bytes, info.data_offset() + offset).map_err(failed)?;
+    }
+    let sum = sum_pieces(size, |at, bytes| file.read_exact_at(bytes, at).map_err(failed))?;
+    let mut trailer = SnapshotTrailer {
+        prefix: HeaderPrefix::new(*b"CENOSNAP", TRAILER_LEN as u32),
+        object: info.id(),
+        store: shared.store.uuid(),
+        addr: info.addr,
+        size,
+        data_len: info.record.data_len,
+        taken_at_s: shared.store.medium().now_s(),
+        sum,
+        at_rest: info.record.at_rest.mode() as u32,
+        permissions: info.record.permissions,
+        name_len: info.record.name.len() as u32,
+        reserved0: 0,
+        name: [0; 256],
+        reserved: [0; 120],
+    };
+    let name = info.record.name.as_bytes();
+    if let Some(place) = trailer.name.get_mut(..name.len()) {
+        place.copy_from_slice(name);
+    }
+    seal(&mut trailer);
+    file.write_all_at(trailer.as_bytes(), size).map_err(failed)?;
+    file.sync_all().map_err(failed)?;
+    Ok(Snapshot { bytes: size + TRAILER_LEN, shared: shares })
+}
+
+/// Opens a snapshot and reads its trailer; its contents are not looked at.
+fn open(path: &Path) -> Result<(File, SnapshotTrailer), ObjectError> {
+    let failed = file_error("read", path);
+    let wrong = |detail: String| ObjectError::Snapshot { file: path.display().to_string(), detail };
+    // Opening what is no file may wait for ever.
+    if !std::fs::metadata(path).map_err(&failed)?.is_file() {
+        return Err(wrong("it is no file".into()));
+    }
+    let file = File::open(path).map_err(&failed)?;
+    let len = file.metadata().map_err(&failed)?.len();
+    let Some(size) = len.checked_sub(TRAILER_LEN) else {
+        return Err(wrong("it is no snapshot, or cut short".into()));
+    };
+    let mut bytes = [0; TRAILER_LEN as usize];
+    file.read_exact_at(&mut bytes, size).map_err(&failed)?;
+    let trailer = read::<SnapshotTrailer>(&bytes, false)
+        .map_err(|error| wrong(format!("it is no snapshot, or cut short: {error}")))?;
+    if trailer.size != size {
+        let whole = trailer.size.saturating_add(TRAILER_LEN);
+        return Err(wrong(format!("it has {len} bytes, and had {whole}")));
+    }
+    Ok((file, trailer))
+}
+
+/// Makes an object again.
+pub(crate) fn restore(shared: &Shared, path: &Path, name: Option<&str>) -> Result<Restored, ObjectError> {
+    let failed = file_error("read", path);
+    let wrong =
+        |detail: &str| ObjectError::Snapshot { file: path.display().to_string(), detail: detail.into() };
+    let (file, trailer) = open(path)?;
+    let mode = trailer.mode().ok_or_else(|| wrong("its protection is unknown"))?;
+    let mut record = ObjectRecord {
+        puddle: trailer.object,
+        name: name.or(trailer.name()).unwrap_or_default().into(),
+        data_len: trailer.data_len,
+        at_rest: AtRest::of(mode),
+        uid: process::uid(),
+        gid: process::gid(),
+        permissions: trailer.permissions,
+        created_at_s: shared.store.medium().now_s(),
+    };
+    // Before the object, so that an object is never without a journal.
+    let journal = shared.journal()?;
+    let kept = (mode != Mode::None).then_some(trailer.object);
+    let pretended = ObjectInfo { record: record.clone(), addr: trailer.addr, size: trailer.size };
+    match kept {
+        None => record.puddle = Uuid::NIL,
+        Some(id) => {
+            if let Some(other) = shared.store.objects().into_iter().find(|other| other.id() == id) {
+                let file = path.display().to_string();
+                return Err(ObjectError::StillThere { file, name: other.record.name });
+            }
+            check_header(&file, &trailer, mode).map_err(|source| match source {
+                Ok(source) => failed(source),
+                Err(detail) => wrong(&detail),
+            })?;
+            shared.enter_writer(&pretended)?;
+            shared.set_state(id, ObjectState::Read);
+        }
+    }
+    let trimmed = match kept {
+        Some(_) if !planted(Bug::RestoreNotTrimmed) => journal.trim_all(),
+        _ => Ok(()),
+    };
+    let made = trimmed.map_err(ObjectError::from).and_then(|()| {
+        shared.store.restore_object(record, trailer.addr, |target, info| {
+            let data_offset = info.data_offset();
+            let sum = sum_pieces(trailer.size, |at, bytes| {
+                file.read_exact_at(bytes, at).map_err(&failed)?;
+                // Headers are this store's.
+                let skip = data_offset.saturating_sub(at).min(bytes.len() as u64) as usize;
+                if bytes[skip..].iter().any(|byte| *byte != 0) {
+                    target.write_at(at + skip as u64, &bytes[skip..])?;
+                }
+                Ok(())
+            })?;
+            if sum == trailer.sum { Ok(()) } else { Err(wrong("its contents are damaged")) }
+        })
+    });
+    if let Some(id) = kept {
+        shared.leave_writer(id);
+    }
+    let object = made?;
+    let moved_from = (object.addr != trailer.addr).then(|| trailer.addr + object.data_offset());
+    Ok(Restored { object, moved_from })
+}
+
+/// Whether the protection that a snapshot holds is that of its object. Who has the key is told more when it is attached.
+fn check_header(file: &File, trailer: &SnapshotTrailer, mode: Mode) -> Result<(), Result<io::Error, String>> {
+    let span = trailer.data_len.next_multiple_of(PAGE_SIZE);
+    let mut bytes = [0; size_of::<AtRestHeader>()];
+    file.read_exact_at(&mut bytes, object_data_offset(trailer.size) + span).map_err(Ok)?;
+    let header = read::<AtRestHeader>(&bytes, false).map_err(|error| Err(error.to_string()))?;
+    if (header.object, header.pages, header.mode) == (trailer.object, span / PAGE_SIZE, mode as u32) {
+        return Ok(());
+    }
+    Err(Err("it holds the protection of another object".into()))
+}
