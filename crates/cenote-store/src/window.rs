@@ -113,7 +113,7 @@ impl Space {
         };
         let (from, count) = (offset / SLOT_SIZE, size.div_ceil(SLOT_SIZE));
         let before = self.free.range(..=from).next_back();
-        if !before.is_some_and(|(first, room)| (first + room).saturating_sub(from) >= count) {
+        if before.is_none_or(|(first, room)| (first + room).saturating_sub(from) < count) {
             return false;
         }
         self.occupy(addr, size);
