@@ -3,9 +3,9 @@
 //! Two images with the same canonical form need one recovery. Invariant: the form of an image follows from its bytes alone, and whatever is not understood is taken
 //! as it stands. What is left out, and why that is sound:
 //!
-//! 1. *Allocation marks, after a loss of power.* They are never flushed; recovery notes in its batch that they are due, and tracing computes all of them again
-//!    before a pool is used, from roots and descriptors, without reading them. And, after any crash, hints, lists and the words of descriptors that mean something only to
-//!    the processes that have the pool open: whoever opens it first writes them again.
+//! 1. *What an allocation mark says beside "allocated" or not, after a loss of power*: only the one value is believed, all others mean free, and whoever opens the pool
+//!    makes them so. *Marks that whole entries of a log name*, where it is known in which direction replay goes: it writes them, whatever is there. And, after any crash, hints, lists and the words of
+//!    descriptors that mean something only to the processes that have the pool open: whoever opens it first writes them again.
 //! 2. *`tail` and `last` of a log, after a loss of power*: hints, which the scan reads after a crash of processes only. `last` it never reads.
 //! 3. *The number of the transaction, the epoch, and the half of the log.* The scan compares sequence numbers with the range's only, and checksums with what they
 //!    cover. So an entry is what it says (kind, address, size, data, how many before it were unfenced), and a range is its stage. Where numbers are about to run
@@ -32,7 +32,7 @@
 
 use cenote_layout::checksum::checksum;
 use cenote_layout::heap::{
-    BLOCK_SIZE_MIN, Descriptor, HeapGeometry, SMALL_SIZE_MAX, SUPERBLOCK_SIZE, marks_offset,
+    BLOCK_SIZE_MIN, Descriptor, HeapGeometry, SMALL_SIZE_MAX, SUPERBLOCK_SIZE, mark, marks_offset,
 };
 use cenote_layout::log::{
     CONTROL_OFFSET, ContentHash, ENTRIES_OFFSET, ENTRY_HEADER_SIZE, ENTRY_INLINE_DATA_MAX, EntryHeader, Kind,
@@ -156,6 +156,19 @@ pub(crate) struct EntryAt {
     pub(crate) addr: u64,
     pub(crate) size: u32,
     pub(crate) data: Vec<u8>,
+}
+
+impl EntryAt {
+    /// The word and the bits of a mark that replay in a direction sets (true) or clears.
+    pub(crate) fn mark(&self, forward: bool) -> Option<(u64, u64, bool)> {
+        let word = |at: usize| Some(u64::from_le_bytes(self.data.get(at..at + 8)?.try_into().ok()?));
+        match self.kind {
+            Kind::Allocation => Some((word(0)?, word(8)?, forward)),
+            Kind::ClearBitsOnCommit => Some((self.addr, word(0)?, !forward)),
+            Kind::ClearBitsOnAbort if !forward => Some((self.addr, word(0)?, false)),
+            _ => None,
+        }
+    }
 }
 
 /// What a scan would find in a log.
@@ -380,6 +393,12 @@ pub fn canonical(image: &Image, context: &Context) -> Canonical {
             if view.running && !view.sealed {
                 roll_back(&mut form, &puddles, &view.entries);
             }
+            let forward = !view.running || view.sealed && view.fits;
+            let marks = view.entries.iter().filter_map(|entry| entry.mark(forward));
+            let marks: Vec<_> = if forward { marks.collect() } else { marks.rev().collect() };
+            for (word, mask, set) in marks {
+                change_mark(&mut form, &puddles, word, mask, set);
+            }
         }
     } else {
         logs.iter().for_each(|log| image.file_hash(&log.name).hash(&mut shape));
@@ -397,8 +416,10 @@ pub fn canonical(image: &Image, context: &Context) -> Canonical {
         }
     }
     for puddle in &puddles {
-        let marks = puddle.parts.marks.iter().filter(|_| power);
-        for part in marks.chain(&puddle.parts.session) {
+        for part in puddle.parts.marks.iter().filter(|_| power) {
+            keep_allocated(&mut form, &puddle.name, part);
+        }
+        for part in &puddle.parts.session {
             form.clear(&puddle.name, part.start, part.end - part.start);
         }
     }
@@ -416,6 +437,38 @@ pub fn canonical(image: &Image, context: &Context) -> Canonical {
     let mut all = DefaultHasher::new();
     (power, data, new, store).hash(&mut all);
     Canonical { whole: all.finish(), data, new, store, shape }
+}
+
+/// The bytes of a word of marks that say "allocated", all ones.
+pub(crate) fn allocated(word: u64) -> u64 {
+    let bytes = word.to_le_bytes().map(|byte| if byte == mark::ALLOCATED { byte } else { 0 });
+    u64::from_le_bytes(bytes)
+}
+
+/// Leaves of marks what tracing looks at.
+fn keep_allocated(form: &mut Image, name: &str, part: &Range<u64>) {
+    let mut bytes = vec![0; (part.end - part.start) as usize];
+    if !form.read(name, part.start, &mut bytes)
+        || bytes.iter().all(|&byte| byte == 0 || byte == mark::ALLOCATED)
+    {
+        return;
+    }
+    form.clear(name, part.start, part.end - part.start);
+    let marked = bytes.iter().enumerate().filter(|(_, byte)| **byte == mark::ALLOCATED);
+    for (at, byte) in marked {
+        form.overwrite(name, part.start + at as u64, &[*byte]);
+    }
+}
+
+/// Makes a mark what replay will make it.
+fn change_mark(form: &mut Image, puddles: &[PuddleAt], addr: u64, mask: u64, set: bool) {
+    let Some(puddle) = heap_of(puddles, addr) else { return };
+    let (offset, mut word) = (addr - puddle.addr, [0; 8]);
+    if form.read(&puddle.name, offset, &mut word) {
+        let old = u64::from_le_bytes(word);
+        let new = if set { old | mask } else { old & !mask };
+        form.overwrite(&puddle.name, offset, &new.to_le_bytes());
+    }
 }
 
 /// Puts what replay will put there wherever it will put something.
@@ -471,7 +524,7 @@ mod tests {
         let marks = heap.parts.marks[0].clone();
         let tail = log.body + RANGE_OFFSET + 8;
         for (what, other) in [
-            ("marks", changed(&heap.name, marks.start, 77)),
+            ("marks of blocks that are free", changed(&heap.name, marks.start, 77)),
             ("the tail", changed(&log.name, tail, 77)),
             ("memory under an undo entry", changed(&heap.name, offset, 77)),
         ] {
@@ -483,6 +536,7 @@ mod tests {
         for (what, one, other) in [
             ("memory under no entry", image.clone(), changed(&heap.name, offset + 8, 77)),
             ("an entry", image.clone(), changed(&log.name, last, 77)),
+            ("a mark that says \"allocated\"", image.clone(), changed(&heap.name, marks.start, 0xff)),
             ("the kind of the crash", image.clone(), process.clone()),
             (
                 "marks after a crash of the process",
