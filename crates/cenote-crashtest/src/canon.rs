@@ -4,8 +4,8 @@
 //! as it stands. What is left out, and why that is sound:
 //!
 //! 1. *What an allocation mark says beside "allocated" or not, after a loss of power*: only the one value is believed, all others mean free, and whoever opens the pool
-//!    makes them so. *Marks that whole entries of a log name*, where it is known in which direction replay goes: it writes them, whatever is there. And, after any crash, hints, lists and the words of
-//!    descriptors that mean something only to the processes that have the pool open: whoever opens it first writes them again.
+//!    makes them so. And, after any crash, hints, lists and the words of descriptors that mean something only to the processes that have the pool open: whoever opens it first writes them
+//!    again. (Marks that durable entries name are drawn, because replay writes them in either direction; they are not left out of the form, which hid a replay that does not.)
 //! 2. *`tail` and `last` of a log, after a loss of power*: hints, which the scan reads after a crash of processes only. `last` it never reads.
 //! 3. *The number of the transaction, the epoch, and the half of the log.* The scan compares sequence numbers with the range's only, and checksums with what they
 //!    cover. So an entry is what it says (kind, address, size, data, how many before it were unfenced), and a range is its stage. Where numbers are about to run
@@ -159,13 +159,12 @@ pub(crate) struct EntryAt {
 }
 
 impl EntryAt {
-    /// The word and the bits of a mark that replay in a direction sets (true) or clears.
-    pub(crate) fn mark(&self, forward: bool) -> Option<(u64, u64, bool)> {
+    /// The word and the bits of a mark that replay writes, in whatever direction it goes.
+    pub(crate) fn mark(&self) -> Option<(u64, u64)> {
         let word = |at: usize| Some(u64::from_le_bytes(self.data.get(at..at + 8)?.try_into().ok()?));
         match self.kind {
-            Kind::Allocation => Some((word(0)?, word(8)?, forward)),
-            Kind::ClearBitsOnCommit => Some((self.addr, word(0)?, !forward)),
-            Kind::ClearBitsOnAbort if !forward => Some((self.addr, word(0)?, false)),
+            Kind::Allocation => Some((word(0)?, word(8)?)),
+            Kind::ClearBitsOnCommit => Some((self.addr, word(0)?)),
             _ => None,
         }
     }
@@ -393,12 +392,6 @@ pub fn canonical(image: &Image, context: &Context) -> Canonical {
             if view.running && !view.sealed {
                 roll_back(&mut form, &puddles, &view.entries);
             }
-            let forward = !view.running || view.sealed && view.fits;
-            let marks = view.entries.iter().filter_map(|entry| entry.mark(forward));
-            let marks: Vec<_> = if forward { marks.collect() } else { marks.rev().collect() };
-            for (word, mask, set) in marks {
-                change_mark(&mut form, &puddles, word, mask, set);
-            }
         }
     } else {
         logs.iter().for_each(|log| image.file_hash(&log.name).hash(&mut shape));
@@ -457,17 +450,6 @@ fn keep_allocated(form: &mut Image, name: &str, part: &Range<u64>) {
     let marked = bytes.iter().enumerate().filter(|(_, byte)| **byte == mark::ALLOCATED);
     for (at, byte) in marked {
         form.overwrite(name, part.start + at as u64, &[*byte]);
-    }
-}
-
-/// Makes a mark what replay will make it.
-fn change_mark(form: &mut Image, puddles: &[PuddleAt], addr: u64, mask: u64, set: bool) {
-    let Some(puddle) = heap_of(puddles, addr) else { return };
-    let (offset, mut word) = (addr - puddle.addr, [0; 8]);
-    if form.read(&puddle.name, offset, &mut word) {
-        let old = u64::from_le_bytes(word);
-        let new = if set { old | mask } else { old & !mask };
-        form.overwrite(&puddle.name, offset, &new.to_le_bytes());
     }
 }
 

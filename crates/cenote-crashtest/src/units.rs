@@ -225,8 +225,7 @@ fn ranges(state: &CrashState, latest: &Image, at_latest: &[PuddleAt]) -> Ranges 
         if (0..state.units()).any(pending) {
             continue;
         }
-        let marks = durable.entries.iter().filter_map(|entry| entry.mark(true));
-        out.named.extend(marks.map(|(word, mask, _)| (word, mask)));
+        out.named.extend(durable.entries.iter().filter_map(EntryAt::mark));
         if durable.sealed {
             continue;
         }

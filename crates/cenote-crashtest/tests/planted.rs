@@ -17,7 +17,7 @@ use cenote_medium::sim::{CrashKind, SimMedium};
 #[track_caller]
 fn caught(bug: Bug, when: When, level: Durability, strategy: Strategy, histories: &[&str]) {
     // Torn entries are seen by words only, and so is what replay does to marks that it finds in either state; recoveries are crashed where only that shows the bug.
-    let by_words = matches!(bug, Bug::ChecksumIgnored | Bug::RollBackKeepsFree);
+    let by_words = matches!(bug, Bug::ChecksumIgnored | Bug::RollBackKeepsFree | Bug::ReplayMarkNotFlushed);
     let grain = if by_words { Grain::Words } else { Grain::Classes };
     let recovery = matches!(bug, Bug::ReplayNotFenced | Bug::ReplayMarkNotFlushed);
     let reach = Reach { grain, exhaustive: 12, samples: 32 };
