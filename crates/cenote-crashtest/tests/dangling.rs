@@ -176,14 +176,14 @@ fn a_leak_that_is_given_back_does_not_come_back_through_a_pointer_that_was_kept(
     for (place, bug) in [(1, Bug::None), (2, Bug::TraceMarkNotFlushed)] {
         let scene = Scene::new(place, 4);
         let pool = &scene.pool;
-        // Committed, and never attached.
-        let leak = flagged(pool)?;
-        keep(pool, [None; 3])?;
+        // Committed, and never attached; and another one, so that the superblock stays in use.
+        let [leak, live] = [flagged(pool)?, flagged(pool)?];
+        keep(pool, [None, None, Some(live)])?;
         plant(bug);
         let collected = pool.collect();
         plant(Bug::None);
         assert_eq!(collected?.freed_blocks, 1);
-        keep(pool, [Some(leak), None, None])?;
+        keep(pool, [Some(leak), None, Some(live)])?;
         let images = scene.interrupted(1);
         let shown = shown(&images, &[0]);
         assert_eq!(shown > 0, bug != Bug::None, "{bug:?}: in {shown} of {} images", images.len());
