@@ -649,6 +649,9 @@ impl Pool {
     /// pool's lock is free, and a block that somebody has a reference to is not freed. (Allocation and roots are safe functions of
     /// [`Heap`] because they break nothing by themselves; what they leave in a pool is what values are read from.) While leaks are looked for ([`crate::Store::reclaim_in_background`]), what is
     /// changed without a transaction is said before, by [`cenote_heap::reclaim::before_change`], and under the pool's lock.
+    ///
+    /// At `power` what is allocated or freed without a transaction is so after a loss of power only if its mark was flushed and fenced before anything leads to the block, or before
+    /// its place is given out: see [`Heap::alloc_with`]. A transaction does that.
     #[must_use]
     #[inline]
     pub unsafe fn raw_heap(&self) -> &dyn Heap {
