@@ -4,7 +4,7 @@ use crate::allocator::Allocator;
 use crate::case::{Failure, POWER, PROCESS};
 use crate::place::{self, Settings};
 use cenote::{Access, Durability, FormatOptions, OpenOptions, PoolOptions, TypeId};
-use cenote_heap::{AllocError, TracedHeap};
+use cenote_heap::{AllocError, Taking, TracedHeap};
 use cenote_store::PoolHandle;
 use std::path::Path;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ fn refused(_: AllocError) -> *mut u8 {
 unsafe impl Allocator for Traced {
     #[inline(always)]
     fn alloc(&self, size: usize) -> *mut u8 {
-        match self.heap.alloc_inline(size as u64, 16, TypeId::UNTYPED, |_| Ok(())) {
+        match self.heap.alloc_inline(size as u64, 16, TypeId::UNTYPED, |_| Ok(Taking::Allocated)) {
             Ok(block) => block.addr.as_ptr(),
             Err(error) => refused(error),
         }

@@ -6,7 +6,7 @@
 //!
 //! Invariant: `first` and `last` are both `None` and `len` is 0, or following `next` from `first` visits `len` live nodes and ends at `last`.
 
-use crate::shared::{DESTROYED, Header, log, log_many, log_with, open, range, span};
+use crate::shared::{DESTROYED, Header, log, log_and_free, log_many, log_with, open, range, span};
 use cenote::persist::Persist;
 use cenote::{Ptr, Reader, Result, Tx};
 use core::iter::FusedIterator;
@@ -364,12 +364,16 @@ impl<T: Persist> ForwardList<T> {
             let after = (*node.as_ptr()).next;
             let link = before.map_or(place!(header, first), |before| place!(before, next));
             match (before, after) {
-                (None, Some(_)) => log(tx, &[span(link, place!(header, len))])?,
-                (None, None) => log(tx, &[range(header.as_ptr())])?,
-                (Some(_), Some(_)) => log(tx, &[range(link), range(place!(header, len))])?,
-                (Some(_), None) => log(tx, &[range(link), span(place!(header, len), place!(header, last))])?,
+                (None, Some(_)) => log_and_free(tx, header, node, &[span(link, place!(header, len))])?,
+                (None, None) => log_and_free(tx, header, node, &[range(header.as_ptr())])?,
+                (Some(_), Some(_)) => {
+                    log_and_free(tx, header, node, &[range(link), range(place!(header, len))])?;
+                }
+                (Some(_), None) => {
+                    let ranges = [range(link), span(place!(header, len), place!(header, last))];
+                    log_and_free(tx, header, node, &ranges)?;
+                }
             }
-            tx.free_near(header, node)?;
             *link = after;
             if after.is_none() {
                 (*header.as_ptr()).last = before;

@@ -7,7 +7,7 @@
 //! Invariant: `first` and `last` are both `None` and `len` is 0, or following `next` from `first` visits `len` live nodes, ends at `last`, and
 //! `previous` leads the same way back. The header's order puts `len` beside both ends, so that a change of either end is one range of 16 bytes.
 
-use crate::shared::{DESTROYED, Header, log, log_many, log_with, open, range, span};
+use crate::shared::{DESTROYED, Header, log, log_and_free, log_many, log_with, open, range, span};
 use cenote::persist::Persist;
 use cenote::{Ptr, Reader, Result, Tx};
 use core::iter::FusedIterator;
@@ -455,12 +455,18 @@ impl<T: Persist> List<T> {
             let next = before.map_or(place!(header, first), |before| place!(before, next));
             let previous = after.map_or(place!(header, last), |after| place!(after, previous));
             match (before, after) {
-                (Some(_), Some(_)) => log(tx, &[range(next), range(previous), range(place!(header, len))])?,
-                (Some(_), None) => log(tx, &[range(next), span(place!(header, len), previous)])?,
-                (None, Some(_)) => log(tx, &[range(previous), span(next, place!(header, len))])?,
-                (None, None) => log(tx, &[range(header.as_ptr())])?,
+                (Some(_), Some(_)) => {
+                    let ranges = [range(next), range(previous), range(place!(header, len))];
+                    log_and_free(tx, header, node, &ranges)?;
+                }
+                (Some(_), None) => {
+                    log_and_free(tx, header, node, &[range(next), span(place!(header, len), previous)])?;
+                }
+                (None, Some(_)) => {
+                    log_and_free(tx, header, node, &[range(previous), span(next, place!(header, len))])?;
+                }
+                (None, None) => log_and_free(tx, header, node, &[range(header.as_ptr())])?,
             }
-            tx.free_near(header, node)?;
             *next = after;
             *previous = before;
             (*header.as_ptr()).len -= 1;

@@ -53,6 +53,21 @@ pub(crate) unsafe fn log(tx: &mut Tx<'_>, ranges: &[Range]) -> Result<()> {
     Ok(())
 }
 
+/// As [`log`], and frees a node, with the same fence.
+///
+/// # Safety
+/// As [`log`]; `node` is a live node, in the pool of the live header.
+#[inline]
+pub(crate) unsafe fn log_and_free<H: Persist, N: Persist>(
+    tx: &mut Tx<'_>,
+    header: Ptr<H>,
+    node: Ptr<N>,
+    ranges: &[Range],
+) -> Result<()> {
+    // SAFETY: passed on.
+    unsafe { tx.free_near_logged(header, node, ranges) }
+}
+
 /// As [`log`], for an operation that has allocated `fresh` already: gives it back if logging fails, so that whoever goes on after the error does not leak it.
 ///
 /// # Safety

@@ -7,7 +7,7 @@
 //! Invariant: the first `len` places of the array hold values; the others are zero, as the pointer map of an array block sees
 //! them too. Without an array `capacity` is 0, except that values of no size need none and `capacity` says nothing.
 
-use crate::shared::{DESTROYED, Header, Range, log, open, range};
+use crate::shared::{DESTROYED, Header, Range, log, log_and_free, open, range};
 use cenote::persist::{ArrayOf, Persist};
 use cenote::{Error, Ptr, Reader, Result, Tx};
 use core::ptr::{NonNull, copy, copy_nonoverlapping};
@@ -461,9 +461,10 @@ impl<T: Persist> Vec<T> {
         let header = *open(tx, self.header)?;
         // SAFETY: the header is live; only it leads to the array, and after the write nothing does.
         unsafe {
-            log(tx, &[range(self.header.as_ptr())])?;
-            if let Some(array) = header.array {
-                tx.free(array)?;
+            let ranges = [range(self.header.as_ptr())];
+            match header.array {
+                Some(array) => log_and_free(tx, self.header, array, &ranges)?,
+                None => log(tx, &ranges)?,
             }
             self.header.as_ptr().write(VecHeader { array: None, len, capacity: 0 });
         }
@@ -496,9 +497,15 @@ impl<T: Persist> Vec<T> {
             let (array, capacity) = tx.alloc_array::<_, T>(self.header, capacity)?;
             let grown = VecHeader { array: Some(array), capacity: capacity as u64, ..header };
             copy_nonoverlapping(header.places(), grown.places(), len);
-            crate::shared::log_with(tx, array, &[range(self.header.as_ptr())])?;
-            if let Some(old) = header.array {
-                tx.free(old)?;
+            let ranges = [range(self.header.as_ptr())];
+            let logged = match header.array {
+                Some(old) => log_and_free(tx, self.header, old, &ranges),
+                None => log(tx, &ranges),
+            };
+            if let Err(error) = logged {
+                // Whoever goes on after the error does not leak it.
+                let _ = tx.free(array);
+                return Err(error);
             }
             self.header.as_ptr().write(grown);
             Ok(grown)

@@ -3,9 +3,9 @@
 //! Two images with the same canonical form need one recovery. Invariant: the form of an image follows from its bytes alone, and whatever is not understood is taken
 //! as it stands. What is left out, and why that is sound:
 //!
-//! 1. *Allocation marks, after a loss of power.* They are never flushed; recovery notes in its batch that they are due, and tracing computes all of them again
-//!    before a pool is used, from roots and descriptors, without reading them. And, after any crash, hints, lists and the words of descriptors that mean something only to
-//!    the processes that have the pool open: whoever opens it first writes them again.
+//! 1. *What an allocation mark says beside "allocated" or not, after a loss of power*: only the one value is believed, all others mean free, and whoever opens the pool
+//!    makes them so. And, after any crash, hints, lists and the words of descriptors that mean something only to the processes that have the pool open: whoever opens it first writes them
+//!    again. (Marks that durable entries name are drawn, because replay writes them in either direction; they are not left out of the form, which hid a replay that does not.)
 //! 2. *`tail` and `last` of a log, after a loss of power*: hints, which the scan reads after a crash of processes only. `last` it never reads.
 //! 3. *The number of the transaction, the epoch, and the half of the log.* The scan compares sequence numbers with the range's only, and checksums with what they
 //!    cover. So an entry is what it says (kind, address, size, data, how many before it were unfenced), and a range is its stage. Where numbers are about to run
@@ -32,7 +32,7 @@
 
 use cenote_layout::checksum::checksum;
 use cenote_layout::heap::{
-    BLOCK_SIZE_MIN, Descriptor, HeapGeometry, SMALL_SIZE_MAX, SUPERBLOCK_SIZE, marks_offset,
+    BLOCK_SIZE_MIN, Descriptor, HeapGeometry, SMALL_SIZE_MAX, SUPERBLOCK_SIZE, mark, marks_offset,
 };
 use cenote_layout::log::{
     CONTROL_OFFSET, ContentHash, ENTRIES_OFFSET, ENTRY_HEADER_SIZE, ENTRY_INLINE_DATA_MAX, EntryHeader, Kind,
@@ -156,6 +156,18 @@ pub(crate) struct EntryAt {
     pub(crate) addr: u64,
     pub(crate) size: u32,
     pub(crate) data: Vec<u8>,
+}
+
+impl EntryAt {
+    /// The word and the bits of a mark that replay writes, in whatever direction it goes.
+    pub(crate) fn mark(&self) -> Option<(u64, u64)> {
+        let word = |at: usize| Some(u64::from_le_bytes(self.data.get(at..at + 8)?.try_into().ok()?));
+        match self.kind {
+            Kind::Allocation => Some((word(0)?, word(8)?)),
+            Kind::ClearBitsOnCommit => Some((self.addr, word(0)?)),
+            _ => None,
+        }
+    }
 }
 
 /// What a scan would find in a log.
@@ -397,8 +409,10 @@ pub fn canonical(image: &Image, context: &Context) -> Canonical {
         }
     }
     for puddle in &puddles {
-        let marks = puddle.parts.marks.iter().filter(|_| power);
-        for part in marks.chain(&puddle.parts.session) {
+        for part in puddle.parts.marks.iter().filter(|_| power) {
+            keep_allocated(&mut form, &puddle.name, part);
+        }
+        for part in &puddle.parts.session {
             form.clear(&puddle.name, part.start, part.end - part.start);
         }
     }
@@ -416,6 +430,27 @@ pub fn canonical(image: &Image, context: &Context) -> Canonical {
     let mut all = DefaultHasher::new();
     (power, data, new, store).hash(&mut all);
     Canonical { whole: all.finish(), data, new, store, shape }
+}
+
+/// The bytes of a word of marks that say "allocated", all ones.
+pub(crate) fn allocated(word: u64) -> u64 {
+    let bytes = word.to_le_bytes().map(|byte| if byte == mark::ALLOCATED { byte } else { 0 });
+    u64::from_le_bytes(bytes)
+}
+
+/// Leaves of marks what tracing looks at.
+fn keep_allocated(form: &mut Image, name: &str, part: &Range<u64>) {
+    let mut bytes = vec![0; (part.end - part.start) as usize];
+    if !form.read(name, part.start, &mut bytes)
+        || bytes.iter().all(|&byte| byte == 0 || byte == mark::ALLOCATED)
+    {
+        return;
+    }
+    form.clear(name, part.start, part.end - part.start);
+    let marked = bytes.iter().enumerate().filter(|(_, byte)| **byte == mark::ALLOCATED);
+    for (at, byte) in marked {
+        form.overwrite(name, part.start + at as u64, &[*byte]);
+    }
 }
 
 /// Puts what replay will put there wherever it will put something.
@@ -471,7 +506,7 @@ mod tests {
         let marks = heap.parts.marks[0].clone();
         let tail = log.body + RANGE_OFFSET + 8;
         for (what, other) in [
-            ("marks", changed(&heap.name, marks.start, 77)),
+            ("marks of blocks that are free", changed(&heap.name, marks.start, 77)),
             ("the tail", changed(&log.name, tail, 77)),
             ("memory under an undo entry", changed(&heap.name, offset, 77)),
         ] {
@@ -483,6 +518,7 @@ mod tests {
         for (what, one, other) in [
             ("memory under no entry", image.clone(), changed(&heap.name, offset + 8, 77)),
             ("an entry", image.clone(), changed(&log.name, last, 77)),
+            ("a mark that says \"allocated\"", image.clone(), changed(&heap.name, marks.start, 0xff)),
             ("the kind of the crash", image.clone(), process.clone()),
             (
                 "marks after a crash of the process",

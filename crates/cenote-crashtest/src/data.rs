@@ -27,6 +27,9 @@ pub struct Root {
     pub words: [u64; 11],
     /// Logged whole, written here and there.
     pub wide: [u64; WIDE],
+    /// Never written after the first state: they lead to the node that is attached then, and to places where nodes were before. So they dangle whenever nothing is
+    /// attached there, above all while a transaction writes there that is not committed.
+    pub stale: [Option<Ptr<Node>>; SLOTS],
 }
 
 /// The root object of the second pool.
@@ -117,7 +120,7 @@ pub struct Model {
 /// Reads the model, and start and length of every live block of the first pool, through the safe interface.
 ///
 /// # Errors
-/// What cannot be: a root that is not there, a pointer to a block that is not allocated, a torn node.
+/// What cannot be: a root that is not there, a pointer to a block that is not allocated, a torn node; a node that is shown through a pointer that dangles.
 pub fn observe(a: &Pool, b: &Pool) -> Result<(Model, Vec<(u64, u64)>), String> {
     let text = |error: cenote::Error| error.to_string();
     let mut model = Model::default();
@@ -134,6 +137,17 @@ pub fn observe(a: &Pool, b: &Pool) -> Result<(Model, Vec<(u64, u64)>), String> {
             return Err(format!("a node is torn: {:#x}, {:#x}", node.value, node.twin));
         }
         *found = Some(node.value);
+    }
+    for stale in root.stale.iter().flatten() {
+        match view.get(*stale) {
+            Ok(_) if root.slots.contains(&Some(*stale)) => {}
+            Ok(node) => {
+                let (value, twin) = (node.value, node.twin);
+                return Err(format!("a pointer that dangles leads to a value: {value:#x}, {twin:#x}"));
+            }
+            Err(cenote::Error::Dangling { .. }) => {}
+            Err(error) => return Err(text(error)),
+        }
     }
     for (big, found) in root.bigs.iter().zip(&mut model.bigs) {
         let Some(big) = big else { continue };

@@ -114,7 +114,8 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// A store with two pools, their root objects and one attached node, cleanly closed; every history starts from it.
+/// A store with two pools, their root objects and one attached node, cleanly closed; every history starts from it. Pointers in the data lead to the node and to the
+/// places of two that were freed.
 ///
 /// # Errors
 /// Whatever went wrong.
@@ -130,14 +131,20 @@ pub fn base_image(level: Durability, window_base: u64) -> Result<Image, String> 
     let store = Store::open_on(medium, &open_options()).map_err(text)?;
     let a = store.create_pool(POOLS[0], &pool_options(2)).map_err(text)?;
     let b = store.create_pool(POOLS[1], &pool_options(1)).map_err(text)?;
-    a.write(|tx| -> cenote::Result<()> {
-        let node = tx.alloc(Node { value: 1, twin: !1 })?;
-        let mut slots = [None; SLOTS];
-        slots[0] = Some(node);
-        let root = tx.alloc(Root { slots, bigs: [None; 2], words: [0; 11], wide: wide_at_first() })?;
-        tx.set_root(root)
-    })
-    .map_err(text)?;
+    let gone = a
+        .write(|tx| -> cenote::Result<_> {
+            let node = tx.alloc(Node { value: 1, twin: !1 })?;
+            let gone = [tx.alloc(Node { value: 2, twin: !2 })?, tx.alloc(Node { value: 3, twin: !3 })?];
+            let mut slots = [None; SLOTS];
+            slots[0] = Some(node);
+            let stale = [Some(node), Some(gone[0]), Some(gone[1])];
+            let root =
+                tx.alloc(Root { slots, bigs: [None; 2], words: [0; 11], wide: wide_at_first(), stale })?;
+            tx.set_root(root)?;
+            Ok(gone)
+        })
+        .map_err(text)?;
+    a.write(|tx| gone.into_iter().try_for_each(|node| tx.free(node))).map_err(text)?;
     b.write(|tx| -> cenote::Result<()> {
         let other = tx.alloc(Other { word: 0 })?;
         tx.set_root(other)

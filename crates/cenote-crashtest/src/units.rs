@@ -1,11 +1,11 @@
 //! Which images of a crash state are looked at.
 //!
 //! Two grains. *Words*: every undecided word, sector, length and name is a unit of its own; all combinations of all values of up to 12 units
-//! are visited, of more a sample. (Only marks and what means something to the running processes alone, which no opener believes after a loss of power, survive or not
-//! as a hash of the other choices says: there are hundreds of them.) *Classes*: the same, but combinations that recovery cannot tell apart (see [`crate::canon`], whose numbers these are) are
+//! are visited, of more a sample. (Only what means something to the running processes alone, which no opener believes after a loss of power, survives or not
+//! as a hash of the other choices says: there are hundreds of such words. Words of marks none of whose values differ in which blocks are allocated are among them.) *Classes*: the same, but combinations that recovery cannot tell apart (see [`crate::canon`], whose numbers these are) are
 //! visited once, and what does not matter is drawn by hash:
 //!
-//! * marks (1), hints (2), memory under entries that are certainly there (6), blocks that were taken and cannot be committed (7): whether they survive is drawn;
+//! * marks that durable entries name (1), hints (2), memory under entries that are certainly there (6), blocks that were taken and cannot be committed (7): whether they survive is drawn;
 //! * an entry of a log (4), the memory that a seal covers (6), a descriptor of the heap and an entry of a log space (they have checksums): all of it is lost, all survives,
 //!   or a part that is drawn.
 //!
@@ -14,7 +14,7 @@
 //! A state all of whose images are images of the next one too (nothing became durable in between, and nothing was acknowledged) is not visited if that one
 //! is visited without gaps.
 
-use crate::canon::{Context, EntryAt, PuddleAt, puddles, view};
+use crate::canon::{Context, EntryAt, PuddleAt, allocated, puddles, view};
 use cenote_layout::log::{ENTRIES_OFFSET, EntryHeader, Kind, LogHeader, RANGE_OFFSET, entry_size};
 use cenote_layout::puddle::Role;
 use cenote_medium::sim::{CrashState, Explorer, Image, Limits, Place};
@@ -50,7 +50,7 @@ pub struct Images {
     pub context: Context,
     /// Whether all combinations are.
     pub exhausted: bool,
-    /// Undecided units, without marks and words that mean something to the running processes alone.
+    /// Undecided units, without words that mean something to the running processes alone.
     pub units: usize,
     /// The medium loses nothing, or the images are visited with another state.
     none: bool,
@@ -201,6 +201,8 @@ struct Ranges {
     taken: Vec<(u64, u64)>,
     /// What a seal covers that is not durable yet. Replay does the same unless all of it is there: 6.
     sealed: Vec<(u64, u64)>,
+    /// Words and bits of marks that replay writes in every image of the state, in one direction or the other: 1.
+    named: Vec<(u64, u64)>,
 }
 
 fn ranges(state: &CrashState, latest: &Image, at_latest: &[PuddleAt]) -> Ranges {
@@ -211,7 +213,7 @@ fn ranges(state: &CrashState, latest: &Image, at_latest: &[PuddleAt]) -> Ranges 
         let Some(durable) = view(&oldest, &at_oldest, log) else { continue };
         let Some(now) = at_latest.iter().find(|p| p.name == log.name) else { continue };
         let Some(now) = view(latest, at_latest, now) else { continue };
-        if !durable.running || !now.running || durable.sealed {
+        if !durable.running || !now.running {
             continue;
         }
         let range = log.body + RANGE_OFFSET;
@@ -221,6 +223,10 @@ fn ranges(state: &CrashState, latest: &Image, at_latest: &[PuddleAt]) -> Ranges 
         };
         // The range must be the same in all images.
         if (0..state.units()).any(pending) {
+            continue;
+        }
+        out.named.extend(durable.entries.iter().filter_map(EntryAt::mark));
+        if durable.sealed {
             continue;
         }
         let range = |e: &EntryAt| (e.addr, e.addr + u64::from(e.size));
@@ -261,7 +267,12 @@ fn classes(state: &CrashState, grain: Grain) -> (Classes, Vec<(u64, u64)>) {
             Some(Place::Word { file, offset }) => {
                 let puddle = at.iter().find(|p| *p.name == *file);
                 puddle.map_or(Part::Alone, |p| {
-                    part(p, offset, &ranges, entries.get(file).map_or(&[], Vec::as_slice), grain)
+                    match p.parts.marks.iter().any(|part| part.contains(&offset)) {
+                        true => marks(p.addr + offset, state.words(unit), &ranges),
+                        false => {
+                            part(p, offset, &ranges, entries.get(file).map_or(&[], Vec::as_slice), grain)
+                        }
+                    }
                 })
             }
             _ => Part::Alone,
@@ -305,7 +316,7 @@ fn torn(state: &CrashState, units: Vec<usize>) -> Vec<Choice> {
 
 /// What a word belongs to.
 enum Part {
-    /// Marks, and what means something to the running processes alone.
+    /// What means something to the running processes alone.
     Volatile,
     Indifferent,
     Alone,
@@ -315,13 +326,24 @@ enum Part {
     Together(u64),
 }
 
+/// What a word of marks belongs to that may have these values.
+fn marks(addr: u64, values: &[u64], ranges: &Ranges) -> Part {
+    let first = values.first().map_or(0, |value| allocated(*value));
+    let differs = values.iter().fold(0, |bits, value| bits | (allocated(*value) ^ first));
+    let named = ranges.named.iter().filter(|(word, _)| *word == addr).fold(0, |bits, (_, mask)| bits | mask);
+    match (differs, differs & !named) {
+        (0, _) => Part::Volatile,
+        (_, 0) => Part::Indifferent,
+        _ => Part::Alone,
+    }
+}
+
 fn part(puddle: &PuddleAt, offset: u64, ranges: &Ranges, entries: &[(u64, u64)], grain: Grain) -> Part {
     let line = Part::Together(offset / 64 * 64);
     match puddle.role {
         Some(Role::Heap) => {
             let addr = puddle.addr + offset;
-            let volatile =
-                puddle.parts.marks.iter().chain(&puddle.parts.session).any(|part| part.contains(&offset));
+            let volatile = puddle.parts.session.iter().any(|part| part.contains(&offset));
             let lies_in =
                 |ranges: &[(u64, u64)]| ranges.iter().any(|(start, end)| *start <= addr && addr + 8 <= *end);
             if volatile {

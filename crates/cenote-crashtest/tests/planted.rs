@@ -1,5 +1,5 @@
 //! Every planted bug is found: by the enumeration that is named after what it breaks, and not without the bug. Two that no transaction can show are
-//! found by logs written by hand, and two of the store's in `store_updates.rs`.
+//! found by logs written by hand, two of the store's in `store_updates.rs`, and those about leaks and about what a superblock held before in `dangling.rs`.
 
 use cenote::{Access, Reader, Store};
 use cenote_crashtest::data::{Other, Root};
@@ -16,9 +16,10 @@ use cenote_medium::sim::{CrashKind, SimMedium};
 /// Looks at every crash point of a few histories, with the bug and without.
 #[track_caller]
 fn caught(bug: Bug, when: When, level: Durability, strategy: Strategy, histories: &[&str]) {
-    // Torn entries are seen by words only; recoveries are crashed where only that shows the bug.
-    let grain = if bug == Bug::ChecksumIgnored { Grain::Words } else { Grain::Classes };
-    let recovery = bug == Bug::ReplayNotFenced;
+    // Torn entries are seen by words only, and so is what replay does to marks that it finds in either state; recoveries are crashed where only that shows the bug.
+    let by_words = matches!(bug, Bug::ChecksumIgnored | Bug::RollBackKeepsFree | Bug::ReplayMarkNotFlushed);
+    let grain = if by_words { Grain::Words } else { Grain::Classes };
+    let recovery = matches!(bug, Bug::ReplayNotFenced | Bug::ReplayMarkNotFlushed);
     let reach = Reach { grain, exhaustive: 12, samples: 32 };
     let plan = |bug: Bug| Plan {
         level,
@@ -144,9 +145,38 @@ fn a_puddle_that_is_used_before_its_record_is_durable() {
     caught(Bug::CatalogNotSynced, Running, Power, Strategy::LAZY, &["gC"]);
 }
 
+// The pointers of the histories' data that dangle show a value where none is, or a mark that is missing hides one that is committed.
+
 #[test]
-fn marks_that_are_not_computed_again_after_a_loss_of_power() {
-    caught(Bug::TraceDueForgotten, Recovering, Power, Strategy::LAZY, &["aC"]);
+fn a_block_that_is_marked_as_allocated_as_soon_as_it_is_taken() {
+    caught(Bug::MarkedWhenTaken, Running, Power, Strategy::LAZY, &["a"]);
+}
+
+#[test]
+fn marks_that_change_before_the_entries_that_take_them_back_are_durable() {
+    caught(Bug::MarkBeforeEntry, Running, Power, Strategy::REDO, &["aC"]);
+    caught(Bug::MarkBeforeEntry, Running, Power, Strategy::LAZY, &["fC"]);
+}
+
+#[test]
+fn a_commit_that_does_not_flush_marks() {
+    caught(Bug::MarkNotFlushed, Running, Power, Strategy::LAZY, &["aC"]);
+    caught(Bug::MarkNotFlushed, Running, Power, Strategy::MARKED, &["fCs"]);
+}
+
+#[test]
+fn a_free_that_is_rolled_back_without_its_mark() {
+    caught(Bug::RollBackKeepsFree, Recovering, Power, Strategy::LAZY, &["fC"]);
+}
+
+#[test]
+fn a_replay_that_does_not_flush_marks() {
+    caught(Bug::ReplayMarkNotFlushed, Recovering, Power, Strategy::LAZY, &["fC"]);
+}
+
+#[test]
+fn tracing_that_takes_whatever_is_reached_for_allocated() {
+    caught(Bug::TraceBelievesReach, Recovering, Power, Strategy::LAZY, &["fC"]);
 }
 
 /// A log that was written by hand: `entries` are addresses with the contents that undo puts back. What the next open finds, with the bug

@@ -88,11 +88,16 @@ fn transaction(input: &mut Input<'_>, world: &World, writer: &mut LogWriter) -> 
     let mut covered: Vec<(u64, usize)> = Vec::new();
     let mut redo: Vec<(u64, Vec<u8>)> = Vec::new();
     let mut unowned = Vec::new();
+    // Words of marks: nothing else is written there, because replay sets and clears their bits in both directions.
+    let mut marks: Vec<u64> = Vec::new();
     for _ in 0..input.below(12) {
         let (addr, len) = range(input);
         let offset = (addr - DATA_ADDR) as usize;
         let overlaps = |a: u64, l: usize| addr < a + l as u64 && a < addr + len as u64;
-        if covered.iter().any(|&(a, l)| overlaps(a, l)) || redo.iter().any(|(a, d)| overlaps(*a, d.len())) {
+        if covered.iter().any(|&(a, l)| overlaps(a, l))
+            || redo.iter().any(|(a, d)| overlaps(*a, d.len()))
+            || marks.iter().any(|&word| overlaps(word, 8))
+        {
             continue;
         }
         let new = input.byte();
@@ -134,7 +139,7 @@ fn transaction(input: &mut Input<'_>, world: &World, writer: &mut LogWriter) -> 
                     if logged.is_ok() {
                         if is_mark {
                             set_bits(world, word, mask);
-                            covered.push((word, 0)); // later ranges may cover it, and then its old bytes have the bit
+                            marks.push(word);
                             unowned.push((word - DATA_ADDR) as usize..(word - DATA_ADDR) as usize + 8);
                         }
                         covered.push((addr, len));
@@ -153,7 +158,7 @@ fn transaction(input: &mut Input<'_>, world: &World, writer: &mut LogWriter) -> 
                         writer.append(Kind::ClearBitsOnAbort, word, 8, (&raw const mask).cast()).map(drop);
                     if logged.is_ok() {
                         set_bits(world, word, mask);
-                        covered.push((word, 0)); // later ranges may cover it, and then its old bytes have the bit
+                        marks.push(word);
                         unowned.push((word - DATA_ADDR) as usize..(word - DATA_ADDR) as usize + 8);
                     }
                     logged
@@ -164,7 +169,6 @@ fn transaction(input: &mut Input<'_>, world: &World, writer: &mut LogWriter) -> 
             break;
         }
     }
-    covered.retain(|&(_, len)| len > 0);
     let running = data(world);
     let mut committed = running.clone();
     for (addr, bytes) in &redo {

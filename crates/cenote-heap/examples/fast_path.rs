@@ -1,7 +1,7 @@
 //! Nanoseconds an operation of the patterns that the fast path is made for, one thread and two, plain memory.
 //! `cargo run --release -p cenote-heap --example fast_path`.
 
-use cenote_heap::{MemoryGround, MemoryOptions, TracedHeap};
+use cenote_heap::{MemoryGround, MemoryOptions, Taking, TracedHeap};
 use cenote_layout::id::TypeId;
 use std::hint::black_box;
 use std::time::Instant;
@@ -39,7 +39,7 @@ fn main() {
         Ok(heap) => heap,
         Err(error) => return eprintln!("{error}"),
     };
-    let alloc = |size| match heap.alloc_inline(black_box(size), 8, T, |_| Ok(())) {
+    let alloc = |size| match heap.alloc_inline(black_box(size), 8, T, |_| Ok(Taking::Allocated)) {
         Ok(block) => block.addr.as_ptr() as u64,
         Err(error) => panic!("{error}"),
     };

@@ -94,6 +94,11 @@ pub unsafe trait Ground: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Whether the durability level covers a loss of power, so that flush and fence count.
+    fn is_power(&self) -> bool {
+        true
+    }
+
     /// Begins to write the lines of a range back, if the durability level asks for that.
     ///
     /// # Safety

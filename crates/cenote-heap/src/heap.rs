@@ -2,6 +2,9 @@
 //!
 //! A block is *allocated* while its [`Mark`] is set: one byte in memory that survives a crash of processes. A transaction
 //! logs the mark before it is set, so that abort and crash recovery clear it again; that is why the calls below show it.
+//!
+//! At level `power` a transaction sets a mark in two steps ([`Taking`]): what a loss of power leaves of a mark says "allocated" only for blocks
+//! whose allocation was committed, or is named by a log entry that is durable. The argument is in crate `cenote-tx`.
 
 use crate::error::{AllocError, FreeError, RecoverError, RootError};
 use crate::report::{HeapReport, HeapStats, RecoveryReport};
@@ -11,7 +14,8 @@ use cenote_layout::id::TypeId;
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
 
-/// The allocation mark of one block: the bits `mask` (exactly one byte) of `word`. Zero means free; all ones, allocated.
+/// The allocation mark of one block: the bits `mask` (exactly one byte) of `word`. Zero means free; all ones, allocated
+/// (see [`cenote_layout::heap::mark`] for what is between).
 ///
 /// Other blocks have their marks in the same word, and other threads store to their bytes at any time: in a running process only the heap changes a
 /// mark ([`Heap::clear_mark`]). Crash recovery, which is alone, clears it by a plain store to the word.
@@ -21,6 +25,17 @@ pub struct Mark {
     pub word: NonNull<AtomicU64>,
     /// The byte.
     pub mask: u64,
+}
+
+impl Mark {
+    /// The byte, where it lies.
+    #[inline]
+    #[must_use]
+    pub fn byte(&self) -> NonNull<u8> {
+        // A byte of the word: at most 7 behind its start.
+        let offset = (self.mask.trailing_zeros() / 8 % 8) as usize;
+        self.word.cast::<u8>().map_addr(|addr| addr | offset)
+    }
 }
 
 // SAFETY: a mark is an address and a mask; using the address takes its own `unsafe`.
@@ -57,6 +72,16 @@ pub struct BlockInfo {
     pub type_id: TypeId,
 }
 
+/// What the mark of a block says that is given out: the value of the byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Taking {
+    /// "Allocated", for every opener to come.
+    Allocated = cenote_layout::heap::mark::ALLOCATED,
+    /// "Taken": allocated for the processes that have the pool open, free for whoever opens it after them. [`Heap::set_mark`] makes it allocated.
+    Taken = cenote_layout::heap::mark::TAKEN,
+}
+
 /// "Do not allocate after all": what `before` of [`Heap::alloc_with`] returns when, say, a log is full. The caller keeps its own reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cancelled;
@@ -68,10 +93,11 @@ pub struct Cancelled;
 pub trait Heap: Send + Sync {
     /// Allocates at least `size` bytes (0 counts as 1) at a multiple of `align`, a power of two up to 2 MiB, for values of `type_id`.
     ///
-    /// `before` is called once, after the block is chosen and before its mark is set: a transaction writes its undo entry there. It must not
+    /// `before` is called once, after the block is chosen and before its mark is set: a transaction writes its undo entry there. It says what the mark is to be, and must not
     /// call the heap. If it fails, nothing is allocated.
     ///
-    /// Durability: the mark survives a crash of the process and is not flushed; after a loss of power [`Heap::recover`] decides.
+    /// Durability: the mark survives a crash of the process and is not flushed. Whoever wants "allocated" believed after a loss of power flushes the mark; transactions do, at
+    /// commit. Without that, [`Heap::recover`] decides by what is reached.
     ///
     /// # Errors
     /// Why there is no block; [`AllocError::Cancelled`] if `before` failed.
@@ -80,15 +106,15 @@ pub trait Heap: Send + Sync {
         size: u64,
         align: u64,
         type_id: TypeId,
-        before: &mut dyn FnMut(&Block) -> Result<(), Cancelled>,
+        before: &mut dyn FnMut(&Block) -> Result<Taking, Cancelled>,
     ) -> Result<Block, AllocError>;
 
-    /// [`Heap::alloc_with`] without a `before`.
+    /// [`Heap::alloc_with`] without a `before`: the block is [`Taking::Allocated`].
     ///
     /// # Errors
     /// Why there is no block.
     fn alloc(&self, size: u64, align: u64, type_id: TypeId) -> Result<Block, AllocError> {
-        self.alloc_with(size, align, type_id, &mut |_| Ok(()))
+        self.alloc_with(size, align, type_id, &mut |_| Ok(Taking::Allocated))
     }
 
     /// The allocated block that begins at `addr`.
@@ -102,6 +128,9 @@ pub trait Heap: Send + Sync {
     /// # Errors
     /// Why `addr` cannot be freed; nothing has changed then. That a block is freed twice is noticed as long as its place was not given out again.
     fn free(&self, addr: u64) -> Result<(), FreeError>;
+
+    /// Makes a block that was [`Taking::Taken`] allocated for every opener; not flushed. Any other block is left alone.
+    fn set_mark(&self, block: &Block);
 
     /// First half of a free that was decided before (a commit's free, an abort's allocation): clears the mark and does *not* give the place
     /// out yet. A transaction clears marks while its log still says "clear this mark"; if the place were given out before the log is
@@ -142,8 +171,9 @@ pub trait Heap: Send + Sync {
     /// A puddle cannot be mapped.
     fn stats(&self) -> Result<HeapStats, RecoverError>;
 
-    /// Computes all marks again: allocated is exactly what can be reached from the pool's roots and from the addresses `roots` (RAL-1). Needed after a loss of
-    /// power, before anything else; harmless at any time when nobody changes data. Can be interrupted anywhere and repeated.
+    /// Computes all marks again, believing none: allocated is exactly what can be reached from the pool's roots and from the addresses `roots` (RAL-1). Needed after a loss of
+    /// power, before anything else, where marks were not flushed; where transactions alone allocate and free, [`TraceOptions::believe_marks`](crate::TraceOptions) leaves free what is
+    /// reached and not marked. Harmless at any time when nobody changes data. Can be interrupted anywhere and repeated.
     ///
     /// # Errors
     /// A puddle cannot be mapped, or the pool is read-only. Damage is no error: the report names it.

@@ -21,7 +21,7 @@ use crate::anchor;
 use crate::error::{AllocError, FreeError};
 use crate::ground::Ground;
 use crate::grow::{Growth, Taken, Tries};
-use crate::heap::{Block, Cancelled};
+use crate::heap::{Block, Cancelled, Taking};
 use crate::members::Inside;
 use crate::runs;
 use crate::superblock::PuddleHeap;
@@ -69,7 +69,7 @@ impl<G: Ground> TracedHeap<G> {
         size: u64,
         align: u64,
         type_id: TypeId,
-        before: &mut dyn FnMut(&Block) -> Result<(), Cancelled>,
+        before: &mut dyn FnMut(&Block) -> Result<Taking, Cancelled>,
     ) -> Result<Block, AllocError> {
         let size_max = self.ground.size_max();
         if size > size_max {
@@ -94,9 +94,7 @@ impl<G: Ground> TracedHeap<G> {
         let mark = &puddle.class_marks(number, 0)[0];
         let addr = puddle.address(number);
         let block = Block { addr: pointer_to(addr), size: bytes, mark: mark_of(mark), type_id };
-        if before(&block).is_err() {
-            return Err(AllocError::Cancelled);
-        }
+        let Ok(taking) = before(&block) else { return Err(AllocError::Cancelled) };
         core::mem::forget(run);
         if made {
             for k in (1..span).rev() {
@@ -110,7 +108,7 @@ impl<G: Ground> TracedHeap<G> {
             head.publish(SUPERBLOCK_SIZE);
         }
         reach(Step::LargeKnown);
-        mark.store(mark::ALLOCATED, Ordering::Release);
+        mark.store(taking as u8, Ordering::Release);
         Ok(block)
     }
 

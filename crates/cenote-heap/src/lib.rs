@@ -2,7 +2,7 @@
 //!
 //! The one there is so far is the *traced* heap (Ralloc, RAL-1 to RAL-7): superblocks of 64 KiB with blocks of one size and one
 //! type each, described beside the blocks and never between them (POS-2), allocation marks of one byte a block that no
-//! operation flushes, and recovery by tracing from typed roots through the pointer maps that the store keeps
+//! operation of the heap flushes (transactions do, at commit), and recovery by tracing from typed roots through the pointer maps that the store keeps
 //! (PUD-7), without any application's code.
 //!
 //! A reader who follows one allocation goes through the files in this order: [`heap`] (what a caller sees), [`class`] (size to
@@ -53,7 +53,7 @@ mod trim;
 
 pub use error::{AllocError, FreeError, GroundError, OpenError, ReclaimError, RecoverError, RootError};
 pub use ground::{Ground, Plot, Sharing};
-pub use heap::{Block, BlockInfo, Cancelled, Heap, Mark};
+pub use heap::{Block, BlockInfo, Cancelled, Heap, Mark, Taking};
 pub use memory::{Counts, MemoryGround, MemoryOptions};
 pub use occupancy::{SuperblockInfo, Use, unused_end};
 pub use reclaim::Marked;

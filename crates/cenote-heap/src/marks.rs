@@ -1,6 +1,6 @@
 //! Marks: one byte a block ([`cenote_layout::heap::mark`]).
 //!
-//! Who may write which byte, so that plain stores suffice: ALLOCATED and HELD bytes are their block's owner's; CACHED ones belong to the cache that holds the block, and name the
+//! Who may write which byte, so that plain stores suffice: ALLOCATED, TAKEN and HELD bytes are their block's owner's; CACHED ones belong to the cache that holds the block, and name the
 //! member of the pool whose cache it is ([`crate::members`]); FREE ones to the thread that has the superblock in its hands ([`crate::anchor`]). Every byte has one such owner at any time, and every step hands
 //! it on: FREE is stored with release and claimed with acquire, so that whoever gets a block sees all that was done to it before.
 //!

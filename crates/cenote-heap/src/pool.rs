@@ -78,6 +78,10 @@ unsafe impl Ground for PoolHandle {
         self.record().size_max
     }
 
+    fn is_power(&self) -> bool {
+        self.store().persistence().is_power()
+    }
+
     unsafe fn flush(&self, start: *const u8, len: usize) {
         // SAFETY: the caller's.
         unsafe { self.store().persistence().flush(start, len) }

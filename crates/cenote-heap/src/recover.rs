@@ -1,9 +1,13 @@
 //! Recovery, check, walk and counts: whatever looks at the whole heap.
 //!
 //! Recovery replaces every mark by what tracing found, and then adopts every puddle anew, as at open. Marks are written only
-//! after the whole heap was traced; each is written independently and nothing is read back, so a recovery that stops anywhere is
+//! after the whole heap was traced; each is written independently, from "allocated" to "free" only or as what is reached says, so a recovery that stops anywhere is
 //! repeated by the next. Descriptors change in one case: a taking that the crash interrupted is made free again. All caches are dead afterwards: the heap
 //! gets another number, under which no thread has one.
+//!
+//! Where marks are believed ([`TraceOptions::believe_marks`]) allocated is what is reached *and* marked. So no free block becomes a value again because a pointer that
+//! dangles leads there. What a free block's bytes lead to is reached all the same: that only keeps what is allocated anyway. Marks that were cleared are durable
+//! before recovery returns, so before their places are given out: a later loss of power brings none of them back, although a program may know the address and have put it into its data.
 //!
 //! Nothing here stops other threads but growth. While others allocate and free, check, walk and counts may see a block or not; recovery is for a heap
 //! that nobody else uses: where processes share a heap, it is refused as long as another one is there.
@@ -63,14 +67,15 @@ impl<G: Ground> TracedHeap<G> {
         let _growth = lock(&self.growth);
         let puddles = self.puddles.all();
         let tracer = Tracer::new(&self.ground, types, &puddles);
+        let believe = options.believe_marks && !planted(Bug::TraceBelievesReach);
         let trace = self.trace(&tracer, roots, false, options)?.counts;
         let mut report = RecoveryReport { trace, ..RecoveryReport::default() };
         for (ordinal, puddle) in puddles.iter().enumerate() {
             for (number, claim) in tracer.claims(ordinal).iter().enumerate() {
-                self.settle(&tracer, ordinal, puddle, number as u32, *claim, &mut report);
+                self.settle(&tracer, ordinal, puddle, (number as u32, *claim), believe, &mut report);
             }
         }
-        if report.interrupted > 0 {
+        if report.interrupted > 0 || report.freed_blocks > 0 {
             self.ground.fence();
         }
         drop(tracer);
@@ -93,14 +98,14 @@ impl<G: Ground> TracedHeap<G> {
         Ok(report)
     }
 
-    /// Makes one superblock's marks what tracing found.
+    /// Makes one superblock's marks what tracing found; where marks are to be believed, what is reached and marked.
     fn settle(
         &self,
         tracer: &Tracer<'_, G>,
         ordinal: usize,
         puddle: &PuddleHeap,
-        number: u32,
-        claim: Claim,
+        (number, claim): (u32, Claim),
+        believe: bool,
         report: &mut RecoveryReport,
     ) {
         let class = match claim {
@@ -140,12 +145,22 @@ impl<G: Ground> TracedHeap<G> {
         for (w, marks) in all.chunks(64).enumerate() {
             let (old, new) = (marks::bits(all, w, mark::ALLOCATED), tracer.reached(ordinal, number, w));
             let new = if planted(Bug::RecoveryKeepsMarks) { new | old } else { new };
+            let new = if believe {
+                report.dangling_blocks += u64::from((new & !old).count_ones());
+                new & old
+            } else {
+                new
+            };
             if old != new {
                 report.freed_blocks += u64::from((old & !new).count_ones());
                 report.revived_blocks += u64::from((new & !old).count_ones());
                 for (k, byte) in marks.iter().enumerate() {
                     let reached = new >> k & 1 != 0;
                     marks::write(byte, if reached { mark::ALLOCATED } else { mark::FREE });
+                }
+                if !planted(Bug::TraceMarkNotFlushed) {
+                    // SAFETY: marks in the mapping of a writable pool.
+                    unsafe { self.ground.flush(marks.as_ptr().cast(), marks.len()) };
                 }
                 reach(Step::MarksRecovered);
             }

@@ -10,8 +10,9 @@
 //! when all eight are others' share one: whoever pops a superblock of another kind keeps it aside for a moment and pushes it where it belongs. Idle runs
 //! of large blocks are in these lists too ([`crate::large`]).
 //!
-//! A superblock is set up as small in these steps, each after the one before: marks zero, descriptor written, flushed and fenced; TINY if marks lie inside; marks CACHED; geometry;
-//! anchor FULL. A crash in between leaves it free.
+//! A superblock is set up as small in these steps, each after the one before: marks zero, and durably so if they lie inside; descriptor written, flushed and fenced; TINY if marks lie inside; marks
+//! CACHED; geometry; anchor FULL. A crash in between leaves it free. (Marks outside are not flushed: no mark of a superblock that is free says "allocated" on the medium, since the free of its
+//! last block made that durable. Inside, the medium has data.)
 //!
 //! Where processes share the heap, all of this happens inside the gate ([`crate::gate`]).
 
@@ -99,6 +100,12 @@ impl<G: Ground> TracedHeap<G> {
             // Padding included: nothing there may look like a mark.
             let padded = puddle.tail_marks(number, bin.class);
             padded.iter().for_each(|byte| marks::write(byte, mark::FREE));
+            if !planted(Bug::InnerMarksNotDurable) {
+                // What the medium has there is data of a former life, and may look like marks that say "allocated".
+                // SAFETY: a part of the superblock, in the mapping: only writable pools come here.
+                unsafe { self.ground.flush(padded.as_ptr().cast(), padded.len()) };
+                self.ground.fence();
+            }
         }
         let descriptor = Descriptor::new(SuperblockState::Small, bin.class, size, bin.type_id, 0);
         puddle.write_descriptor(number, &descriptor);

@@ -115,8 +115,10 @@ pub struct RecoveryReport {
     pub trace: TraceCounts,
     /// Blocks that were marked and are not reachable: free now.
     pub freed_blocks: u64,
-    /// Blocks that were not marked and are reachable: allocated now.
+    /// Blocks that were not marked and are reachable: allocated now. None where marks are believed.
     pub revived_blocks: u64,
+    /// Blocks that are not marked and that something leads to, where marks are believed: free, and what leads there dangles.
+    pub dangling_blocks: u64,
     /// Superblocks whose taking the crash had interrupted: free now, nothing lost.
     pub interrupted: u64,
     /// Damaged descriptors that something pointed into, or that belong to a reachable large block.

@@ -212,7 +212,7 @@ impl Place {
             return None;
         }
         // SAFETY: the caller's.
-        let marked = unsafe { self.mark(geometry, offset) }?.load(Ordering::Acquire) == mark::ALLOCATED;
+        let marked = mark::is_live(unsafe { self.mark(geometry, offset) }?.load(Ordering::Acquire));
         (marked && line.geometry() == geometry).then_some((line, geometry))
     }
 }

@@ -3,9 +3,10 @@
 //! Allocation: this thread's cache (one thread-local comparison), size to class (one table), type and class to bin (another), pop a block, store
 //! its mark. Free: address to what this thread remembers of the superblock, compared with its descriptor; to the block's number (one multiplication), look at its mark, store it, push the block. Plain loads and stores, no
 //! locked instruction; the mark is one byte, and it is the block's owner who writes it (`marks`). Nothing on these paths is flushed or fenced, at any durability level:
-//! marks survive a crash of processes because they are in the mapping, and tracing computes them again after a loss of power (RAL-1, RAL-3).
+//! marks survive a crash of processes because they are in the mapping; what a loss of power leaves of them is the business of whoever takes a block in a transaction (crate `cenote-tx`), and tracing
+//! computes the rest again (RAL-1, RAL-3).
 //!
-//! A block is allocated from the store of its mark on, and free from the next one on: **these stores commit**. What a crash finds in caches is free.
+//! A block is allocated from the store of its mark on, and free from the next one on: **these stores commit**. What a crash finds in caches is free, and so is what is only TAKEN.
 
 use crate::anchor;
 use crate::cache::{self, Bin, Cache, Entry, Lease, Shared};
@@ -14,7 +15,7 @@ use crate::error::{AllocError, FreeError, GroundError, OpenError, RecoverError, 
 use crate::geometry::Geometry;
 use crate::ground::Ground;
 use crate::grow::{Growth, Puddles};
-use crate::heap::{Block, BlockInfo, Cancelled, Heap, Mark};
+use crate::heap::{Block, BlockInfo, Cancelled, Heap, Mark, Taking};
 use crate::large::IDLE_WORDS;
 use crate::members::{Inside, Locked, Members};
 use crate::reclaim::is_recording;
@@ -161,7 +162,7 @@ impl<G: Ground> TracedHeap<G> {
         mut before: F,
     ) -> Result<Block, AllocError>
     where
-        F: FnMut(&Block) -> Result<(), Cancelled>,
+        F: FnMut(&Block) -> Result<Taking, Cancelled>,
     {
         // Every class is aligned to 16. Caches are there only for heaps that may be written.
         if align.is_power_of_two()
@@ -192,7 +193,7 @@ impl<G: Ground> TracedHeap<G> {
         mut before: F,
     ) -> Result<Block, AllocError>
     where
-        F: FnMut(&Block) -> Result<(), Cancelled>,
+        F: FnMut(&Block) -> Result<Taking, Cancelled>,
     {
         // SAFETY: the mark of a block of this heap, in the mapping.
         let mark = unsafe { &*entry.mark };
@@ -200,11 +201,9 @@ impl<G: Ground> TracedHeap<G> {
         let block = Block { addr, size, mark: mark_of(mark), type_id };
         debug_assert_eq!(mark.load(Ordering::Relaxed), self.cached);
         let chosen = Chosen { heap: self, entry, type_id, class };
-        if before(&block).is_err() {
-            return Err(AllocError::Cancelled);
-        }
+        let Ok(taking) = before(&block) else { return Err(AllocError::Cancelled) };
         core::mem::forget(chosen);
-        mark.store(mark::ALLOCATED, Ordering::Release);
+        mark.store(taking as u8, Ordering::Release);
         Ok(block)
     }
 
@@ -215,7 +214,7 @@ impl<G: Ground> TracedHeap<G> {
         size: u64,
         align: u64,
         type_id: TypeId,
-        before: &mut dyn FnMut(&Block) -> Result<(), Cancelled>,
+        before: &mut dyn FnMut(&Block) -> Result<Taking, Cancelled>,
     ) -> Result<Block, AllocError> {
         if !self.writable {
             return Err(AllocError::ReadOnly);
@@ -444,9 +443,25 @@ impl<G: Ground> TracedHeap<G> {
             return Err(FreeError::NotInHeap { addr });
         };
         match puddle.mark(line.geometry(), addr) {
-            Some(mark) if change(mark, mark::ALLOCATED, self.held) => Ok(()),
+            Some(mark)
+                if change(mark, mark::ALLOCATED, self.held) || change(mark, mark::TAKEN, self.held) =>
+            {
+                Ok(())
+            }
             _ => Err(self.explain(puddle, addr)),
         }
+    }
+
+    /// Frees allocated blocks that no transaction frees, at `power`: durably, before their places can be given out. Those that it freed.
+    pub(crate) fn free_durably(&self, blocks: impl Iterator<Item = (u64, Block)>) -> Vec<(u64, Block)> {
+        let cleared: Vec<(u64, Block)> = blocks.filter(|(addr, _)| self.hold(*addr).is_ok()).collect();
+        for (_, block) in &cleared {
+            // SAFETY: the mark of a block of this heap, in the mapping.
+            unsafe { self.ground.flush(block.mark.byte().as_ptr(), 1) };
+        }
+        self.ground.fence();
+        cleared.iter().for_each(|(_, block)| self.release(block));
+        cleared
     }
 
     /// Why no allocated block begins at `addr`, which is in `puddle`.
@@ -497,7 +512,7 @@ impl<G: Ground> TracedHeap<G> {
             block,
             size,
             type_id: line.type_id(),
-            allocated: mark.load(Ordering::Acquire) == mark::ALLOCATED,
+            allocated: mark::is_live(mark.load(Ordering::Acquire)),
             mark: mark_of(mark),
         }
     }
@@ -591,13 +606,13 @@ impl<G: Ground> Heap for TracedHeap<G> {
         size: u64,
         align: u64,
         type_id: TypeId,
-        before: &mut dyn FnMut(&Block) -> Result<(), Cancelled>,
+        before: &mut dyn FnMut(&Block) -> Result<Taking, Cancelled>,
     ) -> Result<Block, AllocError> {
         self.alloc_inline(size, align, type_id, before)
     }
 
     fn alloc(&self, size: u64, align: u64, type_id: TypeId) -> Result<Block, AllocError> {
-        self.alloc_inline(size, align, type_id, |_| Ok(()))
+        self.alloc_inline(size, align, type_id, |_| Ok(Taking::Allocated))
     }
 
     fn find(&self, addr: u64) -> Result<Block, FreeError> {
@@ -619,6 +634,13 @@ impl<G: Ground> Heap for TracedHeap<G> {
 
     fn free(&self, addr: u64) -> Result<(), FreeError> {
         self.free_inline(addr)
+    }
+
+    fn set_mark(&self, block: &Block) {
+        // SAFETY: the mark of a block of this heap, in the mapping; all accesses to marks in a running process are atomic bytes, or words of them.
+        let mark = unsafe { AtomicU8::from_ptr(block.mark.byte().as_ptr()) };
+        // One that its transaction has freed again is HELD, and stays so.
+        change(mark, mark::TAKEN, mark::ALLOCATED);
     }
 
     fn clear_mark(&self, block: &Block) {

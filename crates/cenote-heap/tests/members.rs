@@ -275,7 +275,7 @@ fn a_member_that_is_stopped_on_a_slow_path_delays_the_sweep_and_nothing_else() {
         // The others go on.
         let block = alloc(&living, 3000);
         living.free(block).unwrap();
-        Ok(())
+        Ok(cenote_heap::Taking::Allocated)
     });
     slow.free(result.unwrap().addr.as_ptr() as u64).unwrap();
     let swept = living.sweep_dead().unwrap();

@@ -8,7 +8,7 @@
 //!
 //! Superblock `i` is the 64 KiB at `puddle + i * 64 KiB`; descriptor `i` and marks `i` are about it. The superblocks that hold
 //! the metadata themselves are marked [`SuperblockState::Metadata`]. Byte `k` of the marks says whether block `k` of the superblock is allocated
-//! ([`mark::ALLOCATED`]); it changes with every allocation and is never flushed: after a loss of power tracing computes it again. Blocks of less than
+//! ([`mark::ALLOCATED`]); it changes with every allocation, and only commits flush it (crate `cenote-tx`). Blocks of less than
 //! 64 bytes are more than 1,024: their marks are the last bytes of the superblock itself. A descriptor's checksummed part changes when its
 //! superblock is taken, and is flushed then.
 //!
@@ -52,8 +52,17 @@ pub mod mark {
     pub const HELD: u8 = 0x80;
     /// In place of the first mark of a superblock whose marks lie at its own end, while it is in use.
     pub const TINY: u8 = 0xfd;
+    /// Taken by a transaction at level `power` that has not committed: allocated for the running processes, free for whoever opens the pool after them.
+    pub const TAKEN: u8 = 0xfe;
     /// Allocated: the only value that survives a crash.
     pub const ALLOCATED: u8 = 0xff;
+
+    /// Whether a mark says, to a running process, that somebody has the block.
+    #[inline]
+    #[must_use]
+    pub const fn is_live(mark: u8) -> bool {
+        mark >= TAKEN
+    }
 }
 
 /// Blocks of `size` bytes in one superblock; their marks find room in [`MARKS_SIZE`] bytes, or behind them ([`marks_offset`]).

@@ -252,13 +252,15 @@ pub enum Kind {
     Fresh = 4,
     /// Undo-class: on roll-back, clear the bits `mask` (8 bytes of data) of the word at `addr`: gives back an allocation.
     ClearBitsOnAbort = 5,
-    /// Redo-class: on roll-forward, clear the bits `mask` (8 bytes of data) of the word at `addr`: frees at commit.
+    /// Redo-class: on roll-forward, clear the bits `mask` (8 bytes of data) of the word at `addr`: frees at commit. On roll-back set them: at
+    /// `power` the mark of a block is cleared before the commit is decided.
     ClearBitsOnCommit = 6,
     /// Undo-class, last: data is a [`Seal`]. A valid one that fits the contents of memory says "committed".
     Seal = 7,
     /// Undo-class: the transaction goes on at the start of the segment whose puddle's address is `addr`. No data.
     Jump = 8,
-    /// [`Kind::Fresh`] and [`Kind::ClearBitsOnAbort`] in one line: the block `addr, size`, and an [`AllocationMark`] as data.
+    /// [`Kind::Fresh`] and [`Kind::ClearBitsOnAbort`] in one line: the block `addr, size`, and an [`AllocationMark`] as data. On roll-forward its bits
+    /// are set.
     Allocation = 9,
 }
 
@@ -379,13 +381,13 @@ pub const fn entry_seed(log_id: u64, epoch: u32) -> u64 {
     log_id ^ (epoch as u64).rotate_left(32) ^ crate::checksum::seed::LOG
 }
 
-/// Data of a [`Kind::Allocation`] entry: what makes the block free again on roll-back.
+/// Data of a [`Kind::Allocation`] entry: what makes the block free again on roll-back, and allocated on roll-forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct AllocationMark {
     /// Address of the word that the block's mark is in, a multiple of 8.
     pub word: u64,
-    /// The bits of it that are cleared.
+    /// The bits of it that are cleared, or set.
     pub mask: u64,
 }
 

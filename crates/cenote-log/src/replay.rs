@@ -9,7 +9,10 @@
 //! | committed | fits the entries, or there is none: see below | roll forward: redo-class entries, in order |
 //!
 //! A committed log must be complete. After a crash of processes the tail word has its count. After a loss of power redo data must be
-//! sealed; without any, what may be missing at the end is marks of freed blocks, which tracing computes again.
+//! sealed; without any, nothing is missing that counts.
+//!
+//! *Marks* of allocation are written in either direction, as all else: forward, blocks that the transaction took become allocated, and those that it freed, free; back, the other way round, last entry
+//! first, so that a block that it took and freed ends as free. They are flushed: after a loss of power they are believed.
 //!
 //! # States of a replay, and the store that commits it
 //!
@@ -193,8 +196,8 @@ pub trait ReplayTarget {
 /// An entry with the checked pointer to what it changes.
 struct Action {
     entry: Entry,
-    /// The bits of the word at `target` that it clears; otherwise `target` is its range.
-    bits: Option<u64>,
+    /// The bits of the word at `target` that it sets (true) or clears; otherwise `target` is its range.
+    bits: Option<(u64, bool)>,
     target: *mut u8,
 }
 
@@ -336,37 +339,45 @@ fn locate(
 fn check(scan: &Scan, forward: bool, target: &mut dyn ReplayTarget) -> Result<Vec<Action>, LogDamage> {
     let mut actions = Vec::new();
     for (index, entry) in scan.entries.iter().enumerate() {
-        let applies = match entry.kind {
-            Kind::Redo | Kind::ClearBitsOnCommit => forward,
-            Kind::Undo | Kind::ClearBitsOnAbort | Kind::Allocation => !forward,
+        let (applies, set) = match entry.kind {
+            Kind::Redo => (forward, false),
+            Kind::Undo | Kind::ClearBitsOnAbort => (!forward, false),
+            Kind::Allocation => (true, forward),
+            Kind::ClearBitsOnCommit if planted(Bug::RollBackKeepsFree) => (forward, false),
+            Kind::ClearBitsOnCommit => (true, !forward),
             // Volatile memory is gone; fresh ranges have no old contents; seals and jumps are about the log itself.
-            Kind::Volatile | Kind::Fresh | Kind::Seal | Kind::Jump => false,
+            Kind::Volatile | Kind::Fresh | Kind::Seal | Kind::Jump => (false, false),
         };
         if applies {
             // SAFETY: the entry lies in the log, which nobody changes (contract of `replay`).
             let bits = unsafe { entry.bits() };
             let (addr, size) = bits.map_or((entry.addr, entry.size), |bits| (bits.word, 8));
             let target = locate(scan.owner, index, addr, size, target)?;
-            actions.push(Action { entry: *entry, bits: bits.map(|bits| bits.mask), target });
+            actions.push(Action { entry: *entry, bits: bits.map(|bits| (bits.mask, set)), target });
         }
     }
     Ok(actions)
 }
 
-/// Copies an entry's data to its range, or clears its bits, and flushes. Which direction an entry belongs to was decided before: applying is
+/// Copies an entry's data to its range, or sets or clears its bits, and flushes. Which direction an entry belongs to was decided before: applying is
 /// the same for undo and redo.
 unsafe fn apply(action: &Action, persistence: Persistence) {
     // SAFETY: `target` is a writable mapping of the word or the range (checked), the data lies in the log, and both are ours.
     unsafe {
         match action.bits {
-            Some(mask) => {
-                // Marks are computed again by tracing after a loss of power: nothing to flush.
+            Some((mask, set)) => {
                 let word = action.target.cast::<u64>();
+                let changed = |old: u64| if set { old | mask } else { old & !mask };
                 if word.is_aligned() {
                     // Other bits of the word may be those of processes that live and go on.
-                    AtomicU64::from_ptr(word).fetch_and(!mask, Ordering::AcqRel);
+                    let atomic = AtomicU64::from_ptr(word);
+                    let _ =
+                        atomic.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |old| Some(changed(old)));
                 } else {
-                    word.write_unaligned(word.read_unaligned() & !mask);
+                    word.write_unaligned(changed(word.read_unaligned()));
+                }
+                if !planted(Bug::ReplayMarkNotFlushed) {
+                    persistence.flush(action.target, 8);
                 }
             }
             None => {

@@ -139,6 +139,22 @@ pub enum Bug {
     RestoreNotSynced,
     /// An object is restored under its identity while the journal holds records of what had it before.
     RestoreNotTrimmed,
+    /// Commit changes marks before the entries that take them back are durable.
+    MarkBeforeEntry,
+    /// Commit does not flush the marks that it changes.
+    MarkNotFlushed,
+    /// A block that a transaction takes is marked as allocated at once.
+    MarkedWhenTaken,
+    /// Recovery that rolls a free back leaves the mark as the free made it.
+    RollBackKeepsFree,
+    /// Replay does not flush the marks that it changes.
+    ReplayMarkNotFlushed,
+    /// After a loss of power whatever is reached is taken for allocated.
+    TraceBelievesReach,
+    /// Tracing does not make durable which marks it cleared.
+    TraceMarkNotFlushed,
+    /// A superblock whose marks lie inside it is described before they are durable.
+    InnerMarksNotDurable,
 }
 
 /// Places between two stores of an update, at which a process may stop.

@@ -157,7 +157,7 @@ pub(crate) fn recover(
             }
             retired.insert(client);
             if kind == CrashKind::Power && !planted(Bug::TraceDueForgotten) {
-                // Marks of allocation are never flushed: the heap computes them again.
+                // What is allocated and nothing leads to is given back by the heap.
                 records.extend(pools.iter().copied().map(Record::TraceDue));
             }
             inherited.extend(pools);

@@ -19,6 +19,8 @@
 //! | *sealed* | there are redo entries | U + 2 (lazy) or U + 3 |
 //! | *marked* | otherwise | U + 2 |
 //!
+//! And one more where the last entry of a block that is taken or freed has not been fenced when commit begins: see *Marks of allocation*.
+//!
 //! **Sealed.** Contents (everything undo-logged or freshly allocated) are flushed, and a *seal* is appended, which carries a count and
 //! checksum of the entries and a hash of those contents; one fence makes both durable, in whatever order. That is the
 //! commit: recovery finds a whole seal and memory that hashes to it and knows that the transaction is complete, or finds anything else and rolls back. Then redo
@@ -31,8 +33,52 @@
 //! so the next change belongs to its next transaction, and its first fence (which comes before the first change in place)
 //! also makes the range durable. What the next transaction does *before* its first fence is: write log entries, which go to the other half of the log (further segments have no halves, but the
 //! jump that leads there is fenced before anything is written there); and write to
-//! freshly allocated blocks, which are not covered, because a covered block that this transaction freed makes it fence before the block is given back.
+//! freshly allocated blocks and their marks, which are not covered, because a covered block that this transaction freed makes it fence before the block is given back.
 //! When a second log comes into use, every pending range is made durable first ([`group`]).
+//!
+//! # Marks of allocation
+//!
+//! What a loss of power leaves of a mark is believed: allocated is what is reached *and* marked. So a free block never becomes a value because a pointer dangles there, with
+//! what a transaction that was not committed had written there in part. At `power`, this holds at every moment:
+//!
+//! > What the medium may have of a block's mark (any of its undecided values) says "allocated" if and only if the last transaction that was committed left the block allocated; or a durable entry of a
+//! > log that is not finished names the mark, and replay of that log makes it so.
+//!
+//! The states of a mark, and the steps that keep the rule:
+//!
+//! | step | the mark in memory | on the medium | after a loss of power |
+//! | --- | --- | --- | --- |
+//! | free, cached, held | not "allocated" | not "allocated" | free |
+//! | `alloc`: entry streamed, then the mark | TAKEN | not "allocated" | free |
+//! | commit, 1: all entries durable | TAKEN | not "allocated" | free |
+//! | commit, 2: stored and flushed | ALLOCATED | either | the entry is durable: rolled back, free; or sealed and forward, allocated |
+//! | commit, 3: **the fence that commits** | ALLOCATED | ALLOCATED | sealed: allocated. Marked: free, until the range has moved |
+//! | `free`: entry streamed | ALLOCATED | ALLOCATED | allocated |
+//! | commit, 1: all entries durable | ALLOCATED | ALLOCATED | allocated |
+//! | commit, 2: stored and flushed | HELD | either | the entry is durable: rolled back, allocated; or forward, free |
+//! | commit, 3: **the fence that commits** | HELD | HELD | sealed: free. Marked: allocated, until the range has moved |
+//! | given out again, after the range is stored | CACHED, TAKEN | not "allocated" | free |
+//! | abort | TAKEN, then HELD | not "allocated" | free; a mark that was to be cleared never was |
+//!
+//! *Commit, 1* is a fence of its own only if an entry is not durable yet. In the usual order (allocate, write, attach) the undo entry of the link has fenced it: an insert in a list takes two fences, as
+//! it did. A transaction that takes or frees something after its last fence, or logs nothing in place, takes one more. A block that a transaction takes *and* frees changes nothing on the
+//! medium and needs none.
+//!
+//! *Nothing fails between 2 and 3*: room for the seal is taken before. So abort never finds a mark that commit has changed.
+//!
+//! *Marks are not under the seal.* A whole seal that fits means "committed", whether the marks are there or not: replay forward writes them, and flushes them before the range moves on. So what
+//! stands at a mark may change between a lazy commit and the fence that makes its range durable: a block that it freed is given out (TAKEN), or its superblock becomes another's, with data where the mark was. Replay
+//! clears it once more: no transaction that has written there since is durable, because its first fence would have made the range durable too.
+//!
+//! *Other logs.* Marks are durable when commit returns, so no other transaction, of whatever log, that links or frees a block ever sees one that is not. Freed by one log, taken by another, power lost: the
+//! first one's mark was durable as "not allocated" before the place was given out, and the second one's says "allocated" only once its entry is durable.
+//!
+//! *Recovery, again and again.* Replay writes marks before the range moves on, forward in the order of entries, back in reverse; both end the same however often they begin (a block taken and freed by one
+//! transaction ends free in both). Tracing only clears marks, of blocks that nothing leads to, and so does reclaim; both make that durable before a place is given out.
+//!
+//! *After a crash of processes* memory is as the last store left it. TAKEN is free to the next opener; replay has written all marks that an unfinished log names before.
+//!
+//! At `process` a mark is set in one step, and nothing is flushed: no loss of power is covered.
 
 pub mod context;
 pub mod group;

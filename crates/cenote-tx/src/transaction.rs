@@ -3,11 +3,13 @@
 use crate::context::{HeapBlock, Redo, TxContext, TxError, Volatile};
 use crate::ranges::Range;
 use cenote_heap::reclaim::{before_change, is_recording};
-use cenote_heap::{Block, Cancelled, Heap};
+use cenote_heap::{Block, Cancelled, Heap, Taking};
+use cenote_layout::heap::mark;
 use cenote_layout::id::TypeId;
-use cenote_layout::log::{AllocationMark, ContentHash, ENTRY_HEADER_SIZE, Kind, PIECE_LEN, entry_size};
+use cenote_layout::log::{AllocationMark, ContentHash, ENTRY_HEADER_SIZE, Kind, PIECE_LEN, Seal, entry_size};
 use cenote_log::LogError;
 use cenote_medium::planted::{Bug, planted};
+use core::sync::atomic::{AtomicU8, Ordering};
 use std::ptr::NonNull;
 
 /// Most bytes that a lazy seal covers. Hashing them is hidden behind their flushes; but what is sealed is hashed again if recovery
@@ -72,22 +74,53 @@ impl<'c> Transaction<'c> {
     /// As [`Transaction::add`], for each range.
     #[inline]
     pub unsafe fn add_all(&mut self, ranges: &[(*const u8, usize)]) -> Result<(), TxError> {
-        let mut logged = false;
-        let mut result = Ok(());
-        for &(ptr, len) in ranges {
+        // SAFETY: passed on.
+        let (logged, result) = unsafe { self.add_all_unfenced(ranges) };
+        if logged && !planted(Bug::UndoNotFenced) {
+            self.fence();
+        }
+        result
+    }
+
+    /// [`Transaction::add_all`] and [`Transaction::free`], with one fence for both: for a structure that takes a node out and frees it. Freed after the ranges were logged, the node
+    /// would cost commit a fence more.
+    ///
+    /// # Errors
+    /// As both; nothing is freed then.
+    ///
+    /// # Safety
+    /// As both.
+    #[inline]
+    pub unsafe fn add_all_and_free(
+        &mut self,
+        ranges: &[(*const u8, usize)],
+        heap: &dyn Heap,
+        addr: u64,
+    ) -> Result<(), TxError> {
+        // SAFETY: passed on.
+        let (logged, mut result) = unsafe { self.add_all_unfenced(ranges) };
+        if result.is_ok() {
             // SAFETY: passed on.
-            match unsafe { if len == 8 { self.add_word(ptr) } else { self.add_unfenced(ptr, len) } } {
-                Ok(new) => logged |= new,
-                Err(error) => {
-                    result = Err(error);
-                    break;
-                }
-            }
+            result = unsafe { self.free(heap, addr) };
         }
         if logged && !planted(Bug::UndoNotFenced) {
             self.fence();
         }
         result
+    }
+
+    /// Logs ranges, up to the first that fails; whether anything was logged.
+    #[inline(always)]
+    unsafe fn add_all_unfenced(&mut self, ranges: &[(*const u8, usize)]) -> (bool, Result<(), TxError>) {
+        let mut logged = false;
+        for &(ptr, len) in ranges {
+            // SAFETY: passed on.
+            match unsafe { if len == 8 { self.add_word(ptr) } else { self.add_unfenced(ptr, len) } } {
+                Ok(new) => logged |= new,
+                Err(error) => return (logged, Err(error)),
+            }
+        }
+        (logged, Ok(()))
     }
 
     #[inline]
@@ -244,8 +277,8 @@ impl<'c> Transaction<'c> {
         Ok(())
     }
 
-    /// Takes a block from `heap`; abort and crash give it back. Its contents need no logging. At `power` no fence: what is written to the block is made
-    /// durable by commit.
+    /// Takes a block from `heap`; abort and crash give it back. Its contents need no logging. At `power` no fence here: what is written to the block is made
+    /// durable by commit, and so is its mark; commit takes a fence more if nothing was fenced since (see the crate's documentation).
     ///
     /// # Errors
     /// [`TxError::ZeroSize`], [`TxError::Alloc`], [`TxError::Log`]. No entry of the log speaks of a block then.
@@ -275,15 +308,17 @@ impl<'c> Transaction<'c> {
             // SAFETY: block and mark are the heap's.
             let logged = unsafe {
                 if is_power {
-                    log_allocation(writer, ranges, block, size)
+                    let early = planted(Bug::MarkedWhenTaken);
+                    let taking = if early { Taking::Allocated } else { Taking::Taken };
+                    log_allocation(writer, ranges, block, size).map(|()| taking)
                 } else {
                     let mask = (&raw const block.mark.mask).cast();
                     let word = block.mark.word.as_ptr() as u64;
-                    writer.append(Kind::ClearBitsOnAbort, word, 8, mask).map(drop)
+                    writer.append(Kind::ClearBitsOnAbort, word, 8, mask).map(|_| Taking::Allocated)
                 }
             };
             match logged {
-                Ok(()) => Ok(()),
+                Ok(taking) => Ok(taking),
                 Err(error) => {
                     log_error = Some(error);
                     Err(Cancelled)
@@ -308,7 +343,7 @@ impl<'c> Transaction<'c> {
         Ok(addr)
     }
 
-    /// Gives a block back when the transaction commits. Until then it stays allocated and readable.
+    /// Gives a block back when the transaction commits. Until then it stays allocated and readable. At `power` commit takes a fence more if nothing was fenced since.
     ///
     /// # Errors
     /// [`TxError::Free`] if `addr` is not the start of an allocated block of `heap`; [`TxError::AlreadyFreed`]; [`TxError::Log`].
@@ -439,6 +474,11 @@ fn commit_power(context: &mut TxContext) -> Result<(), TxError> {
         || (lazy
             && context.ranges.bytes() <= SEAL_BYTES_MAX
             && context.ranges.fresh_bytes() <= SEAL_FRESH_BYTES_MAX);
+    if seal {
+        // Nothing may fail once marks are changed.
+        context.writer.reserve(entry_size(size_of::<Seal>() as u64))?;
+    }
+    change_marks(context);
     if planted(Bug::RangeMovedEarly) {
         context.writer.finish();
         context.writer.fence();
@@ -449,24 +489,22 @@ fn commit_power(context: &mut TxContext) -> Result<(), TxError> {
     } else {
         flush_contents::<false>(context);
     }
-    // State 1, before this fence completes: rolled back, unless seal and contents happen to be whole, which is the commit.
+    // State 1, before this fence completes: rolled back, unless seal and contents happen to be whole, which is the commit. Marks may be in either state: both
+    // directions write them.
     if !planted(Bug::DataNotFenced) {
         context.writer.fence();
         context.range_pending = false;
     }
-    // State 2, sealed: committed. Marked: contents durable, still rolled back until the range moves.
-    let redo_class = !context.redo.is_empty() || !context.freed.is_empty();
-    if redo_class {
-        // From here a crash of processes rolls forward. A loss of power is decided by the seal, or, without one, finds nothing to roll
-        // forward that outlives the power: so this store needs no fence.
+    // State 2, sealed: committed. Marked: contents and marks durable, still rolled back until the range moves.
+    if !context.redo.is_empty() {
+        // From here a crash of processes rolls forward. A loss of power is decided by the seal, so this store needs no fence.
         context.writer.mark_committed();
         apply_redo(context);
-        if !context.redo.is_empty() && !planted(Bug::RedoNotFenced) {
+        if !planted(Bug::RedoNotFenced) {
             // Of the data alone: whether the range on media says "committed" or still "running" is all the same to recovery, which finds the
             // whole seal. So its line is not flushed here, but once, by the fence that makes the finishing store durable.
             context.persistence.fence();
         }
-        clear_marks(&context.freed);
     }
     // State 3: everything is in place and durable; the range says so.
     context.writer.finish();
@@ -480,6 +518,47 @@ fn commit_power(context: &mut TxContext) -> Result<(), TxError> {
     }
     release(&context.freed);
     Ok(())
+}
+
+/// Gives every block that the transaction took or frees the mark that commit makes durable, and flushes it. Not before the entries that take it back are durable: a line
+/// may reach memory at any time after it was changed. For blocks that it took *and* frees there is nothing to do: they are free on the medium all the time.
+fn change_marks(context: &mut TxContext) {
+    if context.allocated.is_empty() && context.freed.is_empty() {
+        return;
+    }
+    let is_own = |held: &&HeapBlock| mark_byte(held).load(Ordering::Relaxed) == mark::TAKEN;
+    let both = context.freed.iter().filter(is_own).count();
+    let changes = context.allocated.len() > both || context.freed.len() > both;
+    if changes && context.writer.has_unfenced() && !planted(Bug::MarkBeforeEntry) {
+        context.writer.fence();
+        context.range_pending = false;
+    }
+    // Frees first: what the transaction took and frees is not TAKEN any more then.
+    clear_marks(&context.freed);
+    for held in &context.allocated {
+        // SAFETY: the heap outlives the transaction (contract of `alloc`).
+        unsafe { held.heap.as_ref() }.set_mark(&held.block);
+    }
+    if !changes || planted(Bug::MarkNotFlushed) {
+        return;
+    }
+    const LINE: usize = cenote_layout::LINE_SIZE as usize;
+    // Neighbours in memory have neighbouring marks.
+    let mut last = 0;
+    for held in context.freed.iter().chain(&context.allocated) {
+        let byte = held.block.mark.byte().as_ptr();
+        let line = byte.addr() / LINE;
+        if line != last {
+            last = line;
+            // SAFETY: a mark of the heap's, mapped until the transaction ends.
+            unsafe { context.persistence.flush(byte, 1) };
+        }
+    }
+}
+
+fn mark_byte(held: &HeapBlock) -> &AtomicU8 {
+    // SAFETY: a mark of the heap's, mapped until the transaction ends; in a running process all accesses to marks are atomic.
+    unsafe { AtomicU8::from_ptr(held.block.mark.byte().as_ptr()) }
 }
 
 /// Flushes every line that holds a byte of what was logged or allocated; a line that small ranges share, once. With `HASH` also hashes the
@@ -540,7 +619,7 @@ fn apply_redo(context: &TxContext) {
     }
 }
 
-/// Clears the marks of blocks, which recovery may do again until the range has moved on; the heap does not give them out yet.
+/// Clears the marks of blocks, which recovery may do again, or undo, until the range has moved on; the heap does not give them out yet.
 fn clear_marks(blocks: &[HeapBlock]) {
     for held in blocks {
         // SAFETY: the heap outlives the transaction (contract of `alloc` and `free`).
@@ -575,6 +654,7 @@ fn abort(context: &mut TxContext) {
         unsafe { core::ptr::copy(source.as_ptr(), volatile.addr as *mut u8, volatile.len) };
     }
     context.writer.fence();
+    // At `power` no mark of the medium changes: what the transaction took was never more than TAKEN, and what it was to free is allocated still.
     if !planted(Bug::AbortKeepsAllocation) {
         clear_marks(&context.allocated);
     }

@@ -34,10 +34,8 @@
 //! No safe program gets undefined behaviour out of this crate, whatever it does with pointers that it has kept too long: following one is an error
 //! ([`Error::Dangling`]) or leads to another live value of its type. Pools that are not whole are shown as blocks, not as values ([`Error::NotWhole`]).
 //!
-//! One case is left to the program, and only at durability `power`: a pointer that dangles *in a value that a root leads to* when power fails. What it leads to then
-//! counts as reachable when the pool is traced, although it was freed, and may hold what an uncommitted transaction wrote there in part. So, where loss of power counts, take a pointer out of the
-//! data in the transaction that frees its target ([`Tx::free`]). At durability `process` nothing is ever traced, and this cannot happen. [`Pool::traced`] tells
-//! whether a session has traced. `docs/decisions.md` ("Marks are believed") says why, and what will close it.
+//! A pointer that dangles may stay in the data, also through a loss of power: a block counts as allocated then only if its allocation was committed, whatever leads
+//! there. [`Pool::traced`] tells whether a session has traced, and how many blocks of that kind it met.
 //!
 //! The layers below, each a crate that knows nothing of those above it: `cenote-sys`, `cenote-layout`, `cenote-medium`,
 //! `cenote-log`, `cenote-store`, `cenote-heap`, `cenote-tx`. [`raw`] is the door to them.

@@ -370,14 +370,6 @@ impl cenote_heap::Types for StoreTypes<'_> {
     }
 }
 
-/// Addresses of all allocated blocks, rising.
-fn blocks(heap: &TracedHeap) -> Result<Vec<u64>> {
-    let mut addrs = Vec::new();
-    heap.walk(&mut |block| addrs.push(block.addr))?;
-    addrs.sort_unstable();
-    Ok(addrs)
-}
-
 pub(crate) type Heaps<'h> = BTreeMap<PoolId, &'h TracedHeap>;
 
 /// For each pool the addresses in it that something in the other pools leads to which can be reached from any pool's roots. All pools of the store are
@@ -405,7 +397,7 @@ pub(crate) fn reached_from_elsewhere(
     Ok(reached)
 }
 
-/// After a loss of power: computes which blocks are allocated in all pools that were in use. All pools of the store are traced for that: a value may be led to from
+/// After a loss of power: computes which blocks are allocated in all pools that were in use: those that are marked *and* led to. All pools of the store are traced for that: a value may be led to from
 /// another pool alone.
 fn trace_due_pools(store: &Inner, open: &[(String, Weak<PoolInner>)]) -> Result<()> {
     let due = store.store.pools_due();
@@ -444,7 +436,9 @@ fn trace_due_pools(store: &Inner, open: &[(String, Weak<PoolInner>)]) -> Result<
     };
     for (handle, heap) in heaps.iter().filter(|(handle, _)| traced(handle)) {
         let roots: Vec<u64> = reached[&handle.id()].iter().copied().collect();
-        let report = store.recovery_of(handle.name(), |options| {
+        let report = store.recovery_of(handle.name(), |mut options| {
+            // A store whose values may be torn anyway may also have marks that nobody flushed.
+            options.believe_marks = !store.torn_allowed;
             heap.recover_with(&StoreTypes(&store.store), &roots, options)
         })?;
         store.note_traced(handle.id(), report);
@@ -513,8 +507,8 @@ impl Pool {
         self.inner.handle.start()
     }
 
-    /// What tracing found, if the pool had to be traced in this session because power failed while it was in use. Blocks that it revived were led to, and
-    /// their marks had not reached memory.
+    /// What tracing found, if the pool had to be traced in this session because power failed while it was in use: `freed_blocks` were allocated and led to by nothing,
+    /// `dangling_blocks` were free and stay so, although something leads there.
     #[must_use]
     pub fn traced(&self) -> Option<RecoveryReport> {
         self.inner.store.traced(self.id())
@@ -593,8 +587,7 @@ impl Pool {
     /// Gives back what is allocated in this pool but cannot be reached from any root of any pool: blocks that a raw allocation never attached.
     /// Opens all pools of the store, and waits for views and transactions on any of them.
     ///
-    /// Marks are exact at any time but after a loss of power, so a block that is not allocated stays so, whatever leads to it: a pointer that dangles is no reason to
-    /// take what lies there for a value.
+    /// A block that is not allocated stays so, whatever leads to it: a pointer that dangles is no reason to take what lies there for a value.
     ///
     /// # Errors
     /// [`Error::HeapRecover`]; [`Error::WouldDeadlock`]; [`Error::NotWhole`] if some pool is damaged, because what it has lost may lead to values of this one; as
@@ -620,16 +613,9 @@ impl Pool {
         let reached = reached_from_elsewhere(&store.store, &heaps)?;
         let roots: Vec<u64> = reached.get(&self.id()).into_iter().flatten().copied().collect();
         let heap = &self.inner.heap;
-        let allocated = blocks(heap)?;
-        let mut report = heap.recover(&StoreTypes(&store.store), &roots)?;
-        if report.revived_blocks > 0 {
-            for revived in blocks(heap)?.into_iter().filter(|addr| allocated.binary_search(addr).is_err()) {
-                if heap.free(revived).is_ok() {
-                    report.revived_blocks -= 1;
-                }
-            }
-        }
-        Ok(report)
+        let mut options = TraceOptions::default();
+        options.believe_marks = true;
+        Ok(heap.recover_with(&StoreTypes(&store.store), &roots, options)?)
     }
 
     /// The root of this name; see [`Reader::named_root`].
@@ -663,6 +649,9 @@ impl Pool {
     /// pool's lock is free, and a block that somebody has a reference to is not freed. (Allocation and roots are safe functions of
     /// [`Heap`] because they break nothing by themselves; what they leave in a pool is what values are read from.) While leaks are looked for ([`crate::Store::reclaim_in_background`]), what is
     /// changed without a transaction is said before, by [`cenote_heap::reclaim::before_change`], and under the pool's lock.
+    ///
+    /// At `power` what is allocated or freed without a transaction is so after a loss of power only if its mark was flushed and fenced before anything leads to the block, or before
+    /// its place is given out: see [`Heap::alloc_with`]. A transaction does that.
     #[must_use]
     #[inline]
     pub unsafe fn raw_heap(&self) -> &dyn Heap {

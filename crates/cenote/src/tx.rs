@@ -5,8 +5,8 @@
 //! there is no other. A pointer is only an address, and is checked where it is followed: is there, in a pool that this transaction has
 //! locked, a live block that begins there and is of that type? Blocks are of one type for as long as they are allocated, and a freed one
 //! is reused only after commit, so what passes the check is a value of that type. A pointer that was kept too long leads to an error, or to another
-//! live value of the same type, never to anything else. (After a loss of power at level `power` what is allocated is computed from what is reachable, so a pointer that
-//! dangles in reachable data must not be there then: see the crate's documentation.)
+//! live value of the same type, never to anything else. That holds after any crash too: what was not committed, or was freed, is not allocated for whoever opens the pool next, whatever
+//! leads there (`cenote_tx`, "Marks of allocation").
 
 use crate::error::{Error, Result};
 use crate::holder::RelPtr;
@@ -411,6 +411,27 @@ impl<'p> Tx<'p> {
         Ok(())
     }
 
+    /// As [`Tx::free_near`], and logs ranges with it, with one fence for both.
+    ///
+    /// # Errors
+    /// [`Error::Tx`] if the log is full; nothing is freed then.
+    ///
+    /// # Safety
+    /// As [`Tx::free_near`]; the ranges lie in live blocks of pools that the transaction holds.
+    #[doc(hidden)]
+    #[inline]
+    pub unsafe fn free_near_logged<N: Persist, T: Persist>(
+        &mut self,
+        neighbour: Ptr<N>,
+        ptr: Ptr<T>,
+        ranges: &[(*const u8, usize)],
+    ) -> Result<()> {
+        let pool = self.pool_of_live(neighbour)?;
+        // SAFETY: as in `free`; the ranges are the caller's.
+        unsafe { self.raw.add_all_and_free(ranges, &pool.heap, ptr.addr()).map_err(Error::from)? };
+        Ok(())
+    }
+
     #[inline]
     pub(crate) fn alloc_covered<T: Persist>(&mut self, pool: &'p PoolInner, value: T) -> Result<Ptr<T>> {
         pool.know::<T>()?;
@@ -430,8 +451,7 @@ impl<'p> Tx<'p> {
 
     /// Frees a value when the transaction commits. Until then it can still be read through its pointer. What it points to is not freed.
     ///
-    /// Pointers to it that stay in the data dangle, and following one is an error. Where loss of power counts, none may stay in what a root leads to: see the
-    /// [crate's documentation](crate#what-safe-code-can-rely-on).
+    /// Pointers to it that stay in the data dangle, and following one is an error. At `power`, freeing before other changes of the transaction saves a fence at commit.
     ///
     /// # Errors
     /// [`Error::Dangling`]; [`Error::Tx`] if this transaction has freed it already, or the log is full.

@@ -311,7 +311,7 @@ fn a_pool_that_was_traced_says_what_tracing_found() -> Result<()> {
     let store = Store::open_on(medium, &OpenOptions::default())?;
     let pool = store.pool("p")?;
     assert_eq!(pool.start(), PoolStart::Dirty(CrashKind::Power));
-    let report = pool.traced().expect("marks are not flushed");
+    let report = pool.traced().expect("power failed");
     assert_eq!((report.trace.blocks, pool.stats()?.blocks), (1, 1), "{report:?}");
     drop(pool);
     store.close()

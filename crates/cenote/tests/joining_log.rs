@@ -7,7 +7,7 @@ use cenote::raw::{Block, Heap, TxContext};
 use cenote::{MediumOptions, OpenOptions, Persist, Pool, RealMedium, Result, Store, TypeId};
 use cenote_heap::{
     AllocError, BlockInfo, Cancelled, FreeError, HeapReport, HeapStats, RecoverError, RecoveryReport,
-    RootError, Types,
+    RootError, Taking, Types,
 };
 use cenote_layout::heap::RootEntry;
 use cenote_log::{Body, LogWriter, SegmentSource};
@@ -29,7 +29,7 @@ impl Heap for Interrupting<'_> {
         size: u64,
         align: u64,
         type_id: TypeId,
-        before: &mut dyn FnMut(&Block) -> std::result::Result<(), Cancelled>,
+        before: &mut dyn FnMut(&Block) -> std::result::Result<Taking, Cancelled>,
     ) -> std::result::Result<Block, AllocError> {
         self.heap.alloc_with(size, align, type_id, before)
     }
@@ -38,6 +38,9 @@ impl Heap for Interrupting<'_> {
     }
     fn free(&self, addr: u64) -> std::result::Result<(), FreeError> {
         self.heap.free(addr)
+    }
+    fn set_mark(&self, block: &Block) {
+        self.heap.set_mark(block);
     }
     fn clear_mark(&self, block: &Block) {
         if let Some(interrupt) = self.interrupt.lock().unwrap().take() {

@@ -4,7 +4,7 @@
 
 use super::node::{Branch, CAPACITY, Entry, Inner, Leaf, Slots};
 use super::{BTreeHeader, BTreeMap, Path, branches, copy_of, whole};
-use crate::shared::{Range, log, open, range};
+use crate::shared::{Range, log, log_and_free, open, range};
 use cenote::persist::Persist;
 use cenote::{Ptr, Result, Tx};
 use core::borrow::Borrow;
@@ -193,8 +193,7 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
                 return Ok((key, value));
             }
             if header.height == 0 {
-                log(tx, &[range(self.header.as_ptr())])?;
-                tx.free_near(self.header, leaf)?;
+                log_and_free(tx, self.header, leaf, &[range(self.header.as_ptr())])?;
                 self.header.as_ptr().write(BTreeHeader::EMPTY);
                 let Entry { key, value } = Slots::place(entries, at).read();
                 return Ok((key, value));

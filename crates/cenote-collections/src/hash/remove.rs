@@ -2,7 +2,7 @@
 
 use super::page::{Entry, Page, Set};
 use super::{HashHeader, HashMap, bucket_of};
-use crate::shared::{log, open, range};
+use crate::shared::{log, log_and_free, open, range};
 use cenote::persist::Persist;
 use cenote::{Ptr, Result, Tx};
 use core::borrow::Borrow;
@@ -66,8 +66,7 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
                 {
                     link = place!(other, next);
                 }
-                log(tx, &[range(link), len])?;
-                tx.free_near(self.header, page)?;
+                log_and_free(tx, self.header, page, &[range(link), len])?;
                 *link = page.as_ref().next;
                 (*self.header.as_ptr()).len -= 1;
                 let Entry { key, value } = Page::place(page, slot).read();

@@ -21,7 +21,8 @@
 //!    Later copies can hold nothing new: every pointer of the snapshot has been followed.
 //! 4. *Giving back* goes through candidates that were not reached and whose mark still says "allocated". A candidate that somebody freed is none any more. Nobody
 //!    else owns such a block, so the reclaimer may write its mark, as an owner who frees it: **that store commits**, block by block. A crash
-//!    before it leaves a leak for the next reclaim; after it the block is free. Nothing else is written, so there is nothing to undo.
+//!    before it leaves a leak for the next reclaim; after it the block is free. Nothing else is written, so there is nothing to undo. At `power` marks that are cleared are durable
+//!    before their places are given out: a program may have an address from an earlier session, put it into its data, and lose its power.
 //!
 //! Reads are never torn in a way that counts: a block that a transaction changes while the tracer reads it has been copied, and what the tracer reads beside that only adds.
 //!
@@ -44,7 +45,7 @@ mod record;
 
 use crate::error::ReclaimError;
 use crate::ground::Ground;
-use crate::heap::{BlockInfo, Heap as _};
+use crate::heap::{Block, BlockInfo, Heap as _};
 use crate::marks;
 use crate::superblock::Claim;
 use crate::trace::{Marking, Root, Types};
@@ -323,11 +324,14 @@ impl<G: Ground> TracedHeap<G> {
         }
         drop(state);
         drop(progress);
-        for addr in leaks {
-            let Ok(block) = self.find(addr) else { continue };
-            if dry_run || self.free(addr).is_ok() {
-                visit(BlockInfo { addr, size: block.size, type_id: block.type_id });
-            }
+        let found = leaks.into_iter().filter_map(|addr| Some((addr, self.find(addr).ok()?)));
+        let given_back: Vec<(u64, Block)> = match (dry_run, self.ground.is_power()) {
+            (true, _) => found.collect(),
+            (false, false) => found.filter(|(addr, _)| self.free(*addr).is_ok()).collect(),
+            (false, true) => self.free_durably(found),
+        };
+        for (addr, block) in given_back {
+            visit(BlockInfo { addr, size: block.size, type_id: block.type_id });
         }
         Ok(more)
     }

@@ -38,11 +38,20 @@ pub struct TraceOptions<'a> {
     pub progress: Option<&'a mut OnProgress<'a>>,
     /// Least time between two calls of `progress`; 50 ms by default.
     pub interval: Duration,
+    /// For recovery: a block that is reached and whose mark does not say "allocated" stays free; what leads there dangles. Right where every mark is durable
+    /// as soon as its transaction is, which transactions at level `power` see to. By default off: marks are not looked at, and all that is reached is allocated.
+    pub believe_marks: bool,
 }
 
 impl Default for TraceOptions<'_> {
     fn default() -> Self {
-        Self { workers: None, alone_blocks: 100_000, progress: None, interval: Duration::from_millis(50) }
+        Self {
+            workers: None,
+            alone_blocks: 100_000,
+            progress: None,
+            interval: Duration::from_millis(50),
+            believe_marks: false,
+        }
     }
 }
 
@@ -52,6 +61,7 @@ impl fmt::Debug for TraceOptions<'_> {
             .field("workers", &self.workers)
             .field("alone_blocks", &self.alone_blocks)
             .field("interval", &self.interval)
+            .field("believe_marks", &self.believe_marks)
             .finish_non_exhaustive()
     }
 }
@@ -65,6 +75,7 @@ impl TraceOptions<'_> {
             alone_blocks: self.alone_blocks,
             progress,
             interval: self.interval,
+            believe_marks: self.believe_marks,
         }
     }
 

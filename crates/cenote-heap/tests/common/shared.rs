@@ -1,7 +1,7 @@
 //! One pool that several processes have open: files on memory, mapped at one address by all. What a daemon will do for a store, in small: it says who lives, it
 //! has a lock, and it replays what a dead process had begun.
 
-use cenote_heap::{Block, Cancelled, Ground, GroundError, Heap as _, Plot, Sharing, TracedHeap};
+use cenote_heap::{Block, Cancelled, Ground, GroundError, Heap as _, Plot, Sharing, Taking, TracedHeap};
 use cenote_layout::id::TypeId;
 use cenote_sys::memory::{Access, Sharing as Mapping, map_file, map_file_at, release, reserve};
 use cenote_sys::process;
@@ -72,9 +72,9 @@ impl Worker {
 
     /// Allocates a block for place `at`, as a transaction does: the log first, then the mark, then the block is reachable.
     pub fn alloc(&self, heap: &TracedHeap<SharedGround>, at: usize, size: u64, type_id: TypeId) -> bool {
-        let before = |block: &Block| -> Result<(), Cancelled> {
+        let before = |block: &Block| -> Result<Taking, Cancelled> {
             self.begin(block);
-            Ok(())
+            Ok(Taking::Allocated)
         };
         let Ok(block) = heap.alloc_inline(size, 16, type_id, before) else {
             self.end();
