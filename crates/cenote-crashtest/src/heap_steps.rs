@@ -308,7 +308,7 @@ impl Check {
         (before, after).hash(&mut requirement);
         let requirement = requirement.finish();
         let mut result = Ok(());
-        let reach = Reach { grain: Grain::Words, exhaustive: 12, samples: 64 };
+        let reach = Reach { grain: Grain::Unmarked, exhaustive: 12, samples: 64 };
         let images = Images::of(state, reach, self.level == Durability::Power);
         let mut check = |image: Image| {
             let hash = image.hash();
@@ -353,7 +353,7 @@ impl Check {
         watch(None);
         recovered?;
         self.tally.recoveries += 1;
-        let reach = Reach { grain: Grain::Words, exhaustive: 5, samples: 8 };
+        let reach = Reach { grain: Grain::Unmarked, exhaustive: 5, samples: 8 };
         let mut seen = HashSet::new();
         for state in sim.walk().skip(1) {
             self.tally.recovery_points += 1;

@@ -27,6 +27,8 @@ use zerocopy::FromBytes;
 pub enum Grain {
     /// Each by itself.
     Words,
+    /// The same, but words of marks are drawn: for heaps without transactions, whose recovery believes none after a loss of power.
+    Unmarked,
     /// By classes of what recovery tells apart, besides samples of the rest.
     Classes,
 }
@@ -88,7 +90,7 @@ impl Images {
         if self.none {
             return;
         }
-        let by_words = self.reach.grain == Grain::Words;
+        let by_words = self.reach.grain != Grain::Classes;
         let mut going = true;
         combine(state, &self.classes, self.exhausted, &mut |image| {
             going = going && f(image);
@@ -248,7 +250,7 @@ fn classes(state: &CrashState, grain: Grain) -> (Classes, Vec<(u64, u64)>) {
     let latest = state.image_process();
     let at = puddles(&latest);
     let ranges = match grain {
-        Grain::Words => Ranges::default(),
+        Grain::Words | Grain::Unmarked => Ranges::default(),
         Grain::Classes => ranges(state, &latest, &at),
     };
     let entries: HashMap<&str, Vec<(u64, u64)>> = at
@@ -268,6 +270,7 @@ fn classes(state: &CrashState, grain: Grain) -> (Classes, Vec<(u64, u64)>) {
                 let puddle = at.iter().find(|p| *p.name == *file);
                 puddle.map_or(Part::Alone, |p| {
                     match p.parts.marks.iter().any(|part| part.contains(&offset)) {
+                        true if grain == Grain::Unmarked => Part::Volatile,
                         true => marks(p.addr + offset, state.words(unit), &ranges),
                         false => {
                             part(p, offset, &ranges, entries.get(file).map_or(&[], Vec::as_slice), grain)
@@ -316,7 +319,7 @@ fn torn(state: &CrashState, units: Vec<usize>) -> Vec<Choice> {
 
 /// What a word belongs to.
 enum Part {
-    /// What means something to the running processes alone.
+    /// What no opener believes after a loss of power.
     Volatile,
     Indifferent,
     Alone,
