@@ -97,9 +97,9 @@ impl Daemon {
 
     /// Waits until the daemon says so.
     pub(crate) fn wait_until(&self, what: &str, is: impl Fn(&cenote::DaemonStat) -> bool) {
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + Duration::from_secs(120);
         while !is(&self.stat()) {
-            assert!(Instant::now() < end, "not within 20 s: {what}; {:?}", self.stat());
+            assert!(Instant::now() < end, "not within 120 s: {what}; {:?}", self.stat());
             std::thread::sleep(Duration::from_millis(2));
         }
     }
