@@ -48,8 +48,7 @@ struct World {
 
 fn open(dir: &Path, options: &ObjectsOptions) -> (Store, Objects) {
     let medium = Arc::new(RealMedium::open(dir, &MediumOptions::default()).expect("medium"));
-    let patient = OpenOptions { lock_timeout: std::time::Duration::from_secs(60), ..OpenOptions::default() };
-    let (store, _) = Store::open(medium, patient).expect("open");
+    let (store, _) = Store::open(medium, OpenOptions::default()).expect("open");
     let objects = Objects::open(&store, options).expect("objects");
     (store, objects)
 }
@@ -83,8 +82,8 @@ fn run(mechanism: Mechanism, steps: &[Step]) -> Result<(), TestCaseError> {
         for (name, len) in OBJECTS {
             objects.pcreate(name, len, None, 0o600).expect("create");
         }
-        // Closed with its last handle, whoever has that; the next open waits for it.
-        drop((objects, store));
+        drop(objects);
+        store.close().expect("close");
     }
     let mut shadow: Vec<Vec<u8>> = OBJECTS.iter().map(|(_, len)| vec![0; *len as usize]).collect();
     let mut primary = shadow.clone();
