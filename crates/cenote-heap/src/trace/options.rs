@@ -11,6 +11,7 @@ use core::fmt;
 use core::num::NonZero;
 use core::ops::ControlFlow;
 use core::time::Duration;
+use std::sync::OnceLock;
 
 /// How far a traversal has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,9 +81,14 @@ impl TraceOptions<'_> {
     }
 
     pub(super) fn workers(&self) -> usize {
-        let cores = || std::thread::available_parallelism();
-        self.workers.or_else(|| cores().ok()).map_or(1, NonZero::get)
+        self.workers.unwrap_or_else(cores).get()
     }
+}
+
+/// Cores that this process might use when it first asked: the system reads files to say so, which takes longer than tracing a small heap.
+fn cores() -> NonZero<usize> {
+    static CORES: OnceLock<NonZero<usize>> = OnceLock::new();
+    *CORES.get_or_init(|| std::thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN))
 }
 
 impl<G: Ground> TracedHeap<G> {

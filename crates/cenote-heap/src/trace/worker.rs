@@ -114,6 +114,9 @@ pub(super) struct Worker<'t, 'g, G: Ground> {
     parts: Vec<Part>,
     /// The puddle that the last pointer led to: the next one often leads there too.
     table: Option<&'t Table>,
+    /// The last program whose pointers are always there, by number. A block is scanned by what a comparison predicts, so that where its pointers are does not have to wait for its
+    /// descriptor: in a list that is what each node would wait for.
+    fixed: (u32, &'t [Slot]),
     pub(super) counts: TraceCounts,
     /// Where pointers into other pools lead, if somebody wants to know.
     pub(super) foreign: Option<BTreeSet<u64>>,
@@ -127,6 +130,7 @@ impl<'t, 'g, G: Ground> Worker<'t, 'g, G> {
             stack: Vec::new(),
             parts: Vec::new(),
             table: None,
+            fixed: (ANY, &[]),
             counts: TraceCounts::default(),
             foreign: foreign.then(BTreeSet::new),
         }
@@ -386,15 +390,20 @@ impl<'t, 'g, G: Ground> Worker<'t, 'g, G> {
 
     #[inline(always)]
     fn scan<const ALONE: bool>(&mut self, block: Pending) {
-        match self.program(block.program).map(|program| &program.scan) {
-            Some(Scan::Fixed(slots)) => self.scan_fixed::<ALONE>(block.addr, slots),
-            _ => self.scan_part::<ALONE>(Part {
-                addr: block.addr,
-                size: u64::from(block.words) * WORD,
-                from: 0,
-                program: block.program,
-            }),
+        if block.program != self.fixed.0 {
+            match self.program(block.program).map(|program| &program.scan) {
+                Some(Scan::Fixed(slots)) => self.fixed = (block.program, slots),
+                _ => {
+                    return self.scan_part::<ALONE>(Part {
+                        addr: block.addr,
+                        size: u64::from(block.words) * WORD,
+                        from: 0,
+                        program: block.program,
+                    });
+                }
+            }
         }
+        self.scan_fixed::<ALONE>(block.addr, self.fixed.1);
     }
 
     #[inline(always)]
