@@ -55,6 +55,20 @@ const TRIMMED: Script = Script {
     crashed: &[chain(3, 1, 8192, 4), Trim, chain(4, 2, 64, 5), chain(5, 1, 130_000, 6), Cut(3), Trim],
 };
 
+/// What is behind blocks is given back, and taken again for blocks of other sizes.
+const CUT_ENDS: Script = Script {
+    puddle_size: 384 << 10,
+    before: &[chain(0, 1, 130_000, 1), Cut(0)],
+    crashed: &[
+        chain(1, 1, 70_000, 2),
+        chain(2, 1, 18_000, 3),
+        Cut(1),
+        chain(3, 1, 130_000, 4),
+        Cut(2),
+        chain(4, 1, 60_000, 5),
+    ],
+};
+
 #[track_caller]
 fn visit(what: &str, script: &Script, place: usize, every: u64) {
     for level in [Durability::Power, Durability::Process] {
@@ -103,6 +117,11 @@ fn the_heap_grows() {
 #[test]
 fn space_is_given_back_and_taken_again() {
     visit("trim", &TRIMMED, 6, 64);
+}
+
+#[test]
+fn what_is_behind_blocks_is_given_back_and_taken_again() {
+    visit("cut ends", &CUT_ENDS, 17, 64);
 }
 
 #[track_caller]
@@ -156,6 +175,11 @@ fn a_puddle_that_the_catalog_does_not_know_is_found() {
 #[test]
 fn a_hole_that_no_descriptor_names_is_found() {
     caught(Bug::HoleBeforeDescriptor, When::Running, &TRIMMED, Durability::Power, 15);
+}
+
+#[test]
+fn an_end_that_no_descriptor_names_is_found() {
+    caught(Bug::CutBeforeDescriptor, When::Running, &CUT_ENDS, Durability::Process, 18);
 }
 
 #[test]

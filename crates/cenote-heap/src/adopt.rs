@@ -21,7 +21,7 @@ pub(crate) enum Holds {
     Free,
     Metadata,
     Small { class: u32, type_id: TypeId, used: u32 },
-    Large { span: u32, type_id: TypeId },
+    Large { span: u32, bytes: u64, type_id: TypeId },
     Tail,
     Damaged(&'static str),
 }
@@ -39,7 +39,7 @@ pub(crate) fn contents(puddle: &PuddleHeap) -> Vec<Holds> {
                 0 => Holds::Free,
                 used => Holds::Small { class, type_id, used },
             },
-            Claim::Large { span, type_id } if used(i, 0) != 0 => Holds::Large { span, type_id },
+            Claim::Large { span, bytes, type_id } if used(i, 0) != 0 => Holds::Large { span, bytes, type_id },
             Claim::Large { .. } => Holds::Free,
             Claim::Tail { distance, valid } => match holds.get(i - distance as usize) {
                 Some(Holds::Large { .. }) => Holds::Tail,

@@ -171,12 +171,14 @@ impl Puddles {
             let Some(puddle) = self.get(ordinal) else { continue };
             let mut start = puddle.first_usable().next_multiple_of(align);
             while let Some(end) = start.checked_add(count).filter(|&end| end <= puddle.superblocks()) {
-                match (start..end).rev().find(|&number| !puddle.is_free(number) || puddle.may_be_hole(number))
+                match (start..end)
+                    .rev()
+                    .find(|&number| !puddle.is_free(number) || puddle.may_lack_space(number))
                 {
                     Some(number) => start = (number + 1).next_multiple_of(align),
                     None if runs::claim(puddle, start, count).is_ok() => {
                         // It may have become a hole before it was ours.
-                        if !(start..end).any(|number| puddle.may_be_hole(number)) {
+                        if !(start..end).any(|number| puddle.may_lack_space(number)) {
                             self.taken.fetch_add(u64::from(count), Ordering::Relaxed);
                             return Some((puddle, start));
                         }

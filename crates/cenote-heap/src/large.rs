@@ -1,11 +1,12 @@
-//! Large blocks: whole superblocks, one after the other.
+//! Large blocks: in superblocks of their own, one after the other. A block is rounded up to an eighth of a power of two; what it leaves of its last superblock is given back to the file system
+//! where that is cheap ([`crate::trim`]).
 //!
 //! Allocation: a run is taken (nobody else can have it), descriptors are written, one flush, one fence; then the caller's `before`; then tails, head and geometry are
 //! made known, and the mark is set: **the mark commits**. A crash before leaves superblocks that nothing points into. Free: whoever swaps the mark owns the run; the geometry is
 //! withdrawn, the mark cleared, and the superblocks are free one by one.
 //!
 //! **Idle runs.** A run of up to [`IDLE_SPAN_MAX`] superblocks stays together when its block is freed: anchors, geometry and descriptors say what they said, the mark is FREE, and
-//! the head is in the list of its type and number of superblocks, or in the hands of the thread that popped it. The next block of that type and size takes it from there, and writes nothing but the mark: no
+//! the head is in the list of its type and size, or in the hands of the thread that popped it. The next block of that type and size takes it from there, and writes nothing but the mark: no
 //! descriptor, no flush, no fence. The states, and what a crash makes of them:
 //!
 //! 1. the block is allocated: as above;
@@ -26,7 +27,7 @@ use crate::members::Inside;
 use crate::runs;
 use crate::superblock::PuddleHeap;
 use crate::traced::{Shortage, TracedHeap, mark_of, pointer_to};
-use cenote_layout::heap::{Descriptor, LIST_COUNT, SUPERBLOCK_SIZE, SuperblockState, mark};
+use cenote_layout::heap::{Descriptor, LIST_COUNT, SUPERBLOCK_SIZE, SuperblockState, large_size, mark};
 use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Bug, Step, planted, reach};
 use core::sync::atomic::Ordering;
@@ -34,8 +35,10 @@ use core::sync::atomic::Ordering;
 /// Most superblocks of a run that stays together when its block is freed.
 pub(crate) const IDLE_SPAN_MAX: u32 = 16;
 
-/// With a number of superblocks: what lists call a class of large blocks.
-pub(crate) const LARGE: u32 = 1 << 31;
+/// What lists call large blocks of so many bytes, of those that stay together.
+pub(crate) const fn large_kind(bytes: u64) -> u32 {
+    1 << 31 | (bytes / 4096) as u32
+}
 
 /// Words that have a bit for every list: set if there may be idle runs in it.
 pub(crate) const IDLE_WORDS: usize = (LIST_COUNT / 64) as usize;
@@ -55,7 +58,7 @@ impl<G: Ground> Drop for Run<'_, G> {
         if self.made {
             self.heap.put_run(self.puddle, self.number, self.span);
         } else {
-            self.heap.push_idle(self.puddle, self.number, self.span);
+            self.heap.push_idle(self.puddle, self.number);
         }
     }
 }
@@ -75,22 +78,21 @@ impl<G: Ground> TracedHeap<G> {
         if size > size_max {
             return Err(AllocError::Size { size, size_max });
         }
-        let Ok(span) = u32::try_from(size.div_ceil(SUPERBLOCK_SIZE).max(1)) else {
-            return Err(AllocError::Size { size, size_max });
-        };
+        let too_large = AllocError::Size { size, size_max };
+        let Some(bytes) = large_size(size) else { return Err(too_large) };
+        let Ok(span) = u32::try_from(bytes.div_ceil(SUPERBLOCK_SIZE)) else { return Err(too_large) };
         let mut inside = self.enter();
-        let idle = if align <= SUPERBLOCK_SIZE { self.pop_idle(span, type_id) } else { None };
+        let idle = if align <= SUPERBLOCK_SIZE { self.pop_idle(bytes, type_id) } else { None };
         // Whatever happens before the mark is set, a panic of `before` included, gives the run back.
         let run = match idle {
             Some(run) => run,
             None => {
                 let align = align.div_ceil(SUPERBLOCK_SIZE) as u32;
-                let made = self.make_run(&mut inside, span, align, type_id);
+                let made = self.make_run(&mut inside, bytes, align, type_id);
                 made.map_err(|e| e.for_block(size, type_id, size_max))?
             }
         };
         let Run { puddle, number, made, .. } = run;
-        let bytes = u64::from(span) * SUPERBLOCK_SIZE;
         let mark = &puddle.class_marks(number, 0)[0];
         let addr = puddle.address(number);
         let block = Block { addr: pointer_to(addr), size: bytes, mark: mark_of(mark), type_id };
@@ -116,10 +118,11 @@ impl<G: Ground> TracedHeap<G> {
     fn make_run<'a>(
         &'a self,
         inside: &mut Inside<'a>,
-        span: u32,
+        bytes: u64,
         align: u32,
         type_id: TypeId,
     ) -> Result<Run<'a, G>, Shortage> {
+        let span = bytes.div_ceil(SUPERBLOCK_SIZE) as u32;
         let (puddle, number) = {
             let lease = self.lease();
             let mut tries = Tries::default();
@@ -137,7 +140,10 @@ impl<G: Ground> TracedHeap<G> {
             }
         };
         let run = Run { heap: self, puddle, number, span, made: true };
-        let bytes = u64::from(span) * SUPERBLOCK_SIZE;
+        let cut = bytes < u64::from(span) * SUPERBLOCK_SIZE && self.cuts();
+        if cut && planted(Bug::CutBeforeDescriptor) {
+            self.cut(puddle, number, span, bytes);
+        }
         let mark = &puddle.class_marks(number, 0)[0];
         if planted(Bug::MarkedBeforeDescribed) {
             mark.store(mark::ALLOCATED, Ordering::Release);
@@ -151,30 +157,37 @@ impl<G: Ground> TracedHeap<G> {
             } else if !planted(Bug::MarkedBeforeDescribed) {
                 puddle.clear_outer_marks(number);
             }
-            let (state, field) = match k {
-                0 => (SuperblockState::LargeHead, span),
-                _ => (SuperblockState::LargeTail, k),
+            let (state, field) = match (k, cut) {
+                (0, false) => (SuperblockState::LargeHead, span),
+                (0, true) => (SuperblockState::LargeHeadCut, span),
+                (_, false) => (SuperblockState::LargeTail, k),
+                (_, true) => (SuperblockState::LargeTailCut, k),
             };
             puddle.write_descriptor(number + k, &Descriptor::new(state, 0, bytes, type_id, u64::from(field)));
         }
         self.persist_descriptors(puddle, number, span);
         reach(Step::LargeDescribed);
+        if cut {
+            self.cut(puddle, number, span, bytes);
+        }
         Ok(run)
     }
 
     /// Takes an idle run.
-    fn pop_idle(&self, span: u32, type_id: TypeId) -> Option<Run<'_, G>> {
+    fn pop_idle(&self, bytes: u64, type_id: TypeId) -> Option<Run<'_, G>> {
+        let span = bytes.div_ceil(SUPERBLOCK_SIZE) as u32;
         if span > IDLE_SPAN_MAX {
             return None;
         }
-        let class = LARGE | span;
+        let class = large_kind(bytes);
         let (puddle, number) = self.pop(self.list_of(type_id, class), (type_id, class))?;
         Some(Run { heap: self, puddle, number, span, made: false })
     }
 
     /// Makes a run idle: this thread has it, and its mark is FREE.
-    fn push_idle(&self, puddle: &PuddleHeap, number: u32, span: u32) {
-        let list = self.list_of(puddle.line(number).type_id(), LARGE | span);
+    fn push_idle(&self, puddle: &PuddleHeap, number: u32) {
+        let line = puddle.line(number);
+        let list = self.list_of(line.type_id(), large_kind(line.block_size()));
         self.push_to(list, puddle, number);
         // After the push: a bit that is missing hides the run from those who need space until the next scavenging only, one that is set too much costs a look.
         let (word, bit) = (&self.idle[list as usize / 64 % IDLE_WORDS], 1 << (list % 64));
@@ -234,7 +247,7 @@ impl<G: Ground> TracedHeap<G> {
         if span <= IDLE_SPAN_MAX {
             mark.store(mark::FREE, Ordering::Release);
             reach(Step::LargeIdle);
-            self.push_idle(puddle, number, span);
+            self.push_idle(puddle, number);
         } else {
             line.hide();
             mark.store(mark::FREE, Ordering::Relaxed);

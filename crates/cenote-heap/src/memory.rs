@@ -82,6 +82,7 @@ impl Drop for Window {
 pub struct MemoryGround {
     window: Arc<Window>,
     writable: bool,
+    power: bool,
 }
 
 impl MemoryGround {
@@ -115,7 +116,7 @@ impl MemoryGround {
             holes: Mutex::default(),
             counts: [const { AtomicU64::new(0) }; 4],
         };
-        let ground = Self { window: Arc::new(window), writable: options.writable };
+        let ground = Self { window: Arc::new(window), writable: options.writable, power: true };
         // A first puddle beyond the limit is a ground without puddles: the heap says so at open.
         let _ = ground.take(options.puddle_size);
         ground
@@ -131,7 +132,13 @@ impl MemoryGround {
     /// The same memory, as a pool that is open for reading only.
     #[must_use]
     pub fn read_only(&self) -> Self {
-        Self { window: Arc::clone(&self.window), writable: false }
+        Self { window: Arc::clone(&self.window), writable: false, power: self.power }
+    }
+
+    /// The same memory, as a pool at level `process`: its flushes and fences are counted all the same.
+    #[must_use]
+    pub fn at_process(&self) -> Self {
+        Self { window: Arc::clone(&self.window), writable: self.writable, power: false }
     }
 
     /// Bytes that were given back and not taken again.
@@ -259,6 +266,10 @@ unsafe impl Ground for MemoryGround {
 
     fn size_max(&self) -> u64 {
         self.window.options.size_max
+    }
+
+    fn is_power(&self) -> bool {
+        self.power
     }
 
     unsafe fn flush(&self, start: *const u8, len: usize) {

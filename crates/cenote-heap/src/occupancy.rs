@@ -98,7 +98,7 @@ fn used(puddle: &PuddleHeap, number: u32, holds: Holds) -> Use {
         Holds::Small { class, type_id, used } => {
             small(type_id, class, u64::from(used), cached(puddle, number))
         }
-        Holds::Large { span, type_id } => Use::LargeHead { type_id, span: u64::from(span) },
+        Holds::Large { span, type_id, .. } => Use::LargeHead { type_id, span: u64::from(span) },
         Holds::Tail => Use::LargeTail,
         Holds::Damaged(_) => Use::Damaged,
     }

@@ -24,7 +24,7 @@ use crate::report::{BinStats, Damage, HeapReport, HeapStats, LISTED_MAX, Recover
 use crate::superblock::{Claim, PuddleHeap, classify};
 use crate::trace::{TraceOptions, Tracer, Types};
 use crate::traced::{TracedHeap, lock, next_number};
-use cenote_layout::heap::{Descriptor, SUPERBLOCK_SIZE, mark};
+use cenote_layout::heap::{Descriptor, mark};
 use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Bug, Step, planted, reach};
 use core::sync::atomic::Ordering;
@@ -241,8 +241,8 @@ fn each_block(
                 }
             }
         }
-        Holds::Large { span, type_id } if words(0) & 1 != 0 => {
-            visit(BlockInfo { addr: base, size: u64::from(span) * SUPERBLOCK_SIZE, type_id });
+        Holds::Large { bytes, type_id, .. } if words(0) & 1 != 0 => {
+            visit(BlockInfo { addr: base, size: bytes, type_id });
         }
         _ => {}
     }
@@ -269,7 +269,7 @@ fn compare<G: Ground>(
         // Also superblocks without a mark: what is reached in them is not allocated.
         let as_claimed = match *claim {
             Claim::Small { class, type_id } => Holds::Small { class, type_id, used: 0 },
-            Claim::Large { span, type_id } => Holds::Large { span, type_id },
+            Claim::Large { span, bytes, type_id } => Holds::Large { span, bytes, type_id },
             _ => continue,
         };
         if matches!(holds[number], Holds::Damaged(_)) {
@@ -347,10 +347,10 @@ fn count(puddles: &[Arc<PuddleHeap>]) -> HeapStats {
                     stats.small_superblocks += 1;
                     (type_id, class, 1, u64::from(used), u64::from(used) * class_size(class))
                 }
-                Holds::Large { span, type_id } => {
+                Holds::Large { span, bytes, type_id } => {
                     stats.large_superblocks += u64::from(span);
                     stats.large_blocks += 1;
-                    (type_id, 0, u64::from(span), 1, u64::from(span) * SUPERBLOCK_SIZE)
+                    (type_id, 0, u64::from(span), 1, bytes)
                 }
             };
             stats.blocks += blocks;

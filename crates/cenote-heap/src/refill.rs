@@ -18,10 +18,10 @@
 
 use crate::anchor;
 use crate::cache::{Bin, Cache, Entry};
-use crate::class::{blocks_per_superblock, class_size};
+use crate::class::{blocks_per_superblock, class_size, small_end};
 use crate::ground::Ground;
 use crate::grow::{Growth, Taken, Tries};
-use crate::large::LARGE;
+use crate::large::large_kind;
 use crate::list;
 use crate::marks::{self, WORDS};
 use crate::superblock::{Line, List, PuddleHeap};
@@ -107,11 +107,16 @@ impl<G: Ground> TracedHeap<G> {
                 self.ground.fence();
             }
         }
-        let descriptor = Descriptor::new(SuperblockState::Small, bin.class, size, bin.type_id, 0);
+        let cut = small_end(size).filter(|_| self.cuts());
+        let state = if cut.is_some() { SuperblockState::SmallCut } else { SuperblockState::Small };
+        let descriptor = Descriptor::new(state, bin.class, size, bin.type_id, 0);
         puddle.write_descriptor(number, &descriptor);
         reach(Step::Described);
         self.persist_descriptors(puddle, number, 1);
         reach(Step::DescriptorDurable);
+        if let Some(end) = cut {
+            self.cut(puddle, number, 1, end);
+        }
         if inside {
             puddle.outer_marks(number)[0].store(mark::TINY, Ordering::Release);
             reach(Step::MarksInside);
@@ -361,7 +366,7 @@ impl<G: Ground> TracedHeap<G> {
 fn kind_of(line: &Line) -> (TypeId, u32) {
     let anchor = line.anchor.load(Ordering::Acquire);
     match anchor::state(anchor) {
-        anchor::LARGE_HEAD => (line.type_id(), LARGE | anchor::value(anchor) as u32),
+        anchor::LARGE_HEAD => (line.type_id(), large_kind(line.block_size())),
         _ => (line.type_id(), line.class()),
     }
 }

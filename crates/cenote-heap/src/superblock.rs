@@ -16,7 +16,8 @@
 //!   is damaged; any other is free.
 //!
 //! Space of a free superblock may be given back to the file system: its descriptor says "hole" then ([`crate::trim`]), before it is one, and whoever takes it takes
-//! space first. One whose descriptor is invalid may be a hole too.
+//! space first. One whose descriptor is invalid may be a hole too. What is behind the blocks of a superblock may be given back while it is in use: its state says "cut" then, and goes on to when it
+//! is free.
 //!
 //! A large block's superblocks all have descriptors: the head says how many there are, each tail its distance. They are written together, one fence. The head
 //! counts only if no later taking has replaced a tail ([`classify`]), so that two valid descriptors never claim one superblock.
@@ -95,6 +96,12 @@ impl Line {
     #[inline]
     pub(crate) fn type_id(&self) -> TypeId {
         TypeId(self.type_id.load(Ordering::Acquire))
+    }
+
+    /// Bytes of a block; of a large one, all of it.
+    #[inline]
+    pub(crate) fn block_size(&self) -> u64 {
+        self.block_size.load(Ordering::Acquire)
     }
 
     /// The size class; meaningful while small blocks are here.
@@ -343,7 +350,7 @@ impl PuddleHeap {
         if geometry.is_small() {
             return Some(geometry.size());
         }
-        Some(anchor::value(line.anchor.load(Ordering::Relaxed)) * SUPERBLOCK_SIZE)
+        Some(line.block_size())
     }
 
     fn pointer<T>(&self, offset: u64) -> NonNull<T> {
@@ -419,6 +426,11 @@ impl PuddleHeap {
     /// Whether the file may have no space for a superblock that the caller owns, or that is free.
     pub(crate) fn may_be_hole(&self, number: u32) -> bool {
         self.descriptor(number).may_be_hole()
+    }
+
+    /// The same, for a part of it.
+    pub(crate) fn may_lack_space(&self, number: u32) -> bool {
+        self.descriptor(number).may_lack_space()
     }
 
     /// The descriptor; `None` if a thread of this session is just writing it.
@@ -529,9 +541,10 @@ pub(crate) enum Claim {
         class: u32,
         type_id: TypeId,
     },
-    /// A large block of `span` superblocks, this one included, all of which say so or are invalid.
+    /// A large block of `bytes` in `span` superblocks, this one included, all of which say so or are invalid.
     Large {
         span: u32,
+        bytes: u64,
         type_id: TypeId,
     },
     /// Covered by the large block that begins `distance` before. `valid`: its own descriptor says so.
@@ -558,16 +571,18 @@ pub(crate) fn classify(puddle: &PuddleHeap) -> Vec<Claim> {
         let whole = u64::from(count - i);
         match SuperblockState::from_u32(d.state) {
             Some(SuperblockState::Free | SuperblockState::Hole) => Claim::Free,
-            Some(SuperblockState::Small) => {
+            Some(SuperblockState::Small | SuperblockState::SmallCut) => {
                 if blocks_per_superblock(d.class) == 0 || class_size(d.class) != d.block_size {
                     return Claim::Invalid("size class and block size do not fit");
                 }
                 Claim::Small { class: d.class, type_id: d.type_id }
             }
-            Some(SuperblockState::LargeHead) if d.span >= 1 && d.span <= whole => {
-                Claim::Large { span: d.span as u32, type_id: d.type_id }
+            Some(SuperblockState::LargeHead | SuperblockState::LargeHeadCut)
+                if d.span >= 1 && d.span <= whole && d.block_size.div_ceil(SUPERBLOCK_SIZE) == d.span =>
+            {
+                Claim::Large { span: d.span as u32, bytes: d.block_size, type_id: d.type_id }
             }
-            Some(SuperblockState::LargeTail)
+            Some(SuperblockState::LargeTail | SuperblockState::LargeTailCut)
                 if d.span >= 1 && d.span <= u64::from(i - puddle.first_usable()) =>
             {
                 Claim::Tail { distance: d.span as u32, valid: true }

@@ -495,9 +495,7 @@ impl<G: Ground> TracedHeap<G> {
         let geometry = line.geometry();
         let (block, size) = match anchor::state(anchor) {
             anchor::DAMAGED => return Resolved::Damaged,
-            anchor::LARGE_HEAD if geometry.end() != 0 => {
-                (puddle.address(number), anchor::value(anchor) * SUPERBLOCK_SIZE)
-            }
+            anchor::LARGE_HEAD if geometry.end() != 0 => (puddle.address(number), line.block_size()),
             _ if geometry.is_small() => {
                 let (_, start) = geometry.split(within);
                 if !holds_block(geometry, start) {

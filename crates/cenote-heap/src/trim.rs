@@ -19,6 +19,12 @@
 //! begins, and 4 before 5 begins. Nobody stores into such a superblock; therefore a full disk is an error of an allocation and never `SIGBUS`
 //! from a store. If there is no space, the superblock goes back as it is, and one that has space is looked for.
 //!
+//! ## What is behind the blocks
+//!
+//! A large block of 72 KiB takes two superblocks, and three blocks of 18 KiB one; what they do not fill is nobody's. It is given back at once where taking it again is cheap, so at level `process`
+//! ([`TracedHeap::cut`]): the descriptors of such a use say "cut" from the beginning, before the space is given back, and go on to say so when the superblocks are free. So the rule is the same, for a part of
+//! a superblock: **what the file may have no space for has a descriptor that says so**, and whoever takes the superblock next takes all of its space before another descriptor is written.
+//!
 //! A descriptor that says "hole" also ends what it said before: after a loss of power no word that happens to look like a pointer into the former blocks
 //! brings them back.
 
@@ -179,6 +185,23 @@ impl<G: Ground> TracedHeap<G> {
         unsafe { self.ground.release(puddle.address(number), bytes) }
     }
 
+    /// Whether what is behind blocks is given back: not at `power`, where taking space again costs a sync of the file.
+    pub(crate) fn cuts(&self) -> bool {
+        !self.ground.is_power()
+    }
+
+    /// Gives what is behind the blocks of a run back to the file system: `end` bytes of it are in use. The caller owns it, and its descriptors say "cut", durably.
+    pub(crate) fn cut(&self, puddle: &PuddleHeap, number: u32, span: u32, end: u64) {
+        let whole = u64::from(span) * SUPERBLOCK_SIZE;
+        if end < whole {
+            // SAFETY: the run is the caller's, and nobody stores behind `end` while it is what its descriptors say.
+            let released = unsafe { self.ground.release(puddle.address(number) + end, whole - end) };
+            // Space that stays is no fault: the descriptors say that it may be missing.
+            let _ = released;
+            reach(Step::EndCut);
+        }
+    }
+
     /// State 4: takes space for those superblocks of a run that are holes. The caller owns it, and has stored nothing into it.
     pub(crate) fn fill_holes(&self, puddle: &PuddleHeap, number: u32, count: u32) -> Result<(), GroundError> {
         if planted(Bug::HoleNotEnsured) {
@@ -186,8 +209,8 @@ impl<G: Ground> TracedHeap<G> {
         }
         let end = number + count;
         let mut from = number;
-        while let Some(first) = (from..end).find(|&i| puddle.may_be_hole(i)) {
-            let past = (first..end).find(|&i| !puddle.may_be_hole(i)).unwrap_or(end);
+        while let Some(first) = (from..end).find(|&i| puddle.may_lack_space(i)) {
+            let past = (first..end).find(|&i| !puddle.may_lack_space(i)).unwrap_or(end);
             self.ground.ensure(puddle.address(first), u64::from(past - first) * SUPERBLOCK_SIZE)?;
             reach(Step::HoleFilled);
             from = past;

@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 
 type Heap = TracedHeap<SharedGround>;
 
-const SIZES: [u64; 12] = [16, 48, 64, 64, 64, 200, 400, 1000, 3000, 14_000, 65_536, 190_000];
+const SIZES: [u64; 13] = [16, 48, 64, 64, 64, 200, 400, 1000, 3000, 14_000, 65_536, 70_000, 190_000];
 
 /// Every step, and how often a process comes there before it stops.
-const STEPS: [(Step, u64); 27] = [
+const STEPS: [(Step, u64); 28] = [
     (Step::Popped, 3),
     (Step::Claimed, 2),
     (Step::Taken, 4),
@@ -30,6 +30,7 @@ const STEPS: [(Step, u64); 27] = [
     (Step::Retired, 1),
     (Step::PutOne, 4),
     (Step::Unhinted, 3),
+    (Step::EndCut, 2),
     (Step::LargeTails, 3),
     (Step::LargeHead, 2),
     (Step::LargeFreed, 2),

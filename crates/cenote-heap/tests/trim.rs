@@ -236,3 +236,67 @@ fn a_descriptor_of_a_hole_that_is_damaged_costs_nothing() {
         assert!(!ground.is_hole(block, 64), "bit {bit}");
     }
 }
+
+#[test]
+fn what_is_behind_blocks_is_given_back_at_process_and_taken_again() {
+    for process in [false, true] {
+        let power = ground(8 << 20, 8 << 20);
+        let ground = if process { power.at_process() } else { power };
+        let heap = TracedHeap::open(ground.clone()).unwrap();
+        let mut missing = 0;
+        let mut blocks = Vec::new();
+        for size in (20_000..600_000).step_by(40_000) {
+            let block = heap.alloc(size, 16, A).unwrap();
+            assert!(block.size >= size && (block.size - size) * 8 < block.size, "{size} in {}", block.size);
+            if block.size > 32 << 10 {
+                missing += block.size.next_multiple_of(SUPERBLOCK_SIZE) - block.size;
+            }
+            blocks.push(block.addr.as_ptr() as u64);
+        }
+        // Two blocks of 24 KiB, and their superblock's last quarter.
+        let small = new(&heap, 24_000);
+        missing += 16 << 10;
+        assert_eq!(ground.hole_bytes(), if process { missing } else { 0 });
+        no_block_in_a_hole(&ground, &heap);
+        // The next of the same size finds the space as it is.
+        let last = blocks.pop().unwrap();
+        let size = heap.owner(last).unwrap().size;
+        heap.free(last).unwrap();
+        let counts = ground.counts();
+        assert_eq!(new(&heap, size), last);
+        assert_eq!(ground.counts(), counts);
+        blocks.push(last);
+        // Others take it.
+        blocks.iter().chain([&small]).for_each(|&block| heap.free(block).unwrap());
+        assert!(heap.check(None).unwrap().damage.is_empty());
+        while heap.alloc(SUPERBLOCK_SIZE, 16, B).is_ok() {}
+        while heap.alloc(8192, 16, B).is_ok() {}
+        no_block_in_a_hole(&ground, &heap);
+        assert_eq!((ground.hole_bytes(), heap.stats().unwrap().free_superblocks), (0, 0));
+    }
+}
+
+#[test]
+fn ends_without_space_are_known_to_the_next_opener_and_on_a_full_disk() {
+    let ground = ground(1 << 20, 1 << 20).at_process();
+    let (kept, freed) = {
+        let heap = TracedHeap::open(ground.clone()).unwrap();
+        (new(&heap, 70_000), new(&heap, 70_000))
+    };
+    let heap = TracedHeap::open(ground.clone()).unwrap();
+    assert_eq!(heap.owner(kept + 69_999).unwrap().size, 72 << 10);
+    assert!(heap.owner(kept + (72 << 10)).is_none_or(|block| block.addr == kept));
+    heap.free(freed).unwrap();
+    drop(heap);
+    // Nobody has told the third that there are ends without space but the descriptors.
+    let heap = TracedHeap::open(ground.clone()).unwrap();
+    ground.refuse_growth(true);
+    while heap.alloc(SUPERBLOCK_SIZE, 16, B).is_ok() {}
+    no_block_in_a_hole(&ground, &heap);
+    assert!(!heap.is_live(freed, A) && heap.is_live(kept, A));
+    // One superblock of the two is free, and has no space.
+    assert_eq!(heap.stats().unwrap().free_superblocks, 1);
+    ground.refuse_growth(false);
+    assert!(heap.alloc(SUPERBLOCK_SIZE, 16, B).is_ok());
+    assert_eq!(ground.hole_bytes(), 56 << 10);
+}

@@ -65,6 +65,39 @@ pub mod mark {
     }
 }
 
+/// Unit in which the file has space or not.
+const SPACE_UNIT: u64 = 4096;
+
+/// Usable bytes of the large block that serves a request of `size` bytes: rounded up to an eighth of the power of two below it (at least 4 KiB, at most a superblock), so that less than an
+/// eighth is waste. It lies in whole superblocks; what is behind it in the last one is nobody's. `None`: no block can be that large.
+#[must_use]
+pub const fn large_size(size: u64) -> Option<u64> {
+    if size > i64::MAX as u64 - SUPERBLOCK_SIZE {
+        return None;
+    }
+    let below = match size {
+        0 | 1 => 1,
+        size => 1 << (size - 1).ilog2(),
+    };
+    let mut step = below / 8;
+    if step < SPACE_UNIT {
+        step = SPACE_UNIT;
+    } else if step > SUPERBLOCK_SIZE {
+        step = SUPERBLOCK_SIZE;
+    }
+    Some(if size == 0 { step } else { size.next_multiple_of(step) })
+}
+
+/// From which byte on a superblock of blocks of `size` bytes is given back to the file system while it is in use, if it is: where an eighth or more is behind the last block.
+#[must_use]
+pub const fn small_end(size: u64) -> Option<u64> {
+    if marks_offset(size) != SUPERBLOCK_SIZE {
+        return None;
+    }
+    let end = (blocks_of(size) * size).next_multiple_of(SPACE_UNIT);
+    if SUPERBLOCK_SIZE - end >= SUPERBLOCK_SIZE / 8 { Some(end) } else { None }
+}
+
 /// Blocks of `size` bytes in one superblock; their marks find room in [`MARKS_SIZE`] bytes, or behind them ([`marks_offset`]).
 #[must_use]
 pub const fn blocks_of(size: u64) -> u64 {
@@ -104,6 +137,12 @@ pub enum SuperblockState {
     Metadata = 4,
     /// Nothing; may be taken, after space was taken for it: the file may have a hole there.
     Hole = 5,
+    /// As [`SuperblockState::Small`]; the file may have no space behind its blocks.
+    SmallCut = 6,
+    /// As [`SuperblockState::LargeHead`]; the file may have no space behind the block.
+    LargeHeadCut = 7,
+    /// As [`SuperblockState::LargeTail`]; the file may have no space behind the block.
+    LargeTailCut = 8,
 }
 
 impl SuperblockState {
@@ -117,6 +156,9 @@ impl SuperblockState {
             3 => Some(Self::LargeTail),
             4 => Some(Self::Metadata),
             5 => Some(Self::Hole),
+            6 => Some(Self::SmallCut),
+            7 => Some(Self::LargeHeadCut),
+            8 => Some(Self::LargeTailCut),
             _ => None,
         }
     }
@@ -132,7 +174,7 @@ pub struct Descriptor {
     pub state: u32,
     /// Size class, or 0 for large blocks.
     pub class: u32,
-    /// Bytes of a block; of a large one, all its superblocks.
+    /// Bytes of a block; of a large one, all of it, in whichever of its superblocks the descriptor is.
     pub block_size: u64,
     /// Type of the blocks.
     pub type_id: TypeId,
@@ -172,6 +214,21 @@ impl Descriptor {
     #[must_use]
     pub fn may_be_hole(&self) -> bool {
         self.state == SuperblockState::Hole as u32 || !self.is_valid()
+    }
+
+    /// Whether space must be taken before the whole superblock can be used for something else: that, or the file may have no space behind its blocks.
+    #[must_use]
+    pub fn may_lack_space(&self) -> bool {
+        let cut = match SuperblockState::from_u32(self.state) {
+            Some(SuperblockState::SmallCut) => true,
+            Some(SuperblockState::LargeHeadCut) => self.block_size < SUPERBLOCK_SIZE,
+            Some(SuperblockState::LargeTailCut) => {
+                self.span.checked_add(1).and_then(|number| number.checked_mul(SUPERBLOCK_SIZE))
+                    > Some(self.block_size)
+            }
+            _ => false,
+        };
+        cut || self.may_be_hole()
     }
 
     /// A descriptor with its checksum.

@@ -75,6 +75,8 @@ pub enum Bug {
     RecoveryKeepsMarks,
     /// Space is given back before the descriptor says so durably.
     HoleBeforeDescriptor,
+    /// What is behind a block is given back before its descriptors say so.
+    CutBeforeDescriptor,
     /// A superblock without space is used without taking space for it.
     HoleNotEnsured,
     /// A psync syncs header and commit record before its data is written.
@@ -223,6 +225,8 @@ pub enum Step {
     BlockSpilled,
     /// The descriptors of a large block are durable.
     LargeDescribed,
+    /// What is behind blocks was given back.
+    EndCut,
     /// A large block is known, and not marked.
     LargeKnown,
     /// A large block is free, and its superblocks are not.

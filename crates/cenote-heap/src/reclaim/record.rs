@@ -145,12 +145,12 @@ impl Snapshot {
 
     /// Superblock `number` of the large block that begins at superblock `head` is about to be changed.
     fn change_large(&mut self, number: usize, head: usize, kinds: &Kinds, out: &mut Vec<(u64, u64)>) {
-        let Some(Claim::Large { span, type_id }) = self.claims.get(head).copied() else { return };
+        let Some(Claim::Large { bytes, type_id, .. }) = self.claims.get(head).copied() else { return };
         let (first, word) = (self.words(head), self.words(number));
         if first.is_empty() || word.is_empty() || self.allocated[first.start] & 1 == 0 {
             return;
         }
-        let (start, end) = (self.address(head), self.address(head + span as usize));
+        let (start, end) = (self.address(head), self.address(head) + bytes);
         match kinds.of(type_id) {
             Content::Nothing => {}
             Content::Whole => {
@@ -172,15 +172,14 @@ impl Snapshot {
     /// The block that begins at `addr` is freed: no candidate any more.
     fn freed(&mut self, addr: u64, kinds: &Kinds, out: &mut Vec<(u64, u64)>) {
         let number = ((addr - self.base) / SUPERBLOCK_SIZE) as usize;
-        let (index, span) = match self.claims.get(number).copied() {
-            Some(Claim::Small { class, .. }) => ((addr - self.address(number)) / class_size(class), 1),
-            Some(Claim::Large { span, .. }) => (0, span),
+        let (index, size) = match self.claims.get(number).copied() {
+            Some(Claim::Small { class, .. }) => {
+                ((addr - self.address(number)) / class_size(class), class_size(class))
+            }
+            Some(Claim::Large { bytes, .. }) => (0, bytes),
             _ => return,
         };
-        let end = match self.claims[number] {
-            Claim::Small { class, .. } => addr + class_size(class),
-            _ => addr + u64::from(span) * SUPERBLOCK_SIZE,
-        };
+        let end = addr + size;
         self.change(addr, end.min(self.address(self.claims.len())), kinds, out);
         let word = self.words(number).start + index as usize / 64;
         if self.words(number).contains(&word) {

@@ -27,7 +27,7 @@ const INVALID: u32 = 1;
 /// A superblock.
 #[derive(Clone, Copy, Debug)]
 struct Cell {
-    /// [`pack`]ed block size and reciprocal.
+    /// [`pack`]ed block size and reciprocal; bytes of a large block.
     geometry: u64,
     /// Number of the program for its blocks, with its flags.
     program: u32,
@@ -82,17 +82,20 @@ impl Table {
                 Claim::Small { class, type_id } => {
                     (SMALL, blocks_per_superblock(class), type_id, class_size(class))
                 }
-                Claim::Large { span, type_id } => (LARGE, span, type_id, SUPERBLOCK_SIZE),
+                Claim::Large { span, type_id, .. } => (LARGE, span, type_id, SUPERBLOCK_SIZE),
                 Claim::Tail { distance, .. } => (TAIL, distance, TypeId::UNTYPED, SUPERBLOCK_SIZE),
                 Claim::Invalid(_) => (OTHER, INVALID, TypeId::UNTYPED, SUPERBLOCK_SIZE),
                 Claim::Free | Claim::Stale | Claim::Metadata => {
                     (OTHER, NOTHING, TypeId::UNTYPED, SUPERBLOCK_SIZE)
                 }
             };
-            let size = if kind == LARGE { u64::from(extent) * SUPERBLOCK_SIZE } else { block_size };
+            let (size, geometry) = match *claim {
+                Claim::Large { bytes, .. } => (bytes, bytes),
+                _ => (block_size, pack(block_size)),
+            };
             // A puddle has less than 2^30 superblocks: the address space has no more.
             Cell {
-                geometry: pack(block_size),
+                geometry,
                 program: kinds.number(type_id, size),
                 extent: kind << KIND_SHIFT | (extent & ((1 << KIND_SHIFT) - 1)),
             }
@@ -131,7 +134,7 @@ impl Table {
         let bytes = |(cell, words): (&Cell, &[AtomicU64])| {
             let blocks: u32 = words.iter().map(|word| word.load(Ordering::Relaxed).count_ones()).sum();
             let size = match cell.extent >> KIND_SHIFT {
-                LARGE => u64::from(cell.extent & ((1 << KIND_SHIFT) - 1)) * SUPERBLOCK_SIZE,
+                LARGE => cell.geometry,
                 _ => cell.geometry >> 32,
             };
             u64::from(blocks) * size
@@ -190,7 +193,7 @@ impl Table {
         match kind {
             LARGE => Ok(Found {
                 start: self.base + head as u64 * SUPERBLOCK_SIZE,
-                size: u64::from(extent) * SUPERBLOCK_SIZE,
+                size: cell.geometry,
                 program: cell.program,
                 bit: head * WORDS * 64,
             }),

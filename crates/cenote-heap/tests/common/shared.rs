@@ -314,6 +314,10 @@ unsafe impl Ground for SharedGround {
         self.allocate(FallocateFlags::KEEP_SIZE, addr, len)
     }
 
+    fn is_power(&self) -> bool {
+        false
+    }
+
     unsafe fn flush(&self, _: *const u8, _: usize) {}
 
     fn fence(&self) {}
