@@ -28,7 +28,8 @@ impl Traced {
         let directory = settings.temporary()?;
         let medium = place::medium(directory.path(), durability)?;
         cenote_store::format(medium.clone(), &FormatOptions::default())?;
-        let options = OpenOptions { durability: Some(durability), ..OpenOptions::default() };
+        let options =
+            OpenOptions { durability: Some(durability), spare_bytes_max: 0, ..OpenOptions::default() };
         let (store, _) = cenote_store::Store::open(medium, options)?;
         store.create_pool("bench", &PoolOptions::default())?;
         let heap = TracedHeap::open(store.open_pool("bench", Access::ReadWrite)?)?;

@@ -187,7 +187,14 @@ mod tests {
     fn large_blocks_waste_less_than_an_eighth() {
         let mut size = SMALL_SIZE_MAX + 1;
         while size < 1 << 32 {
-            for size in [size, size + 1, size.next_power_of_two() - 1, size.next_power_of_two()] {
+            for size in [
+                size,
+                size + 1,
+                size / 65_536 * 65_536 + 1,
+                size.next_power_of_two() - 1,
+                size.next_power_of_two(),
+            ] {
+                let size = size.max(SMALL_SIZE_MAX + 1);
                 let block = block_size(size, 16).unwrap();
                 assert!(block >= size && (block - size) * 8 < block, "size {size} in {block}");
                 assert!(block.is_multiple_of(4096) && large_size(block) == Some(block));

@@ -22,7 +22,7 @@ use cenote_layout::heap::{Descriptor, HeapGeometry, SUPERBLOCK_SIZE, SuperblockS
 use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Bug, Step, planted, reach};
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -82,6 +82,8 @@ pub(crate) struct Puddles {
     first: AtomicUsize,
     /// Superblocks that were taken so far.
     taken: AtomicU64,
+    /// Superblocks of idle runs, more or less.
+    pub(crate) idle: AtomicI64,
 }
 
 impl Puddles {
@@ -91,7 +93,15 @@ impl Puddles {
             len: AtomicUsize::new(0),
             first: AtomicUsize::new(0),
             taken: AtomicU64::new(0),
+            idle: AtomicI64::new(0),
         }
+    }
+
+    /// Superblocks of idle runs that may be there while others take free ones: one in 64.
+    fn idle_max(&self) -> i64 {
+        let count: u64 =
+            (0..self.len()).filter_map(|i| self.get(i)).map(|p| u64::from(p.superblocks())).sum();
+        i64::try_from(count / 64).unwrap_or(i64::MAX)
     }
 
     fn place(&self, ordinal: usize) -> Option<&OnceLock<Arc<PuddleHeap>>> {
@@ -239,7 +249,7 @@ impl<G: Ground> TracedHeap<G> {
         align: u32,
         tries: Tries,
     ) -> Result<Taken<'_>, Shortage> {
-        if self.has_idle() {
+        if self.has_idle() && self.puddles.idle.load(Ordering::Relaxed) > self.puddles.idle_max() {
             self.release_idle(&mut lock(&self.growth));
         }
         let find = |thorough| match self.puddles.take(count, align, thorough) {
@@ -252,6 +262,9 @@ impl<G: Ground> TracedHeap<G> {
             Ok(None) => None,
             Err(full) => Some(full),
         };
+        if self.has_idle() {
+            self.release_idle(&mut lock(&self.growth));
+        }
         let mut growth = lock(&self.growth);
         if full.is_none() {
             match find(true) {

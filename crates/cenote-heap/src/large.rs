@@ -15,8 +15,8 @@
 //! 3. it is marked again, as a block of the same type and size: the descriptors that say so are durable since the fence before its first block was given out, and nobody has written to them,
 //!    because only the taker of a free run writes descriptors and this run was never free.
 //!
-//! Idle runs are no free space, so they must not make a pool grow, or be in the way of neighbours that would make a longer run with them: whoever takes free superblocks, of whatever number, first makes
-//! all idle runs free ([`TracedHeap::release_idle`]). So a pool takes no more space than it did without them, and first fit still finds the lowest gap.
+//! Idle runs are no free space, so they must not make a pool grow, or be in the way of neighbours that would make a longer run with them: whoever takes free superblocks makes all idle runs free
+//! ([`TracedHeap::release_idle`]): first, if more than one superblock in 64 is in such runs; else if it finds none. So a pool takes hardly more space than it did without them, and never grows for their sake.
 
 use crate::anchor;
 use crate::error::{AllocError, FreeError};
@@ -181,6 +181,7 @@ impl<G: Ground> TracedHeap<G> {
         }
         let class = large_kind(bytes);
         let (puddle, number) = self.pop(self.list_of(type_id, class), (type_id, class))?;
+        self.puddles.idle.fetch_sub(span.into(), Ordering::Relaxed);
         Some(Run { heap: self, puddle, number, span, made: false })
     }
 
@@ -189,6 +190,8 @@ impl<G: Ground> TracedHeap<G> {
         let line = puddle.line(number);
         let list = self.list_of(line.type_id(), large_kind(line.block_size()));
         self.push_to(list, puddle, number);
+        let span = line.block_size().div_ceil(SUPERBLOCK_SIZE) as i64;
+        self.puddles.idle.fetch_add(span, Ordering::Relaxed);
         // After the push: a bit that is missing hides the run from those who need space until the next scavenging only, one that is set too much costs a look.
         let (word, bit) = (&self.idle[list as usize / 64 % IDLE_WORDS], 1 << (list % 64));
         if word.load(Ordering::Relaxed) & bit == 0 {
@@ -198,6 +201,7 @@ impl<G: Ground> TracedHeap<G> {
 
     /// Makes all idle runs free superblocks. Growth is locked by the caller, so that whoever finds no space waits until it is done.
     pub(crate) fn release_idle(&self, growth: &mut Growth) {
+        self.puddles.idle.store(0, Ordering::Relaxed);
         for (word, bits) in self.idle.iter().enumerate() {
             let mut bits =
                 if bits.load(Ordering::Relaxed) == 0 { 0 } else { bits.swap(0, Ordering::Acquire) };

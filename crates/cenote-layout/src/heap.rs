@@ -68,8 +68,8 @@ pub mod mark {
 /// Unit in which the file has space or not.
 const SPACE_UNIT: u64 = 4096;
 
-/// Usable bytes of the large block that serves a request of `size` bytes: rounded up to an eighth of the power of two below it (at least 4 KiB, at most a superblock), so that less than an
-/// eighth is waste. It lies in whole superblocks; what is behind it in the last one is nobody's. `None`: no block can be that large.
+/// Usable bytes of the large block that serves a request of `size` bytes: whole superblocks, if less than an eighth of them is waste; else the size rounded up to an eighth of the power of two
+/// below it (at least 4 KiB, at most a superblock), so that less than an eighth is waste, and what is behind it in the last superblock is nobody's. `None`: no block can be that large.
 #[must_use]
 pub const fn large_size(size: u64) -> Option<u64> {
     if size > i64::MAX as u64 - SUPERBLOCK_SIZE {
@@ -85,7 +85,10 @@ pub const fn large_size(size: u64) -> Option<u64> {
     } else if step > SUPERBLOCK_SIZE {
         step = SUPERBLOCK_SIZE;
     }
-    Some(if size == 0 { step } else { size.next_multiple_of(step) })
+    let rounded = if size == 0 { step } else { size.next_multiple_of(step) };
+    // By the rounded size alone, so that a block asked for by its size is of that size.
+    let whole = rounded.next_multiple_of(SUPERBLOCK_SIZE);
+    Some(if whole - rounded + step <= whole / 8 { whole } else { rounded })
 }
 
 /// From which byte on a superblock of blocks of `size` bytes is given back to the file system while it is in use, if it is: where an eighth or more is behind the last block.

@@ -57,6 +57,7 @@ pub mod raw;
 mod reader;
 mod reclaim;
 mod store;
+mod trim;
 mod tx;
 
 pub use cenote_derive::Persist;
@@ -86,4 +87,5 @@ pub use reclaim::{
     ReclaimedType,
 };
 pub use store::{OnRecovery, RecoveryOptions, RecoveryProgress, Store};
+pub use trim::{AutoTrim, TrimFigures};
 pub use tx::Tx;

@@ -141,3 +141,54 @@ fn a_pool_is_trimmed_while_it_is_in_use_and_its_values_stay() -> Result<()> {
     assert!(matches!(refused, Err(Error::Store(_))), "{refused:?}");
     Ok(())
 }
+
+/// Frees the list.
+fn empty(pool: &Pool) -> Result<()> {
+    while pool.write(|tx| -> Result<bool> {
+        let mut at = tx.root::<Node>()?;
+        for _ in 0..1000 {
+            let Some(node) = at else { break };
+            at = tx.get(node)?.next;
+            tx.free(node)?;
+        }
+        match at {
+            Some(node) => tx.set_root(node).map(|()| true),
+            None => tx.set_root_at::<Node>(0, None).map(|()| false),
+        }
+    })? {}
+    Ok(())
+}
+
+#[test]
+fn a_pool_that_is_trimmed_by_itself_gives_back_what_was_freed() -> Result<()> {
+    let directory = crate::support::directory();
+    let store = Store::open(directory.path())?;
+    let pool = store.create_pool("p", &PoolOptions::default())?;
+    assert!(matches!(pool.trim_by(Duration::ZERO), Err(Error::Policy(_))));
+    if pool.trim()?.unsupported {
+        println!("skipped: this file system cannot take part of a file back");
+        return Ok(());
+    }
+    let trimming = pool.trim_by(Duration::from_millis(5))?;
+    let before = trimming.figures();
+    assert_eq!((before.trims > 0, before.failures), (true, 0));
+    fill(&pool, 50_000)?;
+    empty(&pool)?;
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    // Nodes of 16 bytes: 12 superblocks, most of which no cache has a block of.
+    while trimming.figures().released_bytes < before.released_bytes + (1 << 19) {
+        assert!(std::time::Instant::now() < deadline, "{:?}", trimming.figures());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // Values come and go while it trims.
+    for _ in 0..5 {
+        fill(&pool, 20_000)?;
+        empty(&pool)?;
+    }
+    fill(&pool, 1000)?;
+    trimming.stop()?;
+    assert!(pool.check()?.is_sound());
+    drop(pool);
+    store.close()?;
+    Ok(())
+}

@@ -8,6 +8,8 @@
 //!
 //! *Live* is bytes of blocks, each rounded up to its class: what an allocator with these classes needs and no less. At regular times the figure compares with it
 //! what the pool's puddles take in the file system (`file`) and what of them is resident in this process (`resident`), logs and control files of the store included. The rows give
+//! A trim in each second gives free superblocks back to the file system, as `Pool::trim_by` does, and the store
+//! keeps no spare puddle. The rows give
 //! median, least and greatest of the samples after the first quarter of the time; `runs` is their number. At the end the heap's own count of allocated bytes must be exactly what
 //! is held.
 //!
@@ -49,6 +51,9 @@ pub const SECONDS: u64 = 20;
 
 /// Live MiB, if nothing else is asked for.
 pub const LIVE_MIB: u64 = 256;
+
+/// Time between two trims: what was freed since the last one goes back to the file system.
+const TRIM_EVERY: Duration = Duration::from_secs(1);
 
 /// Times at which space is looked at.
 const SAMPLES: u32 = 24;
@@ -224,7 +229,7 @@ fn run(
             })
             .collect();
         let mut samples = Vec::new();
-        let result = watch(&table, traced.path(), live, length, &mut samples, out);
+        let result = watch(&table, traced, live, length, &mut samples, out);
         table.stop.store(true, Ordering::Relaxed);
         for thread in running {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
@@ -249,7 +254,7 @@ fn run(
 
 fn watch(
     table: &Table,
-    directory: &Path,
+    traced: &Traced,
     live: u64,
     length: Duration,
     samples: &mut Vec<Space>,
@@ -259,12 +264,19 @@ fn watch(
     let mut before = (Duration::ZERO, 0);
     for sample in 1..=SAMPLES {
         let due = length * sample / SAMPLES;
-        std::thread::sleep(due.saturating_sub(begin.elapsed()));
+        loop {
+            let left = due.saturating_sub(begin.elapsed());
+            std::thread::sleep(left.min(TRIM_EVERY));
+            traced.heap.trim()?;
+            if left <= TRIM_EVERY {
+                break;
+            }
+        }
         let now = (begin.elapsed(), table.added.load(Ordering::Relaxed));
         let space = Space {
             live,
-            file: file_bytes(directory)?,
-            resident: resident_bytes(directory)?,
+            file: file_bytes(traced.path())?,
+            resident: resident_bytes(traced.path())?,
             millions: (now.1 - before.1) as f64 / (now.0 - before.0).as_secs_f64() / 1e6,
         };
         before = now;
