@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 type Heap = TracedHeap<SharedGround>;
 
-const SIZES: [u64; 13] = [16, 48, 64, 64, 64, 200, 400, 1000, 3000, 14_000, 65_536, 70_000, 190_000];
+const SIZES: [u64; 12] = [16, 48, 64, 64, 64, 200, 400, 1000, 3000, 14_000, 70_000, 190_000];
 
 /// Every step, and how often a process comes there before it stops.
 const STEPS: [(Step, u64); 28] = [
