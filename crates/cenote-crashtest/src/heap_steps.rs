@@ -497,7 +497,7 @@ fn go_on(sim: &SimMedium, heap: &TracedHeap, found: &[(u64, u64)], hash: u64) ->
             ));
         }
     }
-    for (i, size) in [64, 16, 8192, 1000, 130_000, 65_536].into_iter().enumerate() {
+    for (i, size) in [130_000, 65_536, 64, 16, 8192, 1000].into_iter().enumerate() {
         for kind in [1, 2 + i as u64 % (TYPES - 1)] {
             alloc(size, kind)?;
         }
