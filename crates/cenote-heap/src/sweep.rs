@@ -38,7 +38,9 @@ use crate::traced::{TracedHeap, lock};
 use cenote_layout::heap::{Descriptor, mark};
 use cenote_medium::planted::{Bug, Step, planted, reach};
 use core::sync::atomic::Ordering;
+use core::time::Duration;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// What a sweep did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,6 +52,8 @@ pub struct Swept {
     pub blocks: u64,
     /// Superblocks that they had in hands, and those of large blocks.
     pub superblocks: u64,
+    /// The longest time for which the slow paths of others could not begin.
+    pub longest_pause: Duration,
 }
 
 impl<G: Ground> TracedHeap<G> {
@@ -89,14 +93,18 @@ impl<G: Ground> TracedHeap<G> {
         self.attach_adopted(&mut lock(&self.growth))?;
         let puddles = self.puddles.all();
         if !planted(Bug::SweepForgetsHands) {
+            let began = Instant::now();
             let _closed = members.close(sharing)?;
             reach(Step::SweepClosed);
             self.empty_hands(&puddles, dead, &mut swept);
             self.ground.fence();
+            swept.longest_pause = began.elapsed();
         }
         for puddle in &puddles {
+            let began = Instant::now();
             let _closed = members.close(sharing)?;
             self.empty_caches(puddle, dead, &mut swept);
+            swept.longest_pause = swept.longest_pause.max(began.elapsed());
         }
         reach(Step::SweepDone);
         members.clear(dead);

@@ -349,6 +349,26 @@ fn processes_that_are_killed_at_random_moments_harm_nobody() {
     kill_at_random(200, 3, 1);
 }
 
+/// How long a sweep holds others up follows the largest puddle and the number of superblocks, not the blocks.
+#[test]
+fn a_sweep_of_a_large_heap_holds_others_up_for_a_moment() {
+    let files = Files::new(64 << 20, 256 << 20);
+    let main = Heap::open(files.played(1)).unwrap();
+    let mut blocks = 0u64;
+    while main.alloc(64, 16, TypeId(1)).is_ok() {
+        blocks += 1;
+        if blocks == 3_500_000 {
+            break;
+        }
+    }
+    let step = STEPS.iter().position(|(step, _)| *step == Step::SetUp).unwrap();
+    kill_at(&files, main.ground().control(), 3, 1, step);
+    let swept = main.sweep_dead().unwrap();
+    println!("among {blocks} blocks: {swept:?}");
+    assert!(swept.members == 1 && blocks > 3_000_000);
+    assert!(swept.longest_pause < Duration::from_secs(1), "{swept:?}");
+}
+
 /// For `scripts/stress.sh`.
 #[test]
 #[ignore = "takes about a minute in a release build"]

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 const SLOT: u64 = 2 << 20;
-const SLOTS: usize = 64;
+const SLOTS: usize = 256;
 const WINDOW: u64 = SLOT * SLOTS as u64;
 const CONTROL: u64 = 1 << 20;
 /// Where pools lie: far from where the system puts things.
