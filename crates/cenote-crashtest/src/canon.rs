@@ -441,15 +441,18 @@ pub(crate) fn allocated(word: u64) -> u64 {
 /// Leaves of marks what tracing looks at.
 fn keep_allocated(form: &mut Image, name: &str, part: &Range<u64>) {
     let mut bytes = vec![0; (part.end - part.start) as usize];
-    if !form.read(name, part.start, &mut bytes)
-        || bytes.iter().all(|&byte| byte == 0 || byte == mark::ALLOCATED)
-    {
+    // Many at a time: most are one of the two.
+    let settled =
+        |some: &[u8]| some.iter().fold(true, |all, &byte| all & (byte == 0 || byte == mark::ALLOCATED));
+    if !form.read(name, part.start, &mut bytes) || bytes.chunks(256).all(settled) {
         return;
     }
     form.clear(name, part.start, part.end - part.start);
-    let marked = bytes.iter().enumerate().filter(|(_, byte)| **byte == mark::ALLOCATED);
-    for (at, byte) in marked {
-        form.overwrite(name, part.start + at as u64, &[*byte]);
+    for (number, line) in bytes.chunks(64).enumerate().filter(|(_, line)| line.iter().any(|&byte| byte != 0))
+    {
+        for (at, byte) in line.iter().enumerate().filter(|(_, byte)| **byte == mark::ALLOCATED) {
+            form.overwrite(name, part.start + (64 * number + at) as u64, &[*byte]);
+        }
     }
 }
 

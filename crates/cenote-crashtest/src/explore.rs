@@ -163,7 +163,7 @@ impl Worker<'_> {
         let reach = self.plan.reach.iter().find(|(up_to, _)| *up_to >= length).or(self.plan.reach.last());
         let reach = reach.ok_or("a plan without reach")?.1;
         self.tally.fault_hits += sim.fault_hits();
-        let mut states = Visits::new(sim.walk(), reach, self.plan.level == Durability::Power, length as u64);
+        let mut states = Visits::new(&sim, reach, self.plan.level == Durability::Power, length as u64);
         while let Some((state, images)) = states.next() {
             let allowed = oracle.allowed(state.note() as usize);
             self.state(&state, &images, &allowed, &again)?;
@@ -363,7 +363,7 @@ impl Worker<'_> {
         let reach = Reach { grain: Grain::Classes, exhaustive: 5, samples: 4 };
         let mut seen = HashSet::new();
         let power = self.plan.level == Durability::Power;
-        let mut states = Visits::new(sim.walk(), reach, power, history.0.len() as u64);
+        let mut states = Visits::new(&sim, reach, power, history.0.len() as u64);
         while let Some((state, images)) = states.next() {
             let allowed = oracle.allowed(state.note() as usize);
             let mut result = Ok(());
@@ -393,7 +393,7 @@ impl Worker<'_> {
         self.tally.recoveries += 1;
         let reach = Reach { grain: Grain::Classes, exhaustive: 12, samples: 4 };
         let context = Context::default();
-        let mut states = Visits::new(sim.walk(), reach, self.plan.level == Durability::Power, 0);
+        let mut states = Visits::new(&sim, reach, self.plan.level == Durability::Power, 0);
         while let Some((state, images)) = states.next() {
             self.tally.recovery_points += 1;
             self.tally.recovery_exhausted += u64::from(images.exhausted);

@@ -3,7 +3,7 @@
 //! Invariant: a state is given without losses of power only if the next one has all of its images, to the same requirement, and is given with every combination of them.
 
 use crate::units::{Images, Reach};
-use cenote_medium::sim::{CrashState, Walk};
+use cenote_medium::sim::{CrashState, SimMedium, Walk};
 use std::sync::Arc;
 
 /// Names of the puddles that a process sees.
@@ -31,7 +31,8 @@ pub(crate) struct Visits {
 }
 
 impl Visits {
-    pub(crate) fn new(walk: Walk, reach: Reach, power: bool, last_note: u64) -> Self {
+    pub(crate) fn new(sim: &SimMedium, reach: Reach, power: bool, last_note: u64) -> Self {
+        let walk = if power { sim.walk() } else { sim.walk_of_processes() };
         Self { walk, reach, power, last_note, next: None, begun: false, old: Vec::new() }
     }
 

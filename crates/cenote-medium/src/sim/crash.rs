@@ -15,9 +15,9 @@ use super::model::{Binding, File, Inode, Model, NameStep, Names, directory_of};
 use super::options::Origin;
 use super::random::{Random, mix};
 use cenote_layout::id::Uuid;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// What kind of crash an image is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -133,6 +133,8 @@ pub struct CrashState {
     files: BTreeMap<Inode, Ends>,
     names: Names,
     latest_names: Names,
+    /// A name of each file, made when it is first asked for.
+    file_names: OnceLock<HashMap<Inode, Arc<str>>>,
     steps: Vec<NameStep>,
     units: Vec<Unit>,
     event: usize,
@@ -144,6 +146,12 @@ pub struct CrashState {
 impl CrashState {
     /// The state of `model` after `event` events of a history that is set up as `origin`.
     pub(crate) fn new(model: &Model, event: usize, origin: Origin) -> Self {
+        let (units, steps) = Self::undecided(model);
+        Self { units, steps, ..Self::of_processes(model, event, origin) }
+    }
+
+    /// What a loss of power decides.
+    fn undecided(model: &Model) -> (Vec<Unit>, Vec<NameStep>) {
         let mut units = Vec::new();
         let mut steps = Vec::new();
         for (number, change) in model.name_changes.iter().enumerate() {
@@ -171,6 +179,11 @@ impl CrashState {
                 }
             }
         }
+        (units, steps)
+    }
+
+    /// The same without what a loss of power decides: one image of that, with everything lost, and [`CrashState::image_process`].
+    pub(crate) fn of_processes(model: &Model, event: usize, origin: Origin) -> Self {
         let ends = |(&inode, file): (&Inode, &File)| {
             let (floor, latest) = (Arc::clone(&file.floor), Arc::clone(&file.latest));
             let floor_len = file.lengths.first().copied().unwrap_or(0);
@@ -182,8 +195,9 @@ impl CrashState {
             files,
             names: model.names.clone(),
             latest_names: model.latest_names.clone(),
-            steps,
-            units,
+            file_names: OnceLock::new(),
+            steps: Vec::new(),
+            units: Vec::new(),
             event,
             note: model.note,
             label: model.label.clone(),
@@ -257,14 +271,25 @@ impl CrashState {
         }
     }
 
+    /// The first of a file's latest names, or of those that it had.
+    fn file_name(&self, inode: Inode) -> Option<&str> {
+        let names = self.file_names.get_or_init(|| {
+            let mut by_file = HashMap::new();
+            for (name, binding) in self.latest_names.iter().chain(&self.names) {
+                if let Binding::File(inode) = binding {
+                    by_file.entry(*inode).or_insert_with(|| Arc::clone(name));
+                }
+            }
+            by_file
+        });
+        names.get(&inode).map(|name| &**name)
+    }
+
     /// Where a unit lies, for tests that decide several units together.
     #[must_use]
     pub fn place(&self, unit: usize) -> Option<Place<'_>> {
         let unit = self.units.get(unit)?;
-        let file = || {
-            let mut names = self.latest_names.iter().chain(&self.names);
-            names.find(|(_, binding)| **binding == Binding::File(unit.inode)).map_or("", |(name, _)| &**name)
-        };
+        let file = || self.file_name(unit.inode).unwrap_or_default();
         Some(match &unit.values {
             Values::Words { word, .. } => Place::Word { file: file(), offset: word * 8 },
             Values::Sectors { sector, .. } => Place::Sector { file: file(), offset: sector * SECTOR as u64 },
@@ -277,12 +302,7 @@ impl CrashState {
     #[must_use]
     pub fn describe(&self, unit: usize) -> String {
         let Some(unit) = self.units.get(unit) else { return String::from("no such unit") };
-        let names = self.latest_names.iter().chain(&self.names);
-        let file = names
-            .filter(|(_, binding)| **binding == Binding::File(unit.inode))
-            .map(|(name, _)| name.to_string())
-            .next()
-            .unwrap_or_else(|| format!("file {}", unit.inode));
+        let file = self.file_name(unit.inode).map_or_else(|| format!("file {}", unit.inode), str::to_owned);
         match &unit.values {
             Values::Words { word, values } => format!("{file}+{:#x}: word {values:x?}", word * 8),
             Values::Sectors { sector, later, .. } => {

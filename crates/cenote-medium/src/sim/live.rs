@@ -437,4 +437,8 @@ impl History {
     pub(crate) fn state(&self) -> CrashState {
         CrashState::new(&self.model, self.done, self.origin)
     }
+
+    pub(crate) fn state_of_processes(&self) -> CrashState {
+        CrashState::of_processes(&self.model, self.done, self.origin)
+    }
 }
