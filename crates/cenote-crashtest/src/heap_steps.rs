@@ -234,7 +234,8 @@ pub fn run(
     check.tally.histories = 1;
     plant(if bug.1 == When::Running { Bug::None } else { bug.0 });
     // The state before the first event belongs to what went before.
-    let result = sim.walk().skip(1).try_for_each(|state| {
+    let walk = if level == Durability::Power { sim.walk() } else { sim.walk_of_processes() };
+    let result = walk.skip(1).try_for_each(|state| {
         let done = state.note() as usize;
         let Some(before) = states.get(done) else { return Ok(()) };
         check.state(&state, before, states.get(done + 1).unwrap_or(before))
@@ -355,7 +356,8 @@ impl Check {
         self.tally.recoveries += 1;
         let reach = Reach { grain: Grain::Unmarked, exhaustive: 5, samples: 8 };
         let mut seen = HashSet::new();
-        for state in sim.walk().skip(1) {
+        let walk = if self.level == Durability::Power { sim.walk() } else { sim.walk_of_processes() };
+        for state in walk.skip(1) {
             self.tally.recovery_points += 1;
             let mut result = Ok(());
             let mut check = |again: Image| {
