@@ -11,6 +11,7 @@ use cenote_layout::log::entry_size;
 use cenote_log::{Body, CrashKind, LogWriter, SegmentSource, inspect};
 use cenote_medium::Durability;
 use cenote_medium::counters::{self, Counts};
+use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{SimMedium, SimOptions};
 use cenote_tx::{LogGroup, Transaction, TxContext};
 use std::collections::BTreeMap;
@@ -258,4 +259,24 @@ fn the_documented_counts_are_what_is_executed() {
         println!("| {name} | {} | {} | {} | {} |", row[0], row[1], row[2], row[3]);
     }
     assert_eq!(document(), measured, "docs/counts.md and what is executed differ");
+}
+
+/// What other processes store is not to be compared with a seal of this one: where they share a pool, no commit leaves its range unfenced.
+#[test]
+fn commits_beside_other_processes_fence_their_range() {
+    let fences = |place: &mut Place| {
+        let page = place.page;
+        steady(place, false, |tx| add(tx, page, 0, 8)).0.fences
+    };
+    for (number, bug) in [(7, Bug::None), (8, Bug::LazyDespiteSharing)] {
+        let mut place = Place::new(Durability::Power, number);
+        let alone = fences(&mut place);
+        plant(bug);
+        // SAFETY: asked for its persistence only.
+        place.group.never_lazy(unsafe { place.store.as_raw() }.persistence());
+        let beside = fences(&mut place);
+        plant(Bug::None);
+        // The planted one is noticed by just this.
+        assert_eq!(beside, alone + u64::from(bug == Bug::None), "{bug:?}");
+    }
 }

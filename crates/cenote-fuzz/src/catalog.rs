@@ -214,6 +214,7 @@ fn record(input: &mut Input<'_>) -> Record {
             uid: input.word() as u32,
             gid: input.word() as u32,
         }),
+        11 => Record::LeaseShared { client: Uuid(input.array()), pool },
         _ => Record::PoolNotCovered(pool),
     }
 }

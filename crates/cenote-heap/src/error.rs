@@ -57,6 +57,16 @@ pub enum OpenError {
         /// Why.
         source: GroundError,
     },
+    /// Other processes have let the pool grow, and this one cannot learn how.
+    #[error(
+        "the pool has {puddles} puddles and this process knows {known}: the daemon that knows the others cannot be asked; try again when it runs"
+    )]
+    Behind {
+        /// Puddles that this process knows.
+        known: u64,
+        /// Puddles that there are.
+        puddles: u64,
+    },
     /// Another `TracedHeap` of this process has the pool.
     #[error("the heap of this pool is open in this process already: share that one")]
     AlreadyOpen,

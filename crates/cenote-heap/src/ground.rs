@@ -116,12 +116,20 @@ pub trait Sharing: Send + Sync {
     /// Names the boot of the machine, and the store: another one after each boot. Never 0. What stands in the mapping under another epoch means nothing.
     fn epoch(&self) -> u64;
 
-    /// This member's identity: neither 0 nor `u64::MAX`; say, process number and start time.
+    /// This member's identity: neither 0 nor `u64::MAX`, bit 31 clear; say, process number and start time.
     fn me(&self) -> u64;
 
     /// Whether that member may still write to the mapping, or has left a log that was not replayed yet. "No" is certain, and for ever. Often asked, for all members
     /// in turn, but never on a fast path.
     fn lives(&self, who: u64) -> bool;
+
+    /// The same answer as `!lives`, or why it is not known, or why it will stay so: what the dead one left cannot be dealt with.
+    ///
+    /// # Errors
+    /// As said.
+    fn has_ended(&self, who: u64) -> Result<bool, GroundError> {
+        Ok(!self.lives(who))
+    }
 
     /// Waits for the pool's lock. It lets go of itself when its holder dies. Only one thread of this process comes here at a time.
     ///

@@ -408,8 +408,19 @@ impl<G: Ground> TracedHeap<G> {
         }
         let plot = taken.map_err(Shortage::Ground)?;
         reach(Step::Grown);
-        growth.add(&plot);
-        self.attach(&plot, true).map_err(Shortage::Puddle)?;
+        if self.members.is_some() && plot.index > growth.last + 1 {
+            // A process that is dead had asked for one, and got it only now.
+            self.refresh(growth);
+            self.attach_holding(growth, plot.addr, true).map_err(Shortage::Puddle)?;
+        } else {
+            growth.add(&plot);
+            self.attach(&plot, true).map_err(Shortage::Puddle)?;
+        }
+        if let Some(members) = &self.members {
+            // It is adopted: whoever sees the number can attach it.
+            self.known.store(u64::from(growth.last) + 1, Ordering::Release);
+            members.set_puddles(u64::from(growth.last) + 1);
+        }
         let next = self.next_size(growth, 0);
         if next != 0 {
             self.ground.expect(next);
@@ -427,7 +438,7 @@ impl<G: Ground> TracedHeap<G> {
     }
 
     /// Learns of puddles that other processes took.
-    fn refresh(&self, growth: &mut Growth) {
+    pub(crate) fn refresh(&self, growth: &mut Growth) {
         if self.members.is_none() {
             return;
         }
@@ -436,6 +447,24 @@ impl<G: Ground> TracedHeap<G> {
                 growth.add(&plot);
                 growth.pending.push_back(plot);
             }
+        }
+        self.known.store(u64::from(growth.last) + 1, Ordering::Release);
+    }
+
+    /// Attaches the puddles that other processes have taken since, so that every address which they could store anywhere is mapped here. One load if there are none.
+    ///
+    /// # Errors
+    /// They cannot be mapped, or not be learned of.
+    pub fn catch_up(&self) -> Result<(), OpenError> {
+        let Some(members) = &self.members else { return Ok(()) };
+        let puddles = members.puddles();
+        if puddles <= self.known.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.attach_adopted(&mut lock(&self.growth))?;
+        match self.known.load(Ordering::Acquire) {
+            known if known < puddles => Err(OpenError::Behind { known, puddles }),
+            _ => Ok(()),
         }
     }
 

@@ -4,9 +4,12 @@
 //! work on one heap as several threads do, by the same kernel. What is added is this table, in the root puddle, and it serves one purpose: that a member may die anywhere.
 //!
 //! ```text
-//! line 0    epoch (boot and store: the rest means something in this one only), session, gate, 5 words reserved
-//! then 62   who (0: nobody; an identity that the ground gives and judges), inside (threads on a slow path), 2 words reserved
+//! line 0    epoch (boot and store: the rest means something in this one only), session, gate, turn, writer, puddles, 2 words reserved
+//! then 62   who (0: nobody; an identity that the ground gives and judges), inside (threads on a slow path), reading, 1 word reserved
 //! ```
+//!
+//! `turn` is the pool's lock, if the ground has no other. `writer` and each seat's `reading` are a lock for readers and writers ([`crate::robust`]) that users of the pool may take: this module only keeps its words. `puddles`
+//! says how many puddles the pool has at least, so that a member sees with one load that others took some.
 //!
 //! A member's *number* is its seat's, 1 to 62. It is in every mark of a block that its caches have, or that its transactions hold ([`cenote_layout::heap::mark`]). So what a
 //! dead member leaves is: marks with its number, which say whose they are; and superblocks that it had in hands, which [`crate::sweep`] finds at a moment when no
@@ -31,6 +34,7 @@
 use crate::error::{GroundError, OpenError, RecoverError};
 use crate::gate;
 use crate::ground::Sharing;
+use crate::robust::Places;
 use crate::traced::lock;
 use cenote_layout::heap::{HeapGeometry, MEMBER_COUNT, MEMBERS_SIZE};
 use cenote_medium::planted::{Bug, Step, planted, reach};
@@ -53,7 +57,10 @@ struct Table {
     epoch: AtomicU64,
     session: AtomicU64,
     gate: AtomicU64,
-    _reserved: [AtomicU64; 5],
+    turn: AtomicU64,
+    writer: AtomicU64,
+    puddles: AtomicU64,
+    _reserved: [AtomicU64; 2],
     seats: [Seat; MEMBER_COUNT as usize],
 }
 
@@ -62,7 +69,8 @@ struct Table {
 struct Seat {
     who: AtomicU64,
     inside: AtomicU64,
-    _reserved: [AtomicU64; 2],
+    reading: AtomicU64,
+    _reserved: AtomicU64,
 }
 
 const _: () = assert!(size_of::<Table>() as u64 == MEMBERS_SIZE && MEMBER_COUNT < 63);
@@ -154,7 +162,11 @@ impl Members {
             for seat in &words.seats {
                 seat.who.store(0, Ordering::Release);
                 seat.inside.store(0, Ordering::Relaxed);
+                seat.reading.store(0, Ordering::Relaxed);
             }
+            // Of members that are dead and recovered, or of another boot.
+            words.writer.store(0, Ordering::Relaxed);
+            words.puddles.store(0, Ordering::Relaxed);
             gate::open(&words.gate);
             // Another one than all before: puddles remember them.
             words.session.store(RandomState::new().hash_one(sharing.me()) | 1, Ordering::Relaxed);
@@ -163,6 +175,7 @@ impl Members {
         let free = words.seats.iter().position(|seat| seat.who.load(Ordering::Acquire) == 0);
         let Some(at) = free else { return Err(OpenError::Members { most: MEMBER_COUNT as u32 }) };
         words.seats[at].inside.store(0, Ordering::Relaxed);
+        words.seats[at].reading.store(0, Ordering::Relaxed);
         words.seats[at].who.store(sharing.me(), Ordering::Release);
         reach(Step::Joined);
         Ok(Some(Self {
@@ -275,15 +288,57 @@ impl Members {
         for (at, seat) in self.table().seats.iter().enumerate() {
             if dead >> (at + 1) & 1 != 0 {
                 seat.inside.store(0, Ordering::Relaxed);
+                seat.reading.store(0, Ordering::SeqCst);
                 seat.who.store(0, Ordering::Release);
             }
         }
+    }
+
+    /// The word of whoever writes.
+    pub(crate) fn writer(&self) -> &AtomicU64 {
+        &self.table().writer
+    }
+
+    /// This member's place among those who read.
+    pub(crate) fn own_place(&self) -> usize {
+        usize::from(self.number) - 1
+    }
+
+    /// How many puddles the pool has at least.
+    pub(crate) fn puddles(&self) -> u64 {
+        self.table().puddles.load(Ordering::Acquire)
+    }
+
+    /// The pool has so many. The caller has the lock.
+    pub(crate) fn set_puddles(&self, count: u64) {
+        self.table().puddles.store(count, Ordering::Release);
     }
 
     /// This member is as good as dead. The caller has the lock, and no thread is in the heap.
     pub(crate) fn leave(&self) {
         self.seat().who.store(if planted(Bug::SeatFreedEarly) { 0 } else { GONE }, Ordering::Release);
     }
+}
+
+impl Places for Members {
+    fn len(&self) -> usize {
+        MEMBER_COUNT as usize
+    }
+
+    fn place(&self, at: usize) -> &AtomicU64 {
+        &self.table().seats[at].reading
+    }
+}
+
+/// The word of the pool's lock in a root puddle of `size` bytes that is mapped at `base`; `None` if it is too small for a heap.
+///
+/// # Safety
+/// The mapping is writable and stays as it is during `'a`.
+pub(crate) unsafe fn turn_word<'a>(base: u64, size: u64) -> Option<&'a AtomicU64> {
+    let layout = HeapGeometry::new(size, true)?;
+    let table = NonNull::new(with_exposed_provenance_mut::<Table>((base + layout.members) as usize))?;
+    // SAFETY: as in `join`.
+    Some(unsafe { &table.as_ref().turn })
 }
 
 fn is_living(sharing: &dyn Sharing, who: u64) -> bool {

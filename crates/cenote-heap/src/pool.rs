@@ -1,16 +1,25 @@
 //! A store's pool as the ground of a heap.
+//!
+//! A pool that a daemon has granted to several writers is one that processes share: who lives is the daemon's to say, which has replayed the logs of all others; the pool's lock is a word in its root puddle,
+//! of the kind that dies with its owner.
 
 use crate::error::GroundError;
-use crate::ground::{Ground, Plot};
+use crate::ground::{Ground, Plot, Sharing};
+use crate::members::turn_word;
+use crate::robust::{self, Judge};
 use cenote_layout::pointer::RegionAddress;
 use cenote_layout::puddle::Role;
 use cenote_store::PoolHandle;
-use core::sync::atomic::AtomicPtr;
+use core::sync::atomic::{AtomicPtr, AtomicU64};
 
 // SAFETY: puddles stay in the store's window, at their address, as long as the store is open, which a handle keeps it; only the heap uses a heap
 // puddle's body, and it hangs its data on `heap_slot`. A puddle that is refused is not among the plots.
 unsafe impl Ground for PoolHandle {
     fn plots(&self) -> Vec<Plot> {
+        if self.member().is_some() {
+            // What cannot be learned now is learned later: `catch_up` says so.
+            let _ = self.learn_puddles();
+        }
         self.puddles()
             .into_iter()
             .filter(|puddle| puddle.role() == Role::Heap && !puddle.is_refused())
@@ -66,6 +75,10 @@ unsafe impl Ground for PoolHandle {
         self.store().region_address(region)
     }
 
+    fn sharing(&self) -> Option<&dyn Sharing> {
+        self.member().map(|_| self as &dyn Sharing)
+    }
+
     fn is_writable(&self) -> bool {
         Self::is_writable(self)
     }
@@ -90,4 +103,70 @@ unsafe impl Ground for PoolHandle {
     fn fence(&self) {
         self.store().persistence().fence();
     }
+}
+
+impl Sharing for PoolHandle {
+    fn epoch(&self) -> u64 {
+        self.store().epoch()
+    }
+
+    fn me(&self) -> u64 {
+        self.member().unwrap_or_default()
+    }
+
+    fn lives(&self, who: u64) -> bool {
+        // Where it is not known, it may.
+        !self.has_ended(who).unwrap_or(false)
+    }
+
+    fn has_ended(&self, who: u64) -> Result<bool, GroundError> {
+        Self::has_ended(self, who).map_err(|error| GroundError::Store {
+            doing: "asking whether a process that had the pool has ended, and its logs are replayed",
+            source: Box::new(error),
+        })
+    }
+
+    fn lock(&self) -> Result<(), GroundError> {
+        turn(self, |word, judge| robust::lock(word, judge).map(|_| true)).map(|_| ())
+    }
+
+    fn try_lock(&self) -> Result<bool, GroundError> {
+        turn(self, |word, judge| Ok(robust::try_lock(word, judge)?.is_some()))
+    }
+
+    fn unlock(&self) {
+        let _ = turn(self, |word, _| {
+            robust::unlock(word);
+            Ok(true)
+        });
+    }
+}
+
+/// The pool's members judge each other through [`Sharing`].
+struct ByHandle<'p>(&'p PoolHandle);
+
+impl Judge for ByHandle<'_> {
+    type Error = GroundError;
+
+    fn me(&self) -> u64 {
+        Sharing::me(self.0)
+    }
+
+    fn has_ended(&self, owner: u64) -> Result<bool, GroundError> {
+        Sharing::has_ended(self.0, owner)
+    }
+}
+
+/// Does something with the word of the pool's lock.
+fn turn(
+    pool: &PoolHandle,
+    act: impl FnOnce(&AtomicU64, &ByHandle<'_>) -> Result<bool, GroundError>,
+) -> Result<bool, GroundError> {
+    let root = pool.root_puddle().filter(|root| !root.is_refused());
+    let word = root.and_then(|root| {
+        // SAFETY: a daemon's client has puddles mapped when they are granted, those of shared pools for writing; they stay so until the store is dropped.
+        unsafe { turn_word(root.addr(), root.size()) }
+    });
+    let none = || GroundError::Store { doing: "locking the pool", source: "it has no root puddle".into() };
+    act(word.ok_or_else(none)?, &ByHandle(pool))
 }

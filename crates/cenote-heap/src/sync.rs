@@ -4,7 +4,24 @@
 //! that this project runs on reads each byte of an aligned word as some value that was stored to that byte, no older than what
 //! the reader has synchronised with, which is all that the kernel asks.
 
-pub(crate) use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+pub(crate) use core::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
+
+/// How often one who waits for a lock between processes looks before it sleeps.
+pub(crate) const LOOKS: u32 = 100;
+/// How long it sleeps at most before it asks whether the owner lives.
+const PATIENCE: core::time::Duration = core::time::Duration::from_millis(5);
+
+/// Sleeps while the word is as it was seen. Whether it is time to ask.
+pub(crate) fn sleep(word: &AtomicU64, seen: u64) -> bool {
+    cenote_sys::futex::sleep(word, seen, PATIENCE)
+}
+
+pub(crate) use cenote_sys::futex::wake_all;
+
+/// Looks again soon.
+pub(crate) fn pause() {
+    core::hint::spin_loop();
+}
 
 /// Marks that are read together.
 pub(crate) const STEP: usize = 8;

@@ -56,6 +56,8 @@ pub struct TracedHeap<G: Ground = PoolHandle> {
     pub(crate) held: u8,
     pub(crate) writable: bool,
     pub(crate) members: Option<Members>,
+    /// Puddles that this process knows, where others may take some.
+    pub(crate) known: AtomicU64,
     pub(crate) shared: Arc<Shared>,
     pub(crate) puddles: Puddles,
     /// Lists in which idle runs of large blocks may be.
@@ -104,6 +106,7 @@ impl<G: Ground> TracedHeap<G> {
             held: mark::HELD | mark::CACHED,
             writable: ground.is_writable(),
             members: None,
+            known: AtomicU64::new(plots.len() as u64),
             number: AtomicU64::new(number),
             free_number: AtomicU64::new(number),
             reclaim: crate::reclaim::Slot::default(),
@@ -124,6 +127,9 @@ impl<G: Ground> TracedHeap<G> {
         // SAFETY: just mapped; it stays so as long as the ground lives, which the heap owns.
         if let Some(members) = unsafe { Members::join(sharing, root.addr, root.size) }? {
             (heap.cached, heap.held) = (members.number, mark::HELD | members.number);
+            if members.puddles() == 0 {
+                members.set_puddles(heap.known.load(Ordering::Relaxed));
+            }
             heap.members = Some(members);
         }
         // What fails from here on leaves the pool as any member does.
@@ -294,6 +300,10 @@ impl<G: Ground> TracedHeap<G> {
 
     #[cold]
     fn puddle_at_first_touch(&self, addr: u64) -> Result<&PuddleHeap, FreeError> {
+        if self.ground.slot(addr).is_none() && self.members.is_some() && !self.ground.is_foreign(addr) {
+            // Another process may have taken a puddle there.
+            self.refresh(&mut lock(&self.growth));
+        }
         if self.ground.slot(addr).is_none() {
             return Err(match self.ground.is_foreign(addr) {
                 true => FreeError::OtherPool { addr },

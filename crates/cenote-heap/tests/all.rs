@@ -4,6 +4,7 @@ mod bad_input;
 mod common;
 mod damage;
 mod large;
+mod locks;
 mod members;
 mod model;
 mod parallel;

@@ -13,14 +13,32 @@ mod list;
 #[allow(dead_code)]
 #[path = "../src/marks.rs"]
 mod marks;
+#[allow(dead_code, unreachable_pub)]
+#[path = "../src/robust.rs"]
+mod robust;
 #[allow(dead_code)]
 #[path = "../src/runs.rs"]
 mod runs;
 
 mod sync {
-    pub(crate) use loom::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+    pub(crate) use loom::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
     pub(crate) const STEP: usize = 1;
+
+    /// Whoever waits goes to sleep at once.
+    pub(crate) const LOOKS: u32 = 1;
+
+    /// Whether anybody is woken or wakes by himself is all the same here: the word is looked at again, and it is time to ask for the owner.
+    pub(crate) fn sleep(_: &AtomicU64, _: u64) -> bool {
+        loom::thread::yield_now();
+        true
+    }
+
+    pub(crate) fn wake_all(_: &AtomicU64) {}
+
+    pub(crate) fn pause() {
+        loom::thread::yield_now();
+    }
 
     pub(crate) fn equal(marks: &[AtomicU8], at: usize, value: u8) -> u64 {
         u64::from(marks[at].load(Ordering::Acquire) == value)
@@ -326,6 +344,102 @@ fn two_that_claim_runs_get_different_superblocks_and_all_come_back() {
         // Nothing is lost, and every hint is set again.
         assert_eq!(runs::take(&*puddle, 3, 1), runs::Taken::At(0));
     });
+}
+
+/// A lock between processes of one thread each, by name; 9 has died.
+struct Robust {
+    word: AtomicU64,
+    places: [AtomicU64; 2],
+    /// What the lock protects: the checker finds two that are there at a time.
+    data: UnsafeCell<u32>,
+}
+
+const DEAD: u64 = 9;
+
+struct Process(u64);
+
+impl robust::Judge for Process {
+    type Error = core::convert::Infallible;
+
+    fn me(&self) -> u64 {
+        self.0
+    }
+
+    fn has_ended(&self, owner: u64) -> Result<bool, Self::Error> {
+        Ok(owner == DEAD)
+    }
+}
+
+impl Robust {
+    fn new(word: u64, place: u64) -> Arc<Self> {
+        Arc::new(Self {
+            word: AtomicU64::new(word),
+            places: [AtomicU64::new(place), AtomicU64::new(0)],
+            data: UnsafeCell::new(0),
+        })
+    }
+
+    /// Writes as process `me`; whether it is told that the last owner died.
+    fn write(&self, me: u64) -> u32 {
+        let Ok(taken) = robust::write(&self.word, &self.places, &Process(me));
+        // SAFETY: the checker panics if two threads are here at a time.
+        self.data.with_mut(|data| unsafe { *data += 1 });
+        robust::unlock(&self.word);
+        u32::from(taken == robust::Taken::Recovered)
+    }
+
+    /// Reads as process `me`, likewise.
+    fn read(&self, me: u64) -> u32 {
+        let Ok((at, taken)) = robust::read(&self.word, &self.places, me as usize - 1, &Process(me));
+        // SAFETY: the checker panics if a thread writes meanwhile.
+        self.data.with(|data| assert!(unsafe { *data } < 3));
+        robust::unlock(&self.places[at]);
+        u32::from(taken == robust::Taken::Recovered)
+    }
+}
+
+/// What two processes do with a lock at a time; how many were told that its owner has died.
+fn both(lock: &Arc<Robust>, one: fn(&Robust, u64) -> u32, other: fn(&Robust, u64) -> u32) -> u32 {
+    let its = lock.clone();
+    let thread = thread::spawn(move || one(&its, 1));
+    let told = other(lock, 2);
+    told + thread.join().unwrap()
+}
+
+#[test]
+fn writers_and_readers_of_a_robust_lock_are_never_in_together() {
+    model(3, || assert_eq!(both(&Robust::new(0, 0), Robust::write, Robust::write), 0));
+    model(3, || assert_eq!(both(&Robust::new(0, 0), Robust::write, Robust::read), 0));
+    model(3, || assert_eq!(both(&Robust::new(0, 0), Robust::read, Robust::read), 0));
+}
+
+#[test]
+fn a_robust_lock_of_a_dead_process_goes_to_one_who_is_told() {
+    model(3, || assert_eq!(both(&Robust::new(DEAD, 0), Robust::write, Robust::write), 1));
+    model(3, || assert_eq!(both(&Robust::new(DEAD, 0), Robust::write, Robust::read), 1));
+    // A reader that died keeps nobody out, and nobody has to know.
+    model(3, || assert_eq!(both(&Robust::new(0, DEAD), Robust::write, Robust::write), 0));
+    model(3, || assert_eq!(both(&Robust::new(DEAD, DEAD), Robust::write, Robust::read), 1));
+}
+
+#[test]
+fn faults_of_a_robust_lock_are_noticed() {
+    type Does = fn(&Robust, u64) -> u32;
+    let cases: [(Bug, u64, Does); 3] = [
+        (Bug::ReaderLooksFirst, 0, Robust::read),
+        (Bug::ReadersNotAwaited, 0, Robust::read),
+        (Bug::TakenOverInSilence, DEAD, Robust::write),
+    ];
+    for (bug, owner, does) in cases {
+        let found = std::panic::catch_unwind(|| {
+            model(3, move || {
+                plant(bug);
+                assert_eq!(both(&Robust::new(owner, 0), Robust::write, does), u32::from(owner == DEAD));
+            });
+        });
+        plant(Bug::None);
+        assert!(found.is_err(), "{bug:?}");
+    }
 }
 
 /// The gate, and how many threads of a living member and of a dead one are inside.

@@ -281,6 +281,13 @@ pub enum Record {
     /// A client is another process, which a daemon serves; in the batch of its first lease or of its log space. It ends with
     /// [`Record::ClientRemoved`].
     Guest(GuestRecord),
+    /// A lease for writing is given that other clients may have too, or one that a client has becomes such a one.
+    LeaseShared {
+        /// Who.
+        client: Uuid,
+        /// What.
+        pool: PoolId,
+    },
 }
 
 /// Why bytes are no record.

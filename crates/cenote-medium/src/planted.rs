@@ -157,6 +157,18 @@ pub enum Bug {
     TraceMarkNotFlushed,
     /// A superblock whose marks lie inside it is described before they are durable.
     InnerMarksNotDurable,
+    /// A reader of a lock between processes looks for a writer before it says that it reads, and not after.
+    ReaderLooksFirst,
+    /// A writer of a lock between processes does not wait for readers that were there before.
+    ReadersNotAwaited,
+    /// Whoever takes a lock over from a dead process is not told.
+    TakenOverInSilence,
+    /// A dead client's lock is taken over before the daemon has replayed its logs.
+    DeadNotRecovered,
+    /// A client of a pool that others write too leaves its last commit unfenced.
+    LazyDespiteSharing,
+    /// The catalog forgets, when it is written anew, that a lease is shared.
+    SharedLeaseForgotten,
 }
 
 /// Places between two stores of an update, at which a process may stop.

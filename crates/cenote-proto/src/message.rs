@@ -159,6 +159,16 @@ pub enum Request {
     },
     /// The session ends: its mappings are not touched any more.
     Goodbye,
+    /// Grants a pool for writing, beside others that share it.
+    SharePool {
+        /// Its name.
+        name: String,
+    },
+    /// Who shares a pool.
+    Members {
+        /// The pool.
+        pool: PoolId,
+    },
 }
 
 /// What a store lies on, in words and numbers that a client can use.
@@ -318,6 +328,28 @@ pub enum Reply {
     },
     /// It is not done, and nothing has changed.
     Refused(Refusal),
+    /// To [`Request::SharePool`].
+    Shared {
+        /// As in [`Reply::Pool`].
+        record: PoolRecord,
+        /// As in [`Reply::Pool`].
+        start: u8,
+        /// As in [`Reply::Pool`].
+        trace_due: bool,
+        /// As in [`Reply::Pool`].
+        doubts: Vec<String>,
+        /// As in [`Reply::Pool`].
+        types: u64,
+        /// What this process is called in locks that others see.
+        member: u64,
+    },
+    /// To [`Request::Members`].
+    Members {
+        /// Names of the processes that have the pool, and live or are not recovered yet.
+        living: Vec<u64>,
+        /// Why its values may not be what its transactions made them.
+        doubts: Vec<String>,
+    },
 }
 
 /// The packet of a message.

@@ -15,7 +15,7 @@ use crate::error::{OpenError, StoreError};
 use crate::logs::Logs;
 use crate::options::{Access, OpenOptions, PoolOptions};
 use crate::pool::{PoolCore, PoolHandle};
-use crate::puddle::file_name;
+use crate::puddle::{Puddle, file_name};
 use crate::report::{Damage, PoolStart};
 use crate::shadow::Shadows;
 use crate::spare::Ahead;
@@ -28,6 +28,7 @@ use cenote_layout::superblock::Superblock;
 use cenote_layout::types::TypeRecord;
 use cenote_medium::{Durability, GrantedMedium, MapMode, Medium, MediumError, MediumInfo};
 use cenote_sys::{fault, fork_guard};
+use core::ptr::NonNull;
 use core::sync::atomic::AtomicBool;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -56,8 +57,19 @@ pub struct Grant {
     pub trace_due: bool,
     /// Why its values may not be what its transactions made them; see [`PoolHandle::doubts`].
     pub doubts: Vec<String>,
+    /// What the daemon calls this process, if the pool is granted to others for writing too.
+    pub member: Option<u64>,
     /// How many types the store knows: a client that knows fewer asks for them.
     pub types: u64,
+}
+
+/// Who has a shared pool.
+#[derive(Clone, Debug, Default)]
+pub struct MemberList {
+    /// Names of the processes ([`cenote_sys::process::name_of`]) that have it, and live or have logs that are not replayed yet.
+    pub living: Vec<u64>,
+    /// Why its values may not be what its transactions made them.
+    pub doubts: Vec<String>,
 }
 
 /// A pool as the daemon lists it.
@@ -126,6 +138,16 @@ pub trait Keeper: Send + Sync + core::fmt::Debug {
     /// # Errors
     /// As [`PoolHandle::take_puddle`].
     fn take_puddle(&self, pool: PoolId, index: u32, size: u64) -> Result<Granted, StoreError>;
+    /// Grants the puddles of a pool that the caller has, from number `first` on.
+    ///
+    /// # Errors
+    /// The caller does not have it; the daemon cannot be reached.
+    fn puddles_from(&self, pool: PoolId, first: u32) -> Result<Vec<Granted>, StoreError>;
+    /// Who has a pool that the caller shares. Whoever has ended is recovered before the answer.
+    ///
+    /// # Errors
+    /// The caller does not have it; the daemon cannot be reached.
+    fn members(&self, pool: PoolId) -> Result<MemberList, StoreError>;
     /// Grants the caller's log space (made the first time, with its header) or a further puddle for a log.
     ///
     /// # Errors
@@ -253,8 +275,11 @@ impl Store {
         self.inner().connection.is_some()
     }
 
-    /// Takes over what types the daemon knows.
-    fn learn_types(&self) -> Result<(), StoreError> {
+    /// Takes over what types the daemon knows: other clients register some. Nothing to do in an embedded store.
+    ///
+    /// # Errors
+    /// The daemon cannot be asked.
+    pub fn learn_types(&self) -> Result<(), StoreError> {
         let Some(connection) = &self.inner().connection else { return Ok(()) };
         let types = connection.keeper.types()?;
         let mut control = self.inner().control();
@@ -297,13 +322,17 @@ impl Store {
         let inner = self.inner();
         let mut control = inner.control();
         inner.check_poisoned()?;
-        let writable = access == Access::ReadWrite;
+        let (mut writable, share) = (access.writes(), access == Access::Shared);
         let known =
             control.catalog.state.names.get(name).and_then(|id| control.pools.get(id)).map(Arc::clone);
         if let Some(core) = known {
             let id = core.record().id;
             let held = control.catalog.state.leases.get(&(control.client, id)).copied();
-            if held == Some(true) || !writable {
+            // The list has the other one: nobody uses it here, and it becomes shared.
+            let becomes = share && !core.is_shared() && Arc::strong_count(&core) <= 2;
+            if (held == Some(true) && !becomes) || !writable {
+                // What others write can be looked at only as one of them.
+                let writable = writable || core.is_shared();
                 return Ok(PoolHandle::new(core, self.clone(), writable));
             }
         }
@@ -318,35 +347,17 @@ impl Store {
         let client = control.client;
         let state = &mut control.catalog.state;
         state.apply(&Record::Pool(grant.record.clone()));
+        writable |= grant.member.is_some();
         state.apply(&Record::Lease(LeaseRecord { client, pool: id, writable }));
         state.apply(&Record::PoolUsed(id));
         if grant.trace_due {
             state.apply(&Record::TraceDue(id));
         }
-        control.damage.retain(|damage| !matches!(damage, Damage::Log { pools, .. } if pools.contains(&id)));
-        control.damage.extend(grant.doubts.into_iter().map(|detail| Damage::Log {
-            client: Uuid::NIL,
-            log_id: 0,
-            puddle: Uuid::NIL,
-            detail,
-            pools: vec![id],
-        }));
+        note_doubts(&mut control, id, grant.doubts);
         let mode = if writable { MapMode::ReadWrite } else { MapMode::ReadOnly };
         let mut puddles = Vec::with_capacity(grant.puddles.len());
         for granted in grant.puddles {
-            let record = connection.admit(granted)?;
-            check_granted(&control, &record, self.window())?;
-            control.space.occupy(record.addr, record.size);
-            control.catalog.state.apply(&Record::Puddle(record));
-            let puddle = inner.own(&mut control, record, mode);
-            // SAFETY: puddles live until the store is dropped; the range was checked to lie in the window, beside all others.
-            unsafe {
-                puddle.as_ref().set_mode(&*inner.medium, mode)?;
-                puddle.as_ref().map(&*inner.medium)?;
-                inner.window.insert(puddle.as_ref());
-            }
-            connection.files.dismiss(crate::puddle::text(&file_name(record.uuid)));
-            puddles.push(puddle);
+            puddles.push(inner.map_granted(connection, &mut control, granted, mode)?);
         }
         let core = match control.pools.get(&id) {
             Some(core) => {
@@ -355,8 +366,28 @@ impl Store {
             }
             None => Arc::new(PoolCore::granted(grant.record, puddles, grant.start)),
         };
+        if let Some(me) = grant.member {
+            core.share(me);
+        }
         control.pools.insert(id, Arc::clone(&core));
         Ok(PoolHandle::new(core, self.clone(), writable))
+    }
+
+    /// [`PoolHandle::learn_puddles`] of a client.
+    pub(crate) fn learn_puddles_of(
+        &self,
+        connection: &Connection,
+        core: &PoolCore,
+    ) -> Result<(), StoreError> {
+        let (inner, id) = (self.inner(), core.record().id);
+        let mut control = inner.control();
+        inner.check_usable()?;
+        let first = control.catalog.state.puddles_of(id).last().map_or(0, |last| last.index + 1);
+        for granted in connection.keeper.puddles_from(id, first)? {
+            let puddle = inner.map_granted(connection, &mut control, granted, MapMode::ReadWrite)?;
+            core.add_puddle(puddle);
+        }
+        Ok(())
     }
 
     /// [`PoolHandle::take_puddle`] of a client: what the daemon granted, mapped.
@@ -374,7 +405,42 @@ impl Store {
     }
 }
 
+/// Notes why a pool's values may not be what its transactions made them.
+pub(crate) fn note_doubts(control: &mut Control, pool: PoolId, doubts: Vec<String>) {
+    control.damage.retain(|damage| !matches!(damage, Damage::Log { pools, .. } if pools.contains(&pool)));
+    control.damage.extend(doubts.into_iter().map(|detail| Damage::Log {
+        client: Uuid::NIL,
+        log_id: 0,
+        puddle: Uuid::NIL,
+        detail,
+        pools: vec![pool],
+    }));
+}
+
 impl Inner {
+    /// Maps a puddle of a pool that was granted, and makes it findable.
+    fn map_granted(
+        &self,
+        connection: &Connection,
+        control: &mut Control,
+        granted: Granted,
+        mode: MapMode,
+    ) -> Result<NonNull<Puddle>, StoreError> {
+        let record = connection.admit(granted)?;
+        check_granted(control, &record, (self.window.base(), self.window.len()))?;
+        control.space.occupy(record.addr, record.size);
+        control.catalog.state.apply(&Record::Puddle(record));
+        let puddle = self.own(control, record, mode);
+        // SAFETY: puddles live until the store is dropped; the range was checked to lie in the window, beside all others.
+        unsafe {
+            puddle.as_ref().set_mode(&*self.medium, mode)?;
+            puddle.as_ref().map(&*self.medium)?;
+            self.window.insert(puddle.as_ref());
+        }
+        connection.files.dismiss(crate::puddle::text(&file_name(record.uuid)));
+        Ok(puddle)
+    }
+
     /// A puddle for logs, from the daemon. The log space comes with its header.
     pub(crate) fn granted_log(
         &self,

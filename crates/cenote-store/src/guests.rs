@@ -7,13 +7,16 @@
 //!
 //! * before a guest has a puddle of a pool, a lease record says so, and with the first one a guest record says which process it is:
 //!   whoever opens the store next knows who may be writing, and what their logs may change;
-//! * a pool has one guest that writes it, or any number that read it;
+//! * a pool has one guest that writes it, or any number that share it, all writing, or any number that read it;
 //! * a puddle that a guest could write never comes to another guest under another name: it is not recycled, neither as a log nor as a spare one;
 //! * logs are replayed only when the guest's process has ended, which is for the caller to know.
 //!
 //! # Updates in several steps
 //!
 //! **A grant.** One batch has the lease (and the guest record, if it is the first): **it commits**. Only then descriptors are given away.
+//!
+//! **A grant to share.** The same, and the record says that others may have the pool too. A guest that has a pool alone, and asks to share it, has one record more: **it commits**. From then on it uses the pool as
+//! one of several; what it has mapped stays as it is.
 //!
 //! **A log space.** (1) a puddle's file is made, with the log space's header in it, synced: an orphan; (2) one batch names puddle and client: **it
 //! commits**. A log's puddle is named without being listed: the guest does that.
@@ -87,7 +90,7 @@ impl Credentials {
         let wanted = match access {
             Access::ReadOnly => 4,
             // What may be written can be read through the mapping.
-            Access::ReadWrite => 6,
+            Access::ReadWrite | Access::Shared => 6,
         };
         pool.permissions >> class & wanted == wanted
     }
@@ -110,6 +113,8 @@ pub struct PoolGrant {
     pub trace_due: bool,
     /// Why its values may not be what its transactions made them.
     pub doubts: Vec<String>,
+    /// What this guest's process is called, if it shares the pool.
+    pub member: Option<u64>,
     /// How many types the store knows.
     pub types: u64,
 }
@@ -200,7 +205,7 @@ impl Store {
     ) -> Result<PoolGrant, StoreError> {
         let inner = self.inner();
         let mut control = inner.begin_write("grant a pool")?;
-        let writable = access == Access::ReadWrite;
+        let writable = access.writes();
         let id = find(&control, name)?;
         let Some(record) = control.catalog.state.pools.get(&id).cloned() else {
             return Err(StoreError::PoolUnknown { name: name.into() });
@@ -225,8 +230,17 @@ impl Store {
         if control.pools.contains_key(&id) {
             return Err(StoreError::PoolBusy { name: name.into(), by: "the daemon itself".into() });
         }
+        // After a loss of power one of those who will share it traces it, alone.
+        let excludes = |other: Uuid, writes: bool| match access {
+            Access::ReadOnly => writes,
+            Access::ReadWrite => true,
+            Access::Shared => trace_due || !state.shared.contains(&(other, id)),
+        };
         let holder = state.leases.iter().find(|((other, pool), writes)| {
-            *pool == id && *other != client && (writable || **writes) && control.hosted.contains_key(other)
+            *pool == id
+                && *other != client
+                && excludes(*other, **writes)
+                && control.hosted.contains_key(other)
         });
         if let Some(((other, _), _)) = holder {
             let by =
@@ -234,6 +248,7 @@ impl Store {
             return Err(StoreError::PoolBusy { name: name.into(), by });
         }
         let held = state.leases.get(&(client, id)).copied();
+        let shared = state.shared.contains(&(client, id));
         let used = state.used.contains(&id);
         let puddles = state.puddles_of(id);
         let mut damage: Vec<Damage> = Vec::new();
@@ -253,9 +268,18 @@ impl Store {
             return Err(StoreError::PoolLogDamaged { name: name.into(), damage: doubts });
         }
         let start = start_of(&control, id);
-        if held.is_none_or(|held| writable && !held) {
+        let share = access == Access::Shared;
+        let more = match access {
+            Access::ReadOnly => held.is_none(),
+            Access::ReadWrite => held != Some(true) || shared,
+            Access::Shared => !shared,
+        };
+        if more {
             let mut records = control.introduce(client)?;
-            records.push(Record::Lease(LeaseRecord { client, pool: id, writable }));
+            records.push(match share {
+                true => Record::LeaseShared { client, pool: id },
+                false => Record::Lease(LeaseRecord { client, pool: id, writable }),
+            });
             if writable && !used {
                 records.push(Record::PoolUsed(id));
             }
@@ -267,7 +291,40 @@ impl Store {
         }
         let types = control.catalog.state.types.len() as u64;
         let doubts = doubts.iter().map(ToString::to_string).collect();
-        Ok(PoolGrant { record, start, trace_due, doubts, types })
+        let member = match share {
+            true => Some(control.name_of(client)?),
+            false => None,
+        };
+        Ok(PoolGrant { record, start, trace_due, doubts, member, types })
+    }
+
+    /// Guests that have a pool: whoever wants something of it may have to wait for the end of those whose processes have ended.
+    #[must_use]
+    pub fn guest_holders(&self, pool: PoolId) -> Vec<Uuid> {
+        let control = self.inner().control();
+        let holders = control.catalog.state.leases.keys().filter(|(_, of)| *of == pool);
+        holders.map(|(client, _)| *client).filter(|client| control.hosted.contains_key(client)).collect()
+    }
+
+    /// The number of a pool of this name.
+    ///
+    /// # Errors
+    /// [`StoreError::PoolUnknown`].
+    pub fn pool_id(&self, name: &str) -> Result<PoolId, StoreError> {
+        find(&self.inner().control(), name)
+    }
+
+    /// Who has a pool that a guest has: the processes by name, those whose end is not done with among them.
+    ///
+    /// # Errors
+    /// The guest does not have the pool.
+    pub fn guest_members(&self, client: Uuid, pool: PoolId) -> Result<crate::MemberList, StoreError> {
+        let control = self.inner().control();
+        control.lease_of(client, pool)?;
+        let holders = control.catalog.state.leases.keys().filter(|(_, of)| *of == pool);
+        let living = holders.filter_map(|(client, _)| control.name_of(*client).ok()).collect();
+        let doubts = concerns(&control.damage, pool).iter().map(ToString::to_string).collect();
+        Ok(crate::MemberList { living, doubts })
     }
 
     /// Puddles of a pool that a guest has, in index order, from `first` on, at most `most`; and whether it may write them.
@@ -538,6 +595,13 @@ impl Control {
         }
     }
 
+    /// What a guest's process is called in locks.
+    fn name_of(&self, client: Uuid) -> Result<u64, StoreError> {
+        let guest = self.hosted.get(&client).ok_or(StoreError::NoGuest { client })?.guest;
+        cenote_sys::process::name_of(guest.pid, guest.start_ticks)
+            .map_err(|error| StoreError::Refused { detail: error.to_string() })
+    }
+
     /// Whether a guest's lease on a pool is for writing.
     fn lease_of(&self, client: Uuid, pool: PoolId) -> Result<bool, StoreError> {
         if !self.hosted.contains_key(&client) {
@@ -555,6 +619,11 @@ impl Control {
         let Some(record) = self.catalog.state.pools.get(&pool) else {
             return Err(StoreError::PoolUnknown { name: pool.to_string() });
         };
+        // Of one that shared it with this guest, and has ended.
+        let damage = concerns(&self.damage, pool);
+        if !damage.is_empty() {
+            return Err(StoreError::PoolLogDamaged { name: record.name.clone(), damage });
+        }
         if writable {
             return Ok(record.clone());
         }

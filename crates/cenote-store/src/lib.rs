@@ -47,7 +47,7 @@ mod store;
 mod superblock;
 mod window;
 
-pub use connection::{Grant, Granted, Home, Keeper, Listed, PermissionChange};
+pub use connection::{Grant, Granted, Home, Keeper, Listed, MemberList, PermissionChange};
 pub use error::{FormatError, OpenError, StoreError, TypeMismatch};
 pub use format::{check_directory, check_options, format};
 pub use guests::{Credentials, GuestEnd, PoolGrant};

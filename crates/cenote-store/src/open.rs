@@ -8,7 +8,7 @@
 use crate::catalog::{self, Catalog};
 use crate::error::OpenError;
 use crate::logs::Logs;
-use crate::options::{Access, DamagePolicy, OpenOptions};
+use crate::options::{DamagePolicy, OpenOptions};
 use crate::puddle::DIR;
 use crate::report::{Damage, DamageEffect, OpenReport};
 use crate::shadow::Shadows;
@@ -46,7 +46,7 @@ impl Store {
         let path = info.path.clone();
         let failed = |source| OpenError::Medium { path: path.clone(), source: Box::new(source) };
         check_options(&options, &info)?;
-        let wants_write = options.access == Access::ReadWrite;
+        let wants_write = options.access.writes();
         if wants_write && medium.read_only() {
             return Err(OpenError::ReadOnlyMedium { path });
         }

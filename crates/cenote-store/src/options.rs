@@ -10,8 +10,19 @@ use std::time::Duration;
 pub enum Access {
     /// Read and write: one process at a time.
     ReadWrite,
+    /// Read and write, beside other processes that have the pool so too. Of a pool that a daemon keeps; a process that has a store to itself shares it with nobody, and this is as
+    /// [`Access::ReadWrite`] there.
+    Shared,
     /// Read: any number of processes, none of which changes a byte of any file.
     ReadOnly,
+}
+
+impl Access {
+    /// Whether it includes writing.
+    #[must_use]
+    pub fn writes(self) -> bool {
+        self != Self::ReadOnly
+    }
 }
 
 /// What to do when something is damaged.

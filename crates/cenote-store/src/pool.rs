@@ -25,10 +25,11 @@ use cenote_layout::catalog::{POOL_NAME_LEN_MAX, PoolMode, PoolRecord, PuddleReco
 use cenote_layout::heap::HeapGeometry;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
+use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{Durability, FileName, MapMode, MediumError, Operation};
 use core::ptr::NonNull;
 use std::collections::BTreeSet;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 /// A pool as the store's list has it.
 #[derive(Clone, Debug)]
@@ -53,6 +54,17 @@ pub(crate) struct PoolCore {
     puddles: RwLock<Vec<NonNull<Puddle>>>,
     damage: Vec<Damage>,
     start: PoolStart,
+    /// Once a daemon has granted the pool to this process beside others.
+    sharing: OnceLock<Sharing>,
+}
+
+/// A pool that other processes write too.
+#[derive(Debug)]
+struct Sharing {
+    /// What the daemon calls this process.
+    me: u64,
+    /// Names of processes that have ended, and whose logs are replayed: for ever.
+    ended: Mutex<BTreeSet<u64>>,
 }
 
 // SAFETY: the pointers are to `Puddle`s, which are `Sync` and outlive every handle.
@@ -66,12 +78,27 @@ pub struct PoolHandle {
     core: Arc<PoolCore>,
     store: Store,
     writable: bool,
+    /// Whether the pool was shared when the handle was made.
+    shared: bool,
 }
 
 impl PoolCore {
     /// What a daemon granted of a pool.
     pub(crate) fn granted(record: PoolRecord, puddles: Vec<NonNull<Puddle>>, start: PoolStart) -> Self {
-        Self { record, puddles: RwLock::new(puddles), damage: Vec::new(), start }
+        Self { record, puddles: RwLock::new(puddles), damage: Vec::new(), start, sharing: OnceLock::new() }
+    }
+
+    /// From now on others write the pool too; `me` is this process.
+    pub(crate) fn share(&self, me: u64) {
+        let _ = self.sharing.set(Sharing { me, ended: Mutex::default() });
+    }
+
+    pub(crate) fn is_shared(&self) -> bool {
+        self.sharing.get().is_some()
+    }
+
+    pub(crate) fn add_puddle(&self, puddle: NonNull<Puddle>) {
+        self.puddles.write().unwrap_or_else(PoisonError::into_inner).push(puddle);
     }
 
     pub(crate) fn record(&self) -> &PoolRecord {
@@ -86,7 +113,8 @@ impl PoolCore {
 
 impl PoolHandle {
     pub(crate) fn new(core: Arc<PoolCore>, store: Store, writable: bool) -> Self {
-        Self { core, store, writable }
+        let shared = core.is_shared();
+        Self { core, store, writable, shared }
     }
 
     /// Its number.
@@ -111,6 +139,57 @@ impl PoolHandle {
     #[must_use]
     pub fn record(&self) -> &PoolRecord {
         &self.core.record
+    }
+
+    /// What a daemon calls this process, if it has granted the pool to other processes for writing too, or may: then what is read and written is shared with them, and
+    /// [`PoolHandle::has_ended`] knows who they are.
+    #[must_use]
+    pub fn member(&self) -> Option<u64> {
+        self.core.sharing.get().filter(|_| self.shared).map(|sharing| sharing.me)
+    }
+
+    /// Whether a process of that name ([`cenote_sys::process::name_of`]) that has or had the pool has ended, and its logs are replayed. "Yes" is certain, and for ever. A living process is found in `/proc`, without asking the
+    /// daemon; one that is not there may be of another namespace, or have logs that wait.
+    ///
+    /// # Errors
+    /// [`StoreError::PoolLogDamaged`]: it has ended, and left a log that is set aside; the daemon cannot be asked.
+    pub fn has_ended(&self, who: u64) -> Result<bool, StoreError> {
+        let alive = cenote_sys::process::is_named_alive(who);
+        let (Some(sharing), Some(connection)) =
+            (self.core.sharing.get().filter(|_| self.shared), &self.store.inner().connection)
+        else {
+            return Ok(!alive);
+        };
+        let ended = || sharing.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        if alive || who == sharing.me {
+            return Ok(false);
+        }
+        if ended().contains(&who) || planted(Bug::DeadNotRecovered) {
+            return Ok(true);
+        }
+        let members = connection.keeper.members(self.id())?;
+        if members.living.contains(&who) {
+            return Ok(false);
+        }
+        if !members.doubts.is_empty() {
+            let mut control = self.store.inner().control();
+            crate::connection::note_doubts(&mut control, self.id(), members.doubts);
+            let damage = concerns(&control.damage, self.id());
+            return Err(StoreError::PoolLogDamaged { name: self.name().into(), damage });
+        }
+        ended().insert(who);
+        Ok(true)
+    }
+
+    /// Makes the puddles findable that other processes have taken since, mapped. Nothing to do where there are no others.
+    ///
+    /// # Errors
+    /// The daemon cannot be asked, or they cannot be mapped.
+    pub fn learn_puddles(&self) -> Result<(), StoreError> {
+        match &self.store.inner().connection {
+            Some(connection) if self.shared => self.store.learn_puddles_of(connection, &self.core),
+            _ => Ok(()),
+        }
     }
 
     /// Whether this handle may write. False too where a policy opened the pool read-only.
@@ -196,6 +275,8 @@ impl PoolHandle {
             return Err(StoreError::PoolReadOnly { name: self.name().into(), what: "let it grow" });
         }
         let inner = self.store.inner();
+        // Others may have taken some: the next number is theirs else.
+        self.learn_puddles()?;
         let mut control = inner.begin_write("let a pool grow")?;
         let state = &control.catalog.state;
         let existing = state.puddles_of(self.id());
@@ -226,7 +307,7 @@ impl PoolHandle {
         // SAFETY: it lives until the store is dropped, and its range was checked to lie in the window.
         let puddle = unsafe {
             inner.window.insert(puddle.as_ref());
-            self.core.puddles.write().unwrap_or_else(PoisonError::into_inner).push(puddle);
+            self.core.add_puddle(puddle);
             puddle.as_ref()
         };
         puddle.map(&*inner.medium).map_err(|error| inner.failed(error))?;
@@ -533,7 +614,7 @@ impl Store {
     pub fn open_pool(&self, name: &str, access: Access) -> Result<PoolHandle, StoreError> {
         let inner = self.inner();
         inner.check_usable()?;
-        if access == Access::ReadWrite && !inner.writable {
+        if access.writes() && !inner.writable {
             return Err(StoreError::ReadOnly { what: "open a pool for writing" });
         }
         if let Some(connection) = &inner.connection {
@@ -541,7 +622,7 @@ impl Store {
         }
         let mut control = inner.control();
         let id = find(&control, name)?;
-        let mut writable = access == Access::ReadWrite;
+        let mut writable = access.writes();
         let shadowed = control.catalog.state.is_shadowed(id);
         if shadowed && control.catalog.state.not_covered.contains(&id) {
             // Its last psync is there and cannot be brought back now: say why.
@@ -582,7 +663,7 @@ impl Store {
             }
             inner.lease_writable(&mut control, id)?;
         }
-        let handle = PoolHandle { core, store: self.clone(), writable };
+        let handle = PoolHandle::new(core, self.clone(), writable);
         for puddle in handle.puddles() {
             if writable {
                 puddle.set_mode(&*inner.medium, puddle.writable_mode()).map_err(|e| inner.failed(e))?;
@@ -655,7 +736,8 @@ impl Store {
             }
             puddles.push(puddle);
         }
-        Ok(Arc::new(PoolCore { record, puddles: RwLock::new(puddles), damage, start: start_of(control, id) }))
+        let (puddles, start) = (RwLock::new(puddles), start_of(control, id));
+        Ok(Arc::new(PoolCore { record, puddles, damage, start, sharing: OnceLock::new() }))
     }
 }
 

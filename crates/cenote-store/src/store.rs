@@ -144,6 +144,14 @@ impl Store {
         !fork_guard::is_current(self.0.token)
     }
 
+    /// A number of the store and of this boot of the machine, never 0: what processes share in memory under another one means nothing any more.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        let boot = u128::from_le_bytes(self.0.medium.boot_id().0);
+        let both = boot ^ u128::from_le_bytes(self.0.uuid.0).rotate_left(5);
+        (both as u64 ^ (both >> 64) as u64) | 1
+    }
+
     /// The store's identity.
     #[must_use]
     pub fn uuid(&self) -> Uuid {

@@ -19,6 +19,7 @@ pub mod desk;
 pub mod fault;
 pub mod filesystem;
 pub mod fork_guard;
+pub mod futex;
 pub mod membarrier;
 pub mod memory;
 pub mod notes;

@@ -10,8 +10,10 @@
 //!
 //! No `unsafe` code: reads of `/proc`, and system calls without pointers.
 
+use core::sync::atomic::{AtomicU64, Ordering};
 use rustix::rand::GetRandomFlags;
 use std::io::{self, Read};
+use std::sync::OnceLock;
 
 /// This process's number, in its own process namespace.
 #[must_use]
@@ -47,6 +49,67 @@ pub fn is_alive(pid: u32, start_ticks: u64) -> bool {
         Some(found) => found.start_ticks == start_ticks && !found.is_dead(),
         None => exists(pid),
     }
+}
+
+/// One word that names a process of one boot of the machine, for locks in memory that outlives both: its number in the lower 22 bits, and in the
+/// upper 32 and 9 more what is left of its start time and the boot's id when they are mixed. Bit 31 is always clear. Two processes of one boot have different names, but for one chance in 2^41 where a number is used
+/// again; so have processes of different boots.
+///
+/// # Errors
+/// The boot's id cannot be read.
+pub fn name_of(pid: u32, start_ticks: u64) -> io::Result<u64> {
+    Ok(mix(boot_number()?, pid, start_ticks))
+}
+
+/// The name of this process.
+///
+/// # Errors
+/// The boot's id, or this process's start time, cannot be read.
+pub fn own_name() -> io::Result<u64> {
+    static KNOWN: AtomicU64 = AtomicU64::new(0);
+    let known = KNOWN.load(Ordering::Relaxed);
+    // A fork has its parent's variables, and another number.
+    if known as u32 & PID_BITS == pid() {
+        return Ok(known);
+    }
+    let ticks = start_ticks(pid()).ok_or_else(|| io::Error::other("/proc does not show this process"))?;
+    let name = name_of(pid(), ticks)?;
+    KNOWN.store(name, Ordering::Relaxed);
+    Ok(name)
+}
+
+/// Whether the process of that name may still run. False is certain within one process namespace, as for [`is_alive`].
+#[must_use]
+pub fn is_named_alive(name: u64) -> bool {
+    let pid = name as u32 & PID_BITS;
+    match (stat(pid), boot_number()) {
+        (Some(found), Ok(boot)) => mix(boot, pid, found.start_ticks) == name && !found.is_dead(),
+        (None, Ok(_)) => exists(pid),
+        (_, Err(_)) => true,
+    }
+}
+
+/// No process has a higher number (`PID_MAX_LIMIT` of the kernel).
+const PID_BITS: u32 = (1 << 22) - 1;
+
+fn mix(boot: u64, pid: u32, start_ticks: u64) -> u64 {
+    // The finishing steps of MurmurHash3: every bit of what goes in changes every bit that comes out.
+    let mut x = boot ^ start_ticks.rotate_left(17);
+    for factor in [0xff51_afd7_ed55_8ccd, 0xc4ce_b9fe_1a85_ec53] {
+        x = (x ^ x >> 33).wrapping_mul(factor);
+    }
+    x ^= x >> 33;
+    x << 32 | (x >> 32 & 0x1ff) << 22 | u64::from(pid & PID_BITS)
+}
+
+/// The current boot's id, as a number; read once.
+fn boot_number() -> io::Result<u64> {
+    static KNOWN: OnceLock<u64> = OnceLock::new();
+    if let Some(known) = KNOWN.get() {
+        return Ok(*known);
+    }
+    let id = u128::from_le_bytes(boot_id()?);
+    Ok(*KNOWN.get_or_init(|| id as u64 ^ (id >> 64) as u64))
 }
 
 /// The id of the machine's current boot: 16 random bytes that change whenever the kernel starts.
@@ -145,6 +208,24 @@ mod tests {
         assert!(ticks > 0);
         assert!(is_alive(pid(), ticks));
         assert!(!is_alive(pid(), ticks + 1), "a recycled number passed for the process");
+    }
+
+    #[test]
+    fn a_name_is_of_one_process_of_one_boot() {
+        let (boot, ticks) = (boot_number().expect("boot"), start_ticks(pid()).expect("the test needs /proc"));
+        let own = own_name().expect("name");
+        assert_eq!((own, own), (mix(boot, pid(), ticks), own_name().expect("name again")));
+        assert!(own != 0 && own & 1 << 31 == 0 && own as u32 & PID_BITS == pid());
+        assert!(is_named_alive(own));
+        assert!(!is_named_alive(mix(boot, pid(), ticks + 1)), "another process had the number");
+        assert!(!is_named_alive(mix(boot ^ 1, pid(), ticks)), "the machine was started again");
+        assert!(!is_named_alive(0));
+        let mut child = std::process::Command::new("sleep").arg("100").spawn().expect("start sleep");
+        let its = name_of(child.id(), start_ticks(child.id()).expect("start")).expect("name");
+        assert!(is_named_alive(its) && its != own);
+        child.kill().expect("kill");
+        child.wait().expect("wait");
+        assert!(!is_named_alive(its));
     }
 
     #[test]

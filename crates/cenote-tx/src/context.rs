@@ -107,7 +107,7 @@ impl TxContext {
     ///
     /// # Safety
     /// The writer's head segment stays mapped until the context is dropped. `group` has all logs of the store that are in use in this process, and no other
-    /// process changes data of the store while the context exists.
+    /// process changes data of the store while the context exists, unless [`LogGroup::never_lazy`] was called before it can.
     #[must_use]
     pub unsafe fn new(writer: LogWriter, group: Arc<LogGroup>) -> Self {
         let persistence = writer.persistence();

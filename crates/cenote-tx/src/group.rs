@@ -4,7 +4,7 @@
 //!
 //! A log that joins raises the count, makes every running thread see that, flushes all range words and fences. A thread that commits stores its range
 //! first and reads the count then: after `membarrier` it has either stored its range, which is then visible and flushed here, or
-//! will read the new count and fence itself. Where `membarrier` is missing no log is ever lazy.
+//! will read the new count and fence itself. Where several processes change the data of a store, no log is lazy either ([`LogGroup::never_lazy`]). Where `membarrier` is missing no log is ever lazy.
 
 use cenote_medium::Persistence;
 use cenote_medium::planted::{Bug, planted};
@@ -37,6 +37,24 @@ impl LogGroup {
         // The asking thread's store of its range is before this load, for the compiler too: `membarrier` orders the processor.
         cenote_sys::cpu::compiler_barrier();
         self.lazy_supported.load(Ordering::Relaxed) && self.count.load(Ordering::Relaxed) == 1
+    }
+
+    /// From now on no log leaves its range unfenced: other processes change data of the store too, and a range that is not durable would let a loss of power compare what they wrote with a seal of this process.
+    pub fn never_lazy(&self, persistence: Persistence) {
+        let members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        if planted(Bug::LazyDespiteSharing)
+            || !self.lazy_supported.swap(false, Ordering::SeqCst)
+            || !persistence.is_power()
+        {
+            return;
+        }
+        // A thread that commits has stored its range, and that is visible now, or will read that it may not be lazy.
+        let _ = cenote_sys::membarrier::private_expedited();
+        for &word in members.iter() {
+            // SAFETY: members' range words are mapped until they leave, and leaving takes the mutex that we hold.
+            unsafe { persistence.flush(word as *const u8, 8) };
+        }
+        persistence.fence();
     }
 
     /// Adds the log with this range word.

@@ -70,13 +70,22 @@ fn views<'p>(pool: &'p Pool, others: &'p [Arc<PoolInner>]) -> Result<(View<'p>, 
     let mut awaited: Option<&PoolInner> = None;
     loop {
         if let Some(other) = awaited.take() {
-            drop(if other.is_viewed_here() { other.lock.read_recursive() } else { other.lock.read() });
+            let guard = if other.is_viewed_here() { other.lock.read_recursive() } else { other.lock.read() };
+            drop((other.read_turn()?, guard));
         }
         let own = pool.view()?;
         let mut all = Vec::new();
         for other in others.iter().filter(|other| !covers_here(other)) {
-            match other.lock.try_read_recursive() {
-                Some(guard) => all.push(View::new(other, guard)),
+            let taken = match other.lock.try_read_recursive() {
+                Some(guard) => match other.try_read_turn() {
+                    Ok(turn) => Some((guard, turn)),
+                    Err(None) => None,
+                    Err(Some(error)) => return Err(error),
+                },
+                None => None,
+            };
+            match taken {
+                Some((guard, turn)) => all.push(View::new(other, guard, turn)),
                 None => {
                     awaited = Some(other);
                     break;

@@ -16,8 +16,8 @@ use cenote_log::CrashKind;
 use cenote_medium::{Durability, MediumInfo, MediumKind};
 use cenote_proto::{Channel, MESSAGE_LEN_MAX, PoolSpec, Refusal, Reply, Request, Stat, decode, encode};
 use cenote_store::{
-    Access, Grant, Granted, Home, Keeper, Listed, OpenError, OpenReport, PermissionChange, PoolOptions,
-    PoolStart, StoreError, TypeMismatch,
+    Access, Grant, Granted, Home, Keeper, Listed, MemberList, OpenError, OpenReport, PermissionChange,
+    PoolOptions, PoolStart, StoreError, TypeMismatch,
 };
 use std::fs::File;
 use std::io;
@@ -33,7 +33,8 @@ impl Store {
     /// Connects to the daemon that keeps a store (`cenoted`). What is returned is used as an embedded store is; [`Store::open`] and this are all that
     /// differs. The store is closed, and the session with it, when the last handle is dropped.
     ///
-    /// A pool is one process's that writes it, or any number's that read it: other processes get [`StoreError::PoolBusy`]. Pools in shadowed mode and objects are for embedded stores.
+    /// A pool is one process's that writes it ([`Access::ReadWrite`], the default), or any number's that read it, or any number's that share it ([`Access::Shared`]): other processes get [`StoreError::PoolBusy`].
+    /// Pools in shadowed mode and objects are for embedded stores.
     ///
     /// # Errors
     /// [`Error::Open`](crate::Error::Open): nobody listens there, the daemon does not let this process in, or the window's addresses are taken.
@@ -333,10 +334,21 @@ impl Keeper for Client {
     }
 
     fn open_pool(&self, name: &str, access: Access) -> core::result::Result<Grant, StoreError> {
-        let writable = access == Access::ReadWrite;
-        let reply = self.answer(&Request::OpenPool { name: name.into(), writable }, name)?.0;
-        let Reply::Pool { record, start, trace_due, doubts, types } = reply else {
-            return Err(unexpected(&reply));
+        let request = match access {
+            Access::Shared => Request::SharePool { name: name.into() },
+            Access::ReadWrite | Access::ReadOnly => {
+                Request::OpenPool { name: name.into(), writable: access.writes() }
+            }
+        };
+        let reply = self.answer(&request, name)?.0;
+        let (record, start, trace_due, doubts, types, member) = match reply {
+            Reply::Pool { record, start, trace_due, doubts, types } => {
+                (record, start, trace_due, doubts, types, None)
+            }
+            Reply::Shared { record, start, trace_due, doubts, types, member } => {
+                (record, start, trace_due, doubts, types, Some(member))
+            }
+            other => return Err(unexpected(&other)),
         };
         let start = match start {
             0 => PoolStart::Fresh,
@@ -344,17 +356,29 @@ impl Keeper for Client {
             2 => PoolStart::Dirty(CrashKind::Process),
             _ => PoolStart::Dirty(CrashKind::Power),
         };
+        let puddles = self.puddles_from(record.id, 0)?;
+        Ok(Grant { record, puddles, start, trace_due, doubts, member, types })
+    }
+
+    fn puddles_from(&self, pool: PoolId, first: u32) -> core::result::Result<Vec<Granted>, StoreError> {
         let mut puddles: Vec<Granted> = Vec::new();
         loop {
-            let first = puddles.len() as u32;
-            let (page, more) = self.puddles(&Request::Puddles { pool: record.id, first }, name)?;
-            let empty = page.is_empty();
+            let next = puddles.last().map_or(first, |last| last.record.index + 1);
+            let (page, more) = self.puddles(&Request::Puddles { pool, first: next }, &pool.to_string())?;
+            // Whatever it sends, this ends.
+            let goes_on = page.iter().any(|granted| granted.record.index >= next);
             puddles.extend(page);
-            if !more || empty {
-                break;
+            if !more || !goes_on {
+                return Ok(puddles);
             }
         }
-        Ok(Grant { record, puddles, start, trace_due, doubts, types })
+    }
+
+    fn members(&self, pool: PoolId) -> core::result::Result<MemberList, StoreError> {
+        match self.answer(&Request::Members { pool }, &pool.to_string())?.0 {
+            Reply::Members { living, doubts } => Ok(MemberList { living, doubts }),
+            other => Err(unexpected(&other)),
+        }
     }
 
     fn take_puddle(&self, pool: PoolId, index: u32, size: u64) -> core::result::Result<Granted, StoreError> {

@@ -42,6 +42,7 @@
 
 extern crate self as cenote;
 
+mod between;
 mod check;
 mod connect;
 mod error;
@@ -61,6 +62,7 @@ mod trim;
 mod tx;
 
 pub use cenote_derive::Persist;
+pub use cenote_heap::locks;
 pub use cenote_heap::{
     HeapReport, HeapStats, Progress, RecoveryReport, SuperblockInfo, TraceOptions, TrimProgress, TrimReport,
     Use,

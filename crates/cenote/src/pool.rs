@@ -1,5 +1,6 @@
 //! [`Pool`]: a named heap of values with roots; [`View`]: reading it.
 
+use crate::between::{ReadTurn, Readers};
 use crate::error::{Error, Result};
 use crate::local::{self, VIEWS};
 use crate::names;
@@ -39,6 +40,8 @@ pub(crate) struct PoolInner {
     pub(crate) handle: PoolHandle,
     /// Writers exclude everybody; readers exclude writers.
     pub(crate) lock: RwLock<()>,
+    /// Where other processes write too: see [`crate::between`].
+    pub(crate) readers: Readers,
     /// Types of this program that the store agrees with; null or a [`KnownType`] that stays for good. Types, not ids: two types may have one id.
     known: [AtomicPtr<KnownType>; KNOWN_TYPES],
     /// All of them, for those that share a place.
@@ -99,11 +102,7 @@ impl OpenPools {
             for (_, pool) in list.iter().filter(|(listed, _)| listed == name) {
                 match pool.upgrade() {
                     // One that a policy made read-only will not become writable by asking again.
-                    Some(pool)
-                        if access == Access::ReadOnly
-                            || pool.handle.is_writable()
-                            || pool.wanted == Access::ReadWrite =>
-                    {
+                    Some(pool) if access == Access::ReadOnly || pool.wanted.writes() => {
                         return Ok(pool);
                     }
                     Some(pool) => others.push(pool),
@@ -179,9 +178,11 @@ impl PoolInner {
         let pool = Self {
             heap,
             lock: RwLock::new(()),
+            readers: Readers::default(),
             known: [const { AtomicPtr::new(core::ptr::null_mut()) }; KNOWN_TYPES],
             known_all: RwLock::default(),
-            changeable: handle.is_writable() && doubt.is_none(),
+            // A pool that is shared is mapped for writing in any case.
+            changeable: handle.is_writable() && access.writes() && doubt.is_none(),
             doubt,
             handle,
             psync_on_commit: AtomicU32::new(0),
@@ -189,6 +190,9 @@ impl PoolInner {
             listed: Listed(None),
             store,
         };
+        if pool.handle.member().is_some() {
+            pool.store.group.never_lazy(pool.store.store.persistence());
+        }
         // One in doubt is not traced: it is looked at as it is.
         if pool.handle.trace_due() && pool.doubt.is_none() {
             return Err(Error::TraceDue { pool: name.to_string() });
@@ -210,6 +214,7 @@ impl PoolInner {
     #[cold]
     pub(crate) fn why_unchangeable(&self) -> Error {
         if self.handle.is_writable()
+            && self.wanted.writes()
             && let Err(doubt) = self.refuse_doubt()
         {
             return doubt;
@@ -362,6 +367,12 @@ pub(crate) struct StoreTypes<'a>(pub(crate) &'a cenote_store::Store);
 
 impl cenote_heap::Types for StoreTypes<'_> {
     fn record(&self, id: TypeId) -> Option<Arc<cenote_layout::types::TypeRecord>> {
+        let known = self.0.type_record(id);
+        if known.is_some() || !self.0.is_connected() {
+            return known;
+        }
+        // Another process may have registered it since.
+        self.0.learn_types().ok()?;
         self.0.type_record(id)
     }
 
@@ -464,7 +475,7 @@ impl Pool {
     /// Runs a transaction. All of its changes happen, or none: none if `body` returns an error or panics, or the process dies in it. On return of `Ok` they are
     /// durable at the store's level.
     ///
-    /// Waits for views and transactions of other threads on this pool.
+    /// Waits for views and transactions of other threads on this pool; of other processes too, if they share it ([`Access::Shared`]).
     ///
     /// # Errors
     /// What `body` returns; [`Error::WouldDeadlock`] if this thread holds a view or a transaction of the pool; [`Error::Store`] if the pool is read-only, the
@@ -498,7 +509,8 @@ impl Pool {
         // Where this thread has a view already, a waiting writer must not keep it from a second one: it would wait for itself.
         let recursive = self.inner.is_viewed_here();
         let guard = if recursive { self.inner.lock.read_recursive() } else { self.inner.lock.read() };
-        Ok(View::new(&self.inner, guard))
+        let turn = self.inner.read_turn()?;
+        Ok(View::new(&self.inner, guard, turn))
     }
 
     /// How this session found the pool: as it was created, closed properly, or in use when its last writer ended (RAL-6).
@@ -517,7 +529,22 @@ impl Pool {
     /// Whether the pool was opened for writing.
     #[must_use]
     pub fn is_writable(&self) -> bool {
-        self.inner.handle.is_writable()
+        self.inner.handle.is_writable() && self.inner.wanted.writes()
+    }
+
+    /// Whether other processes may read and write the pool too, through the daemon that keeps it. Then views and transactions wait for theirs.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.inner.handle.member().is_some()
+    }
+
+    /// Says which processes live that have the pool, and are done with if they do not: for [`locks`](cenote_heap::locks) that lie in it.
+    ///
+    /// # Errors
+    /// [`Error::Store`]: the system does not say who this process is.
+    pub fn judge(&self) -> Result<cenote_heap::locks::PoolJudge> {
+        let failed = |error: std::io::Error| StoreError::Refused { detail: error.to_string() };
+        Ok(cenote_heap::locks::PoolJudge::new(&self.inner.handle).map_err(failed)?)
     }
 
     /// Counts of the pool's heap.
@@ -609,6 +636,7 @@ impl Pool {
         pools.iter().try_for_each(|pool| pool.refuse_doubt())?;
         let all: Vec<&PoolInner> = pools.iter().map(|pool| &**pool).collect();
         let _guards = crate::tx::lock_all(&all);
+        let _turns = crate::between::turns(&all)?;
         let heaps: Heaps<'_> = all.iter().map(|pool| (pool.handle.id(), &pool.heap)).collect();
         let reached = reached_from_elsewhere(&store.store, &heaps)?;
         let roots: Vec<u64> = reached.get(&self.id()).into_iter().flatten().copied().collect();
@@ -708,6 +736,7 @@ impl Blocks<'_> {
 #[derive(Debug)]
 pub struct View<'p> {
     pool: &'p PoolInner,
+    _turn: Option<ReadTurn<'p>>,
     _guard: RwLockReadGuard<'p, ()>,
     /// Counted in a thread-local.
     _not_send: PhantomData<*const ()>,
@@ -715,10 +744,14 @@ pub struct View<'p> {
 
 impl<'p> View<'p> {
     /// A view for as long as the guard is held.
-    pub(crate) fn new(pool: &'p PoolInner, guard: RwLockReadGuard<'p, ()>) -> Self {
+    pub(crate) fn new(
+        pool: &'p PoolInner,
+        guard: RwLockReadGuard<'p, ()>,
+        turn: Option<ReadTurn<'p>>,
+    ) -> Self {
         VIEWS.with(|views| views.set(views.get() + 1));
         let _ = VIEWED.try_with(|viewed| viewed.borrow_mut().push(core::ptr::from_ref(pool)));
-        Self { pool, _guard: guard, _not_send: PhantomData }
+        Self { pool, _turn: turn, _guard: guard, _not_send: PhantomData }
     }
 }
 

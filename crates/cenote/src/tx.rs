@@ -8,6 +8,7 @@
 //! live value of the same type, never to anything else. That holds after any crash too: what was not committed, or was freed, is not allocated for whoever opens the pool next, whatever
 //! leads there (`cenote_tx`, "Marks of allocation").
 
+use crate::between::WriteTurn;
 use crate::error::{Error, Result};
 use crate::holder::RelPtr;
 use crate::local::{self, ThreadLog};
@@ -168,6 +169,11 @@ impl<'p> Tx<'p> {
         let _guards = match covered {
             Covered::One(pool) => Guards::One(pool.lock.write()),
             Covered::Many(pools) => Guards::Many(lock_all(pools)),
+        };
+        // Given back before the guards, after the transaction has ended.
+        let _turns = match covered {
+            Covered::One(pool) => Turns::One(pool.write_turn()?),
+            Covered::Many(pools) => Turns::Many(crate::between::turns(pools)?),
         };
         // SAFETY: `active` is what makes this the only user of the context.
         let Some(context) = (unsafe { &mut (*log.as_ptr()).context }) else {
@@ -667,6 +673,11 @@ pub(crate) fn lock_all<'p>(pools: &[&'p PoolInner]) -> Vec<RwLockWriteGuard<'p, 
 enum Guards<'p> {
     One(#[allow(dead_code, reason = "held, not used")] RwLockWriteGuard<'p, ()>),
     Many(#[allow(dead_code, reason = "held, not used")] Vec<RwLockWriteGuard<'p, ()>>),
+}
+
+enum Turns<'p> {
+    One(#[allow(dead_code, reason = "held, not used")] Option<WriteTurn<'p>>),
+    Many(#[allow(dead_code, reason = "held, not used")] Vec<WriteTurn<'p>>),
 }
 
 impl sealed::Sealed for Tx<'_> {

@@ -84,7 +84,17 @@ fn try_answer(
             remove(shared, client, credentials, &name)?;
             done()
         }
-        Request::OpenPool { name, writable } => open(shared, client, credentials, &name, writable),
+        Request::OpenPool { name, writable } => {
+            let access = if writable { Access::ReadWrite } else { Access::ReadOnly };
+            open(shared, client, credentials, &name, access)
+        }
+        Request::SharePool { name } => open(shared, client, credentials, &name, Access::Shared),
+        Request::Members { pool } => {
+            settle(shared, pool);
+            let members = store.guest_members(client, pool).map_err(refusal)?;
+            let (living, doubts) = (members.living, short(members.doubts));
+            Ok((Reply::Members { living, doubts }, Vec::new()))
+        }
         Request::Puddles { pool, first } => {
             let (mut records, writable) =
                 store.guest_puddles(client, pool, first, DESCRIPTORS_MAX + 1).map_err(refusal)?;
@@ -93,6 +103,7 @@ fn try_answer(
             give(shared, records, writable, more)
         }
         Request::TakePuddle { pool, index, size } => {
+            settle(shared, pool);
             let (there, _) = store.guest_puddles(client, pool, index, 1).map_err(refusal)?;
             let record = match there.first() {
                 // Its answer was lost.
@@ -127,6 +138,7 @@ fn try_answer(
             done()
         }
         Request::EnsureSpace { pool, addr, len } => {
+            settle(shared, pool);
             store.guest_ensure(client, pool, addr, len).map_err(refusal)?;
             done()
         }
@@ -180,10 +192,12 @@ fn open(
     client: Uuid,
     credentials: &Credentials,
     name: &str,
-    writable: bool,
+    access: Access,
 ) -> Result<Answer, Refusal> {
-    let access = if writable { Access::ReadWrite } else { Access::ReadOnly };
     let began = Instant::now();
+    if let Ok(pool) = shared.store.pool_id(name) {
+        settle(shared, pool);
+    }
     let grant = loop {
         match shared.store.guest_open(client, credentials, name, access) {
             // Whoever has it may be dead, and its logs about to be replayed.
@@ -193,19 +207,32 @@ fn open(
             other => break other.map_err(refusal)?,
         }
     };
-    let reply = Reply::Pool {
-        record: grant.record,
-        start: match grant.start {
-            PoolStart::Fresh => 0,
-            PoolStart::Clean => 1,
-            PoolStart::Dirty(CrashKind::Process) => 2,
-            PoolStart::Dirty(CrashKind::Power) => 3,
-        },
-        trace_due: grant.trace_due,
-        doubts: grant.doubts.into_iter().take(16).map(|text| text.chars().take(1000).collect()).collect(),
-        types: grant.types,
+    let start = match grant.start {
+        PoolStart::Fresh => 0,
+        PoolStart::Clean => 1,
+        PoolStart::Dirty(CrashKind::Process) => 2,
+        PoolStart::Dirty(CrashKind::Power) => 3,
+    };
+    let (record, trace_due, types) = (grant.record, grant.trace_due, grant.types);
+    let doubts = short(grant.doubts);
+    let reply = match grant.member {
+        Some(member) => Reply::Shared { record, start, trace_due, doubts, types, member },
+        None => Reply::Pool { record, start, trace_due, doubts, types },
     };
     Ok((reply, Vec::new()))
+}
+
+/// Doubts that fit into a message.
+fn short(doubts: Vec<String>) -> Vec<String> {
+    doubts.into_iter().take(16).map(|text| text.chars().take(1000).collect()).collect()
+}
+
+/// Holds the caller until those are recovered that had the pool and whose processes have ended. Where that cannot be, the caller finds them in the pool still.
+fn settle(shared: &Shared, pool: PoolId) {
+    let began = Instant::now();
+    while shared.sessions.any_ended_of(&shared.store.guest_holders(pool)) && began.elapsed() < ENDING {
+        std::thread::sleep(Duration::from_micros(500));
+    }
 }
 
 fn remove(shared: &Shared, client: Uuid, credentials: &Credentials, name: &str) -> Result<(), Refusal> {

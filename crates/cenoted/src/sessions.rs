@@ -211,6 +211,13 @@ impl Sessions {
         self.table().values().any(|entry| entry.state == State::Ending || entry.session.has_ended())
     }
 
+    /// The same of some sessions.
+    pub(crate) fn any_ended_of(&self, clients: &[Uuid]) -> bool {
+        let table = self.table();
+        let ended = |entry: &Entry| entry.state == State::Ending || entry.session.has_ended();
+        clients.iter().filter_map(|client| table.get(client)).any(ended)
+    }
+
     /// The detached session of this token, claimed, if its process has ended.
     fn claim_dead(&self, token: u64) -> Option<Arc<Session>> {
         let mut table = self.table();

@@ -8,6 +8,7 @@ use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_layout::types::TypeRecord;
 use cenote_layout::{PAGE_SIZE, SLOT_SIZE};
+use cenote_medium::planted::{Bug, planted};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -24,6 +25,8 @@ pub(crate) struct State {
     pub(crate) clients: BTreeMap<Uuid, Uuid>,
     /// (client, pool) to whether for writing.
     pub(crate) leases: BTreeMap<(Uuid, PoolId), bool>,
+    /// Of those for writing, the ones that other clients may have too.
+    pub(crate) shared: BTreeSet<(Uuid, PoolId)>,
     /// Pools whose contents a loss of power may have torn.
     pub(crate) not_covered: BTreeSet<PoolId>,
     /// Pools whose heap must be traced before it is used.
@@ -56,6 +59,7 @@ impl State {
                 self.trace_due.remove(id);
                 self.used.remove(id);
                 self.leases.retain(|(_, pool), _| pool != id);
+                self.shared.retain(|(_, pool)| pool != id);
             }
             Record::Puddle(puddle) => {
                 self.puddles.insert(puddle.uuid, *puddle);
@@ -78,8 +82,16 @@ impl State {
             }
             Record::Lease(lease) => {
                 self.leases.insert((lease.client, lease.pool), lease.writable);
+                self.shared.remove(&(lease.client, lease.pool));
             }
-            Record::LeasesEnded(client) => self.leases.retain(|(holder, _), _| holder != client),
+            Record::LeaseShared { client, pool } => {
+                self.leases.insert((*client, *pool), true);
+                self.shared.insert((*client, *pool));
+            }
+            Record::LeasesEnded(client) => {
+                self.leases.retain(|(holder, _), _| holder != client);
+                self.shared.retain(|(holder, _)| holder != client);
+            }
             // A snapshot begins: it repeats all that is true, and what was said before no longer counts.
             Record::NextPool(next) => *self = Self { next_pool: next.0.max(1), ..Self::default() },
             Record::PoolNotCovered(id) => {
@@ -126,6 +138,10 @@ impl State {
         out.extend(self.leases.iter().map(|((client, pool), writable)| {
             Record::Lease(LeaseRecord { client: *client, pool: *pool, writable: *writable })
         }));
+        if !planted(Bug::SharedLeaseForgotten) {
+            let shared = self.shared.iter();
+            out.extend(shared.map(|(client, pool)| Record::LeaseShared { client: *client, pool: *pool }));
+        }
         out.extend(self.not_covered.iter().copied().map(Record::PoolNotCovered));
         out.extend(self.trace_due.iter().copied().map(Record::TraceDue));
         out.extend(self.objects.values().cloned().map(Record::Object));
@@ -277,6 +293,11 @@ mod tests {
             pool(2, "b"),
             puddle(1, 1, 1 << 40, 4096),
             Record::Lease(LeaseRecord { client: Uuid([9; 16]), pool: PoolId(1), writable: true }),
+            Record::LeaseShared { client: Uuid([7; 16]), pool: PoolId(1) },
+            Record::LeaseShared { client: Uuid([6; 16]), pool: PoolId(1) },
+            Record::LeaseShared { client: Uuid([5; 16]), pool: PoolId(1) },
+            Record::LeasesEnded(Uuid([6; 16])),
+            Record::Lease(LeaseRecord { client: Uuid([5; 16]), pool: PoolId(1), writable: true }),
             Record::PoolNotCovered(PoolId(1)),
             Record::PoolUsed(PoolId(1)),
             Record::PoolUsed(PoolId(2)),
@@ -296,6 +317,8 @@ mod tests {
             again.apply(&record);
         }
         assert_eq!(format!("{state:?}"), format!("{again:?}"));
+        let shared = [(Uuid([7; 16]), PoolId(1))];
+        assert!(state.shared.iter().eq(&shared) && state.leases.len() == 3, "{state:?}");
         assert_eq!(again.next_pool, 3, "the number of a removed pool is not given again");
     }
 

@@ -5,6 +5,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// What tests keep in pools.
@@ -66,6 +68,12 @@ impl Daemon {
         BufReader::new(child.stdout.take().expect("stdout")).read_line(&mut line).expect("read");
         assert!(line.starts_with("cenoted: serving"), "{line:?}");
         self.child = Some(child);
+    }
+
+    /// SIGSTOP, SIGCONT.
+    pub(crate) fn signal(&mut self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(self.child.as_ref().expect("it runs"));
+        rustix::process::kill_process(pid, signal).expect("signal");
     }
 
     /// SIGKILL.
@@ -160,9 +168,49 @@ impl Actor {
         self.child.id()
     }
 
+    /// Hears it in the background from here on.
+    pub(crate) fn in_background(self) -> Heard {
+        let Self { child, input, output } = self;
+        let last = Arc::new(AtomicU64::new(0));
+        let hears = Arc::clone(&last);
+        let thread = std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                if let Some(said) = line.strip_prefix("> ") {
+                    hears.store(said.parse().expect("a number"), Ordering::SeqCst);
+                }
+            }
+        });
+        Heard { child, last, thread, _input: input }
+    }
+
     pub(crate) fn ends(mut self) -> bool {
         drop(self.input);
         self.child.wait().expect("wait").success()
+    }
+}
+
+/// A child that says numbers.
+pub(crate) struct Heard {
+    child: Child,
+    last: Arc<AtomicU64>,
+    thread: std::thread::JoinHandle<()>,
+    _input: ChildStdin,
+}
+
+impl Heard {
+    /// The last number that it said.
+    pub(crate) fn last(&self) -> u64 {
+        self.last.load(Ordering::SeqCst)
+    }
+
+    /// Kills it; the last number that it said.
+    pub(crate) fn kill(mut self) -> u64 {
+        self.child.kill().expect("kill");
+        let ended = self.child.wait().expect("wait");
+        // Killed, and not ended by itself before.
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended), Some(9), "the child failed");
+        self.thread.join().expect("heard");
+        self.last.load(Ordering::SeqCst)
     }
 }
 
@@ -227,6 +275,10 @@ fn a_child_plays_its_role() {
         "holder" => crate::ends::hold(&socket),
         "counter" => crate::ends::count_on(&socket),
         "reader" => crate::clients::read_on(&socket),
+        "sharer" => crate::shared::obey(&socket),
+        "share-counter" => crate::shared::count_on(&socket),
+        "locker" => crate::shared::lock_and_stay(&socket),
+        "mover" => crate::shared::move_between(&socket),
         other => panic!("no role {other}"),
     }
 }

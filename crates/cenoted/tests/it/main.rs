@@ -5,3 +5,4 @@ mod common;
 mod ends;
 mod hostile;
 mod permissions;
+mod shared;

@@ -1,0 +1,208 @@
+//! The locks of [`crate::robust`] for whoever wants one: beside data in a pool, or in any memory that processes share.
+//!
+//! A lock is used where it lies, by its address: 8 bytes for a mutex, 512 for readers and writers, all zero to begin with. It is no value that a transaction changes: **no transaction adds its bytes to its log**, else an abort
+//! or a recovery would bring back who had it once. What a lock protects is for its users to say.
+//!
+//! A lock does not make a change whole, and a transaction does: so change what it protects in transactions that begin and end while the lock is held. Then whoever takes it over from a dead process finds the data as
+//! the last commit left them, and [`Taken::Recovered`] is news, not trouble. That this is so already when the lock is taken over is what the [`Judge`] is for: the one of a pool ([`PoolJudge`]) says that a process has ended when its logs
+//! are replayed.
+
+pub use crate::robust::{Judge, Taken};
+
+use crate::robust;
+use cenote_store::{PoolHandle, StoreError};
+use cenote_sys::process;
+use core::convert::Infallible;
+use core::ptr::NonNull;
+use core::sync::atomic::AtomicU64;
+use std::io;
+
+/// Readers of one [`RobustRwLock`] at one time; more wait.
+pub const READERS_MAX: usize = 63;
+
+/// A mutex that dies with the process that has it. See the module.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct RobustMutex(AtomicU64);
+
+/// A lock of one writer or many readers that dies with the processes that have it. See the module.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct RobustRwLock {
+    writer: AtomicU64,
+    readers: [AtomicU64; READERS_MAX],
+}
+
+const _: () = assert!(size_of::<RobustMutex>() == 8 && size_of::<RobustRwLock>() == 512);
+
+impl Default for RobustRwLock {
+    fn default() -> Self {
+        Self { writer: AtomicU64::new(0), readers: [const { AtomicU64::new(0) }; READERS_MAX] }
+    }
+}
+
+/// A mutex, held.
+#[derive(Debug)]
+#[must_use = "the lock is given back when this is dropped"]
+pub struct MutexGuard<'a>(&'a AtomicU64);
+
+/// A lock, held for writing.
+#[derive(Debug)]
+#[must_use = "the lock is given back when this is dropped"]
+pub struct WriteGuard<'a>(&'a AtomicU64);
+
+/// A lock, held for reading.
+#[derive(Debug)]
+#[must_use = "the lock is given back when this is dropped"]
+pub struct ReadGuard<'a>(&'a AtomicU64);
+
+impl Drop for MutexGuard<'_> {
+    fn drop(&mut self) {
+        robust::unlock(self.0);
+    }
+}
+
+impl Drop for WriteGuard<'_> {
+    fn drop(&mut self) {
+        robust::unlock(self.0);
+    }
+}
+
+impl Drop for ReadGuard<'_> {
+    fn drop(&mut self) {
+        robust::unlock(self.0);
+    }
+}
+
+impl RobustMutex {
+    /// A lock that nobody has.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// The mutex that lies there.
+    ///
+    /// # Safety
+    /// The 8 bytes are mapped for writing during `'a`, were zero once, and are used as a mutex by everybody since.
+    #[must_use]
+    pub unsafe fn at<'a>(place: NonNull<u64>) -> &'a Self {
+        // SAFETY: the caller's; a word is aligned as an atomic one is.
+        unsafe { place.cast().as_ref() }
+    }
+
+    /// Waits for the mutex; how it was found is said with it.
+    ///
+    /// # Errors
+    /// The judge's: the owner has died, and what it left cannot be dealt with now. The lock stays the dead one's.
+    pub fn lock<J: Judge>(&self, judge: &J) -> Result<(MutexGuard<'_>, Taken), J::Error> {
+        let taken = robust::lock(&self.0, judge)?;
+        Ok((MutexGuard(&self.0), taken))
+    }
+
+    /// Takes the mutex if nobody living has it.
+    ///
+    /// # Errors
+    /// As [`RobustMutex::lock`].
+    pub fn try_lock<J: Judge>(&self, judge: &J) -> Result<Option<(MutexGuard<'_>, Taken)>, J::Error> {
+        let taken = robust::try_lock(&self.0, judge)?;
+        Ok(taken.map(|taken| (MutexGuard(&self.0), taken)))
+    }
+}
+
+impl RobustRwLock {
+    /// The lock that lies there.
+    ///
+    /// # Safety
+    /// The 512 bytes are aligned to 64 and mapped for writing during `'a`, were zero once, and are used as such a lock by everybody since.
+    #[must_use]
+    pub unsafe fn at<'a>(place: NonNull<[u64; 64]>) -> &'a Self {
+        // SAFETY: the caller's.
+        unsafe { place.cast().as_ref() }
+    }
+
+    /// Waits until nobody else has the lock, and takes it for writing.
+    ///
+    /// # Errors
+    /// As [`RobustMutex::lock`].
+    pub fn write<J: Judge>(&self, judge: &J) -> Result<(WriteGuard<'_>, Taken), J::Error> {
+        let taken = robust::write(&self.writer, &self.readers, judge)?;
+        Ok((WriteGuard(&self.writer), taken))
+    }
+
+    /// Takes the lock for writing if nobody living has it.
+    ///
+    /// # Errors
+    /// As [`RobustMutex::lock`].
+    pub fn try_write<J: Judge>(&self, judge: &J) -> Result<Option<(WriteGuard<'_>, Taken)>, J::Error> {
+        let taken = robust::try_write(&self.writer, &self.readers, judge)?;
+        Ok(taken.map(|taken| (WriteGuard(&self.writer), taken)))
+    }
+
+    /// Waits until no writer has the lock or waits for it, and takes it for reading. A thread that reads already waits for itself if a writer waits.
+    ///
+    /// # Errors
+    /// As [`RobustMutex::lock`].
+    pub fn read<J: Judge>(&self, judge: &J) -> Result<(ReadGuard<'_>, Taken), J::Error> {
+        // Threads begin at different places, so that they do not all look at the first.
+        let first = cenote_sys::cpu_number::current() as usize % READERS_MAX;
+        let (at, taken) = robust::read(&self.writer, &self.readers, first, judge)?;
+        Ok((ReadGuard(&self.readers[at]), taken))
+    }
+}
+
+/// Says which processes of this machine live, and nothing of what they left: for locks in memory that no transaction changes.
+#[derive(Clone, Copy, Debug)]
+pub struct Processes(u64);
+
+impl Processes {
+    /// For this process.
+    ///
+    /// # Errors
+    /// The system does not say who it is.
+    pub fn new() -> io::Result<Self> {
+        process::own_name().map(Self)
+    }
+}
+
+impl Judge for Processes {
+    type Error = Infallible;
+
+    fn me(&self) -> u64 {
+        self.0
+    }
+
+    fn has_ended(&self, owner: u64) -> Result<bool, Infallible> {
+        Ok(!process::is_named_alive(owner))
+    }
+}
+
+/// Says which processes that have a pool live, or have logs that are not replayed yet. In a store of this process alone, there is no other.
+#[derive(Clone, Debug)]
+pub struct PoolJudge {
+    pool: PoolHandle,
+    me: u64,
+}
+
+impl PoolJudge {
+    /// For this process and a pool that it has.
+    ///
+    /// # Errors
+    /// The system does not say who this process is.
+    pub fn new(pool: &PoolHandle) -> io::Result<Self> {
+        let me = pool.member().map_or_else(process::own_name, Ok)?;
+        Ok(Self { pool: pool.clone(), me })
+    }
+}
+
+impl Judge for PoolJudge {
+    type Error = StoreError;
+
+    fn me(&self) -> u64 {
+        self.me
+    }
+
+    fn has_ended(&self, owner: u64) -> Result<bool, StoreError> {
+        self.pool.has_ended(owner)
+    }
+}

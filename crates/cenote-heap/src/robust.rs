@@ -1,0 +1,285 @@
+//! Locks in shared memory that die with their owner: a mutex, and a lock for readers and writers.
+//!
+//! A lock is a word, or a word and a place for each reader. A word is 0, or the name of the *process* that has the lock ([`Judge::me`]), with bit 31 set while somebody sleeps on it. So
+//! who has the lock, and that somebody has it, is one store: a process may be killed between any two instructions, and whoever comes next finds a free lock or a dead owner's name. What the words say
+//! outlives a loss of power and is not asked for then: no process of another boot lives.
+//!
+//! # States, and what commits
+//!
+//! | lock | states | the one store |
+//! | --- | --- | --- |
+//! | mutex | 0; a name | the swap of 0 for the name, or of a dead owner's for it, takes it; the store of 0 gives it back |
+//! | writer | *coming*: its name in the word, readers are there; *in*: no place of a reader has a name | the last reader's going, which the writer sees |
+//! | reader | its name in a place, the word not looked at yet; *in*: the word was 0 after that | the name in the place, if the word is 0 afterwards |
+//!
+//! **A writer and a reader are never in together.** Each first says that it is there, and then looks for the other, with a sequentially consistent fence in between; so one of them sees the other. A reader that
+//! sees a writer goes out again and waits; a writer that sees a reader waits.
+//!
+//! **Nobody waits for the dead.** Who waits sleeps for some milliseconds at most, and then asks the judge whether the owner has ended *and what it left was dealt with*. If so, a writer's word is swapped for the
+//! waiter's own name, who is told ([`Taken::Recovered`]); a dead reader's place is cleared, which nobody needs to be told.
+//! A waiter that dies leaves nothing but bit 31. A lock whose next holder could not be told (an error came between) is *abandoned*: the word has a name that no process has, which counts as dead.
+//!
+//! **Writers come first**: a reader that comes while a writer waits, waits. So a thread that reads does not come again as a reader: it would wait for itself.
+
+use crate::sync::{AtomicU64, LOOKS, Ordering, fence, pause, sleep, wake_all};
+use cenote_medium::planted::{Bug, planted};
+
+/// Somebody sleeps on the word.
+const WAITED: u64 = 1 << 31;
+/// A name that no process has: its number would be 0.
+const ABANDONED: u64 = 1 << 32;
+
+/// Who knows which owners live.
+pub trait Judge {
+    /// Why that cannot be known.
+    type Error;
+
+    /// This process's name: not 0, bit 31 clear; that of no other process which uses the same locks.
+    fn me(&self) -> u64;
+
+    /// Whether that owner has ended, for ever, and what it left was dealt with: whoever asks takes its lock over then. Asked by waiters only.
+    ///
+    /// # Errors
+    /// It cannot be known now, or what it left cannot be dealt with.
+    fn has_ended(&self, owner: u64) -> Result<bool, Self::Error>;
+}
+
+/// How a lock was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Taken {
+    /// Its last holder gave it back, or there was none.
+    Clean,
+    /// Its last holder died with it. What it had begun in transactions was taken back or completed; what it changed otherwise may be half done.
+    Recovered,
+}
+
+/// The places of readers.
+pub(crate) trait Places {
+    fn len(&self) -> usize;
+
+    fn place(&self, at: usize) -> &AtomicU64;
+}
+
+impl<const N: usize> Places for [AtomicU64; N] {
+    fn len(&self) -> usize {
+        N
+    }
+
+    fn place(&self, at: usize) -> &AtomicU64 {
+        &self[at]
+    }
+}
+
+fn is_over<J: Judge>(judge: &J, owner: u64) -> Result<bool, J::Error> {
+    Ok(owner == ABANDONED || judge.has_ended(owner)?)
+}
+
+/// Says on the word that somebody sleeps on it, and sleeps; whether it is time to ask for the owner. False also if the word has changed.
+fn doze(word: &AtomicU64, seen: u64) -> bool {
+    let marked = seen & WAITED != 0
+        || word.compare_exchange(seen, seen | WAITED, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+    marked && sleep(word, seen | WAITED)
+}
+
+/// Waits until the word is 0, and takes it if `take`; or takes it over from the dead, in any case.
+fn acquire<J: Judge>(word: &AtomicU64, judge: &J, take: bool) -> Result<Taken, J::Error> {
+    let mut looks = 0;
+    loop {
+        let seen = word.load(Ordering::SeqCst);
+        if seen == 0 {
+            if !take || word.compare_exchange(0, judge.me(), Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+                return Ok(Taken::Clean);
+            }
+            continue;
+        }
+        looks += 1;
+        if looks < LOOKS {
+            pause();
+        } else if doze(word, seen) && is_over(judge, seen & !WAITED)? {
+            // Those who slept before sleep on, and ask for this owner then.
+            let over = judge.me() | WAITED;
+            if word.compare_exchange(seen | WAITED, over, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+                return Ok(Taken::Recovered);
+            }
+        }
+    }
+}
+
+/// Takes a mutex.
+pub(crate) fn lock<J: Judge>(word: &AtomicU64, judge: &J) -> Result<Taken, J::Error> {
+    let taken = acquire(word, judge, true)?;
+    Ok(if planted(Bug::TakenOverInSilence) { Taken::Clean } else { taken })
+}
+
+/// Takes a mutex that nobody living has.
+pub(crate) fn try_lock<J: Judge>(word: &AtomicU64, judge: &J) -> Result<Option<Taken>, J::Error> {
+    let me = judge.me();
+    match word.compare_exchange(0, me, Ordering::SeqCst, Ordering::SeqCst) {
+        Ok(_) => Ok(Some(Taken::Clean)),
+        Err(seen) if is_over(judge, seen & !WAITED)? => {
+            let over = me | (seen & WAITED);
+            let swapped = word.compare_exchange(seen, over, Ordering::SeqCst, Ordering::Relaxed);
+            Ok(swapped.is_ok().then_some(Taken::Recovered))
+        }
+        Err(_) => Ok(None),
+    }
+}
+
+/// Gives a word back: a mutex, a writer's, a reader's place.
+pub(crate) fn unlock(word: &AtomicU64) {
+    if word.swap(0, Ordering::SeqCst) & WAITED != 0 {
+        wake_all(word);
+    }
+}
+
+/// Gives a word back so that the next holder is told that its last one died.
+fn abandon(word: &AtomicU64) {
+    if word.swap(ABANDONED, Ordering::SeqCst) & WAITED != 0 {
+        wake_all(word);
+    }
+}
+
+fn give_back(word: &AtomicU64, taken: Taken) {
+    match taken {
+        Taken::Clean => unlock(word),
+        Taken::Recovered => abandon(word),
+    }
+}
+
+/// Waits until a reader's place is free.
+fn wait_out<J: Judge>(place: &AtomicU64, judge: &J) -> Result<(), J::Error> {
+    let mut looks = 0;
+    loop {
+        let seen = place.load(Ordering::SeqCst);
+        if seen == 0 {
+            return Ok(());
+        }
+        looks += 1;
+        if looks < LOOKS {
+            pause();
+        } else if doze(place, seen) && is_over(judge, seen & !WAITED)? {
+            let _ = place.compare_exchange(seen | WAITED, 0, Ordering::SeqCst, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Takes a lock for writing: waits for the writer that is there, then for readers.
+pub(crate) fn write<P: Places, J: Judge>(word: &AtomicU64, places: &P, judge: &J) -> Result<Taken, J::Error> {
+    let taken = lock(word, judge)?;
+    if planted(Bug::ReadersNotAwaited) {
+        return Ok(taken);
+    }
+    fence(Ordering::SeqCst);
+    for at in 0..places.len() {
+        if let Err(error) = wait_out(places.place(at), judge) {
+            give_back(word, taken);
+            return Err(error);
+        }
+    }
+    Ok(taken)
+}
+
+/// The same, if nobody living has the lock.
+pub(crate) fn try_write<P: Places, J: Judge>(
+    word: &AtomicU64,
+    places: &P,
+    judge: &J,
+) -> Result<Option<Taken>, J::Error> {
+    let Some(taken) = try_lock(word, judge)? else { return Ok(None) };
+    fence(Ordering::SeqCst);
+    for at in 0..places.len() {
+        let seen = places.place(at).load(Ordering::SeqCst);
+        let over = if seen == 0 { Ok(true) } else { is_over(judge, seen & !WAITED) };
+        match over {
+            Ok(true) if seen == 0 => {}
+            Ok(true) => {
+                // It is the dead one's, and stays so: nobody else takes a place that is not 0.
+                let _ = places.place(at).compare_exchange(seen, 0, Ordering::SeqCst, Ordering::Relaxed);
+            }
+            Ok(false) => {
+                give_back(word, taken);
+                return Ok(None);
+            }
+            Err(error) => {
+                give_back(word, taken);
+                return Err(error);
+            }
+        }
+    }
+    Ok(Some(taken))
+}
+
+/// A place of a reader, taken: the first that is free from `first` on.
+fn claim<P: Places>(places: &P, first: usize, me: u64) -> Option<usize> {
+    (first..places.len()).chain(0..first).find(|&at| {
+        let place = places.place(at);
+        place.load(Ordering::Relaxed) == 0
+            && place.compare_exchange(0, me, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    })
+}
+
+/// Takes a lock for reading; the place that it has then. `first`: where to look for one first.
+pub(crate) fn read<P: Places, J: Judge>(
+    word: &AtomicU64,
+    places: &P,
+    first: usize,
+    judge: &J,
+) -> Result<(usize, Taken), J::Error> {
+    let first = if first < places.len() { first } else { 0 };
+    let mut full = 0;
+    loop {
+        // A dead writer's word is this thread's now: nobody else comes in, and readers that come go out again.
+        let taken = acquire(word, judge, false)?;
+        let claimed = claim(places, first, judge.me());
+        if taken == Taken::Recovered {
+            match claimed {
+                Some(at) => {
+                    unlock(word);
+                    return Ok((at, taken));
+                }
+                None => abandon(word),
+            }
+        } else if let Some(at) = claimed {
+            fence(Ordering::SeqCst);
+            if word.load(Ordering::SeqCst) == 0 || planted(Bug::ReaderLooksFirst) {
+                return Ok((at, Taken::Clean));
+            }
+            unlock(places.place(at));
+            continue;
+        }
+        if claimed.is_none() {
+            // As many readers as can be: some of them may be dead.
+            full += 1;
+            pause();
+            if full % LOOKS == 0 {
+                for at in 0..places.len() {
+                    let seen = places.place(at).load(Ordering::SeqCst);
+                    if seen != 0 && is_over(judge, seen & !WAITED)? {
+                        let place = places.place(at);
+                        let _ = place.compare_exchange(seen, 0, Ordering::SeqCst, Ordering::Relaxed);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The same, if no writer is there or waits, and a place is free.
+pub(crate) fn try_read<P: Places, J: Judge>(
+    word: &AtomicU64,
+    places: &P,
+    first: usize,
+    judge: &J,
+) -> Option<usize> {
+    if word.load(Ordering::SeqCst) != 0 {
+        return None;
+    }
+    let at = claim(places, if first < places.len() { first } else { 0 }, judge.me())?;
+    fence(Ordering::SeqCst);
+    if word.load(Ordering::SeqCst) == 0 {
+        return Some(at);
+    }
+    unlock(places.place(at));
+    None
+}

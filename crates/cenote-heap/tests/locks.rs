@@ -1,0 +1,220 @@
+//! Locks in shared memory, and real processes that are killed while they have them.
+//!
+//! The other processes are this program again, told by the environment what to do.
+
+use cenote_heap::locks::{Judge, Processes, RobustMutex, RobustRwLock, Taken};
+use cenote_sys::memory::{Access, Sharing, map_file, release, reserve_anywhere};
+use std::convert::Infallible;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const LEN: usize = 4096;
+const CHILDREN: usize = 3;
+
+/// What all processes see.
+#[repr(C)]
+struct Page {
+    /// All zero is how they begin.
+    lock: RobustRwLock,
+    mutex: RobustMutex,
+    /// Changed under the lock, one after the other: whoever was killed between leaves them different.
+    one: AtomicU64,
+    other: AtomicU64,
+    /// Who writes, as long as it does.
+    writer: AtomicU64,
+    /// Under the mutex.
+    counted: AtomicU64,
+    /// What each child has done.
+    done: [AtomicU64; CHILDREN],
+    /// Failures that a child saw.
+    wrong: AtomicU64,
+}
+
+struct Mapped(usize);
+
+impl Mapped {
+    fn new(path: &Path) -> Self {
+        let file = File::options().read(true).write(true).open(path).unwrap();
+        // Anywhere: nothing in it is an address.
+        let at = reserve_anywhere(LEN, LEN).unwrap();
+        // SAFETY: just reserved.
+        unsafe { map_file(file.as_fd(), at, LEN, Access::ReadWrite, Sharing::Shared).unwrap() };
+        Self(at)
+    }
+
+    fn page(&self) -> &Page {
+        const { assert!(size_of::<Page>() <= LEN) };
+        // SAFETY: mapped as long as `self` lives; all of it is atomics.
+        unsafe { &*std::ptr::with_exposed_provenance(self.0) }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: reserved in `new`, and used by nobody any more.
+        unsafe { release(self.0, LEN).unwrap() }
+    }
+}
+
+fn held<T>(taken: Result<T, Infallible>) -> T {
+    let Ok(held) = taken;
+    held
+}
+
+/// Writes once, and repairs what a dead writer left.
+fn write(page: &Page, judge: &Processes, me: u64) {
+    let (_guard, taken) = held(page.lock.write(judge));
+    let before = page.writer.swap(me, Ordering::Relaxed);
+    let (one, other) = (page.one.load(Ordering::Relaxed), page.other.load(Ordering::Relaxed));
+    // Only whoever is told may find it so; or a reader was told, which leaves `writer` as it was.
+    if taken == Taken::Clean && before == 0 && one != other {
+        page.wrong.fetch_add(1, Ordering::Relaxed);
+    }
+    page.other.store(one, Ordering::Relaxed);
+    page.one.store(one + 1, Ordering::Relaxed);
+    std::hint::spin_loop();
+    page.other.store(one + 1, Ordering::Relaxed);
+    if page.writer.swap(0, Ordering::Relaxed) != me {
+        page.wrong.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Reads once.
+fn read(page: &Page, judge: &Processes) {
+    let (_guard, taken) = held(page.lock.read(judge));
+    let first = page.one.load(Ordering::Relaxed);
+    (0..20).for_each(|_| std::hint::spin_loop());
+    if page.one.load(Ordering::Relaxed) != first {
+        page.wrong.fetch_add(1, Ordering::Relaxed);
+    }
+    // A reader that is told cannot repair. It says so by leaving the word of who writes as the dead one left it.
+    let same = page.other.load(Ordering::Relaxed) == first;
+    if taken == Taken::Clean && !same && page.writer.load(Ordering::Relaxed) == 0 {
+        page.wrong.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Not a test by itself: the other processes.
+#[test]
+fn a_child_locks() {
+    let Some(path) = std::env::var_os("LOCKS_PATH") else { return };
+    let me: usize = std::env::var("LOCKS_ME").unwrap().parse().unwrap();
+    let (mapped, judge) = (Mapped::new(Path::new(&path)), Processes::new().unwrap());
+    let page = mapped.page();
+    loop {
+        let (_guard, _) = held(page.mutex.lock(&judge));
+        page.counted.fetch_add(1, Ordering::Relaxed);
+        drop(_guard);
+        if page.done[me].fetch_add(1, Ordering::Relaxed) % 3 == 0 {
+            write(page, &judge, judge.me());
+        } else {
+            read(page, &judge);
+        }
+    }
+}
+
+fn start(path: &Path, me: usize) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let name = "locks::a_child_locks";
+    command.args(["--exact", name]).env("LOCKS_PATH", path).env("LOCKS_ME", me.to_string());
+    command.stdout(Stdio::null()).spawn().unwrap()
+}
+
+#[test]
+fn locks_of_killed_processes_are_taken_over_and_no_two_are_in_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("page");
+    File::create_new(&path).unwrap().set_len(LEN as u64).unwrap();
+    let (mapped, judge) = (Mapped::new(&path), Processes::new().unwrap());
+    let page = mapped.page();
+    let mut children: Vec<Child> = (0..CHILDREN).map(|me| start(&path, me)).collect();
+    let mut seed = 0x9e37_79b9_7f4a_7c15u64;
+    for kill in 0..60 {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        let victim = (seed % CHILDREN as u64) as usize;
+        let before = page.done[victim].load(Ordering::Relaxed);
+        let end = Instant::now() + Duration::from_secs(60);
+        while page.done[victim].load(Ordering::Relaxed) < before + 20 {
+            assert!(Instant::now() < end, "child {victim} waits for ever, kill {kill}");
+            write(page, &judge, judge.me());
+            read(page, &judge);
+        }
+        std::thread::sleep(Duration::from_nanos(seed >> 44));
+        children[victim].kill().unwrap();
+        children[victim].wait().unwrap();
+        children[victim] = start(&path, victim);
+    }
+    for child in &mut children {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    // Nobody lives, and nobody waits for them.
+    write(page, &judge, judge.me());
+    drop(held(page.mutex.lock(&judge)));
+    assert_eq!(page.wrong.load(Ordering::Relaxed), 0);
+    assert_eq!(page.one.load(Ordering::Relaxed), page.other.load(Ordering::Relaxed));
+    assert!(held(page.lock.try_write(&judge)).is_some_and(|(_, taken)| taken == Taken::Clean));
+}
+
+#[test]
+fn whoever_cannot_be_asked_for_stays_the_owner() {
+    struct Unknown;
+    impl Judge for Unknown {
+        type Error = &'static str;
+
+        fn me(&self) -> u64 {
+            7
+        }
+
+        fn has_ended(&self, _: u64) -> Result<bool, &'static str> {
+            Err("nobody knows")
+        }
+    }
+    struct Known(u64);
+    impl Judge for Known {
+        type Error = Infallible;
+
+        fn me(&self) -> u64 {
+            8
+        }
+
+        fn has_ended(&self, owner: u64) -> Result<bool, Infallible> {
+            Ok(owner == self.0)
+        }
+    }
+    let mutex = RobustMutex::new();
+    std::mem::forget(mutex.lock(&Unknown));
+    assert_eq!(mutex.lock(&Unknown).err(), Some("nobody knows"));
+    assert_eq!(mutex.try_lock(&Unknown).err(), Some("nobody knows"));
+    assert!(held(mutex.try_lock(&Known(1))).is_none());
+    let (guard, taken) = held(mutex.lock(&Known(7)));
+    assert_eq!(taken, Taken::Recovered);
+    drop(guard);
+    assert_eq!(held(mutex.lock(&Known(7))).1, Taken::Clean);
+    // A writer that finds a dead writer, and a reader of whom nothing is known: whoever comes next is told in its place.
+    let lock = RobustRwLock::default();
+    std::mem::forget(held(lock.read(&Known(0))));
+    struct Half;
+    impl Judge for Half {
+        type Error = &'static str;
+
+        fn me(&self) -> u64 {
+            7
+        }
+
+        fn has_ended(&self, owner: u64) -> Result<bool, &'static str> {
+            if owner == 9 { Ok(true) } else { Err("nobody knows") }
+        }
+    }
+    // SAFETY: the lock's first word is the writer's; it is this thread's alone.
+    unsafe { AtomicU64::from_ptr((&raw const lock).cast_mut().cast()) }.store(9, Ordering::SeqCst);
+    assert_eq!(lock.write(&Half).err(), Some("nobody knows"));
+    assert_eq!(held(lock.write(&Known(8))).1, Taken::Recovered);
+    assert!(held(lock.try_write(&Known(0))).is_some_and(|(_, taken)| taken == Taken::Clean));
+}

@@ -1,0 +1,60 @@
+//! Sleeping on a word that several processes share, and waking who sleeps there.
+//!
+//! The words are 64 bits wide, and the kernel compares 32: the lower half, which is the one at the word's address on every machine that this compiles for. Who sleeps
+//! wakes after a while by himself: whoever was to wake him may be dead.
+//!
+//! # Safety argument
+//!
+//! Only the address of the word goes to the kernel, which reads it as it reads any memory of this process. The narrower reference is not read through here.
+
+use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::time::Duration;
+use rustix::thread::futex::{self, Flags, Timespec};
+
+#[cfg(target_endian = "big")]
+compile_error!("the lower half of a word is at its address on little-endian machines only");
+
+fn half(word: &AtomicU64) -> &AtomicU32 {
+    // SAFETY: aligned and as long-lived as the word that it is half of; nothing is accessed through it in this process, see the module's head.
+    unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) }
+}
+
+/// Sleeps while the lower half of the word is that of `seen`, for `patience` at most. Whether that time is over; it may also return early.
+#[must_use]
+pub fn sleep(word: &AtomicU64, seen: u64, patience: Duration) -> bool {
+    let timeout = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: i64::from(patience.subsec_nanos()) };
+    // Without `PRIVATE`: who sleeps may be another process than who wakes.
+    let slept = futex::wait(half(word), Flags::empty(), seen as u32, Some(&timeout));
+    matches!(slept, Err(rustix::io::Errno::TIMEDOUT))
+}
+
+/// Wakes all who sleep on the word, in any process.
+pub fn wake_all(word: &AtomicU64) {
+    let _ = futex::wake(half(word), Flags::empty(), i32::MAX as u32);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::Ordering;
+    use std::time::Instant;
+
+    #[test]
+    fn who_sleeps_is_woken_or_wakes_by_himself() {
+        let word = AtomicU64::new(1 << 40 | 7);
+        let began = Instant::now();
+        assert!(sleep(&word, 1 << 40 | 7, Duration::from_millis(20)), "nobody woke it");
+        assert!(began.elapsed() >= Duration::from_millis(20));
+        assert!(!sleep(&word, 8, Duration::from_secs(60)), "the word is another one already");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while word.load(Ordering::SeqCst) == 1 << 40 | 7 {
+                    let _ = sleep(&word, 7, Duration::from_secs(60));
+                }
+            });
+            std::thread::sleep(Duration::from_millis(20));
+            word.store(0, Ordering::SeqCst);
+            wake_all(&word);
+        });
+    }
+}
