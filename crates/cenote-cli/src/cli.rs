@@ -35,6 +35,8 @@ pub(crate) enum Command {
     #[command(after_help = EXIT_HELP)]
     Chown(Chown),
     #[command(after_help = EXIT_HELP)]
+    Logs(Logs),
+    #[command(after_help = EXIT_HELP)]
     Info(Info),
     #[command(after_help = EXIT_HELP)]
     Check(Check),
@@ -136,6 +138,49 @@ pub(crate) struct Chown {
     pub(crate) pool: String,
     /// The owner, a group after a colon, or both, as names or numbers: alice, alice:staff, :100
     pub(crate) owner: String,
+}
+
+/// Logs that recovery has set aside, and what becomes of them
+///
+/// A log that failed its checks is kept and not applied, and the pools that its program could write are for reading only until somebody decides.
+#[derive(Debug, Args)]
+pub(crate) struct Logs {
+    #[command(subcommand)]
+    pub(crate) command: LogsCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LogsCommand {
+    /// List the programs whose logs are set aside, their pools, and what is wrong
+    #[command(after_help = EXIT_HELP)]
+    List(LogsList),
+    /// Replay the logs of one program, if they pass their checks now: after what was damaged has been brought back
+    #[command(after_help = EXIT_HELP)]
+    Apply(LogsDecide),
+    /// Forget the logs of one program: its pools can be written again, and hold what its transactions had done, half of one perhaps
+    #[command(after_help = EXIT_HELP)]
+    Discard(LogsDecide),
+}
+
+/// DIR is the store's directory, or the socket of the daemon that keeps it.
+#[derive(Debug, Args)]
+pub(crate) struct LogsList {
+    #[command(flatten)]
+    pub(crate) store: StoreDir,
+}
+
+/// DIR is the store's directory, or the socket of the daemon that keeps it.
+#[derive(Debug, Args)]
+pub(crate) struct LogsDecide {
+    #[command(flatten)]
+    pub(crate) store: StoreDir,
+    /// The client, as `cenote logs list` shows it
+    #[arg(value_parser = parse_client)]
+    pub(crate) client: cenote::Uuid,
+}
+
+fn parse_client(text: &str) -> Result<cenote::Uuid, String> {
+    cenote::Uuid::parse(text).ok_or_else(|| "use an identity as `cenote logs list` shows it".into())
 }
 
 fn parse_permissions(text: &str) -> Result<u32, String> {

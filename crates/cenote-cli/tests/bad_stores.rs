@@ -476,7 +476,27 @@ fn a_log_that_is_set_aside_is_shown_and_its_pool_looked_at() {
         assert!(matches!(ran.status, Some(0 | 1)), "{command}: {} {}", ran.out, ran.err);
     }
     fixture.run("dump", &["--pool", "tour", "--blocks"]).exits(0);
+    let logs = |arguments: &[&str]| {
+        let dir = fixture.store.to_str().expect("text");
+        run(["logs", arguments[0], dir].iter().chain(&arguments[1..]))
+    };
+    let listed = logs(&["list", "--json"]).exits(1).json();
+    assert_eq!(listed["pools"], serde_json::json!(["tour"]));
+    let client = listed["client"].as_str().expect("text");
+    assert!(logs(&["list"]).exits(1).out.contains(client));
     assert_eq!(fixture.files(), before);
+    // An operator brings the file back, and decides.
+    logs(&["apply", client]).complains(3, &["fail their checks still"]);
+    logs(&["discard", "12"]).complains(2, &["cenote logs list"]);
+    let mut now = std::fs::read(&path).expect("readable");
+    now[magic + 128] ^= 1;
+    std::fs::write(&path, &now).expect("written");
+    assert!(logs(&["apply", client]).exits(0).out.contains("replayed"));
+    assert!(logs(&["list"]).exits(0).out.contains("no log is set aside"));
+    logs(&["discard", client]).complains(3, &["no log of client"]);
+    let store = cenote::Store::open(&fixture.store).expect("opened");
+    let pool = store.pool("tour").expect("to be written again");
+    assert_eq!(pool.check().expect("checked").leaked_blocks, 0);
 }
 
 #[test]

@@ -315,6 +315,7 @@ fn help_names_the_exit_statuses_and_fits_a_terminal() {
         "ls",
         "chmod",
         "chown",
+        "logs",
         "info",
         "check",
         "dump",

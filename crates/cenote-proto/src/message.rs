@@ -169,6 +169,26 @@ pub enum Request {
         /// The pool.
         pool: PoolId,
     },
+    /// Clients whose logs are set aside.
+    SetAside,
+    /// Decides about the logs of one.
+    DecideLogs {
+        /// Which client.
+        client: Uuid,
+        /// Whether they are applied, if they pass their checks; else they are discarded.
+        apply: bool,
+    },
+}
+
+/// A client whose logs are set aside.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetAsideItem {
+    /// The client.
+    pub client: Uuid,
+    /// The pools that it could write, by number and name.
+    pub pools: Vec<(PoolId, String)>,
+    /// What is wrong with its logs.
+    pub why: Vec<String>,
 }
 
 /// What a store lies on, in words and numbers that a client can use.
@@ -349,6 +369,11 @@ pub enum Reply {
         living: Vec<u64>,
         /// Why its values may not be what its transactions made them.
         doubts: Vec<String>,
+    },
+    /// To [`Request::SetAside`].
+    SetAside {
+        /// As many as fit into a message: when they are decided about, the others follow.
+        items: Vec<SetAsideItem>,
     },
 }
 

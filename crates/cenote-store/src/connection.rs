@@ -17,6 +17,7 @@ use crate::options::{Access, OpenOptions, PoolOptions};
 use crate::pool::{PoolCore, PoolHandle};
 use crate::puddle::{Puddle, file_name};
 use crate::report::{Damage, PoolStart};
+use crate::set_aside::{LogDecision, SetAside};
 use crate::shadow::Shadows;
 use crate::spare::Ahead;
 use crate::store::{Control, Inner, Store};
@@ -178,6 +179,16 @@ pub trait Keeper: Send + Sync + core::fmt::Debug {
     /// # Errors
     /// As [`Store::set_permissions`].
     fn set_permissions(&self, name: &str, change: PermissionChange) -> Result<(), StoreError>;
+    /// Clients whose logs are set aside, and about which the caller may decide.
+    ///
+    /// # Errors
+    /// The daemon cannot be reached.
+    fn set_aside(&self) -> Result<Vec<SetAside>, StoreError>;
+    /// Decides about the logs of one of them.
+    ///
+    /// # Errors
+    /// As [`Store::decide_logs`].
+    fn decide_logs(&self, client: Uuid, decision: LogDecision) -> Result<(), StoreError>;
     /// Ends the session.
     ///
     /// # Errors

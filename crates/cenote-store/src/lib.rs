@@ -41,6 +41,7 @@ mod puddle;
 mod recovery;
 mod region;
 mod report;
+mod set_aside;
 mod shadow;
 mod spare;
 mod store;
@@ -58,6 +59,7 @@ pub use pool::{PoolHandle, PoolInfo};
 pub use psync::{Begun, Psync, Psyncing};
 pub use puddle::Puddle;
 pub use report::{Damage, DamageEffect, LogReport, OpenReport, PoolStart, RestoredPool, StoreInfo};
+pub use set_aside::{LogDecision, SetAside};
 pub use store::Store;
 
 pub use cenote_layout::catalog::{AtRest, HeapKind, ObjectRecord, PoolMode};

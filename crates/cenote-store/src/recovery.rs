@@ -39,7 +39,7 @@ use crate::store::{Control, Inner};
 use cenote_layout::catalog::{LeaseRecord, PuddleRecord, Record};
 use cenote_layout::header::read;
 use cenote_layout::id::{PoolId, Uuid};
-use cenote_layout::log::LogHeader;
+use cenote_layout::log::{LOG_QUARANTINED, LogHeader};
 use cenote_layout::log_space::{
     ENTRY_HEAD, LOG_SPACE_ENTRIES_OFFSET, Listing, LogSpaceEntry, LogSpaceHeader,
 };
@@ -49,6 +49,7 @@ use cenote_log::{Body, CrashKind, Outcome, Refusal, ReplayTarget, inspect, repla
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{Durability, MapMode, MediumError, Persistence};
 use core::ptr::NonNull;
+use core::sync::atomic::Ordering as AtomicOrdering;
 use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::FromBytes;
 
@@ -243,18 +244,36 @@ pub(crate) fn recover_guest(
     report: &mut OpenReport,
 ) -> Result<Option<Vec<PuddleRecord>>, MediumError> {
     let void = BTreeSet::new();
+    let session = Session::new(inner, control, &void);
+    session.client_and_its_logs(client, report)
+}
+
+/// Replays the logs of a client that were set aside, if they pass their checks now: each loses its mark, by one store, and gets it again if it fails. As [`recover_guest`].
+pub(crate) fn retry(
+    inner: &Inner,
+    control: &mut Control,
+    client: Uuid,
+    report: &mut OpenReport,
+) -> Result<Option<Vec<PuddleRecord>>, MediumError> {
+    let void = BTreeSet::new();
     let mut session = Session::new(inner, control, &void);
-    let verdict = session.client(client, CrashKind::Process, report);
-    let mut own = core::mem::take(&mut session.listed);
-    own.retain(|record| {
-        let Ok(body) = session.log_body(record) else { return false };
-        // SAFETY: mapped just now; what a process that is not ended writes there meanwhile is checked as what it wrote before.
-        let header = read::<LogHeader>(unsafe { body.bytes() }, false);
-        header.is_ok_and(|header| header.owner == client)
-    });
-    // Whatever became of it.
-    session.finish()?;
-    Ok((verdict? == Verdict::Done).then_some(own))
+    session.client = client;
+    let space = session.control.catalog.state.clients.get(&client).copied();
+    let listed = space.and_then(|space| session.read_space(client, space).ok());
+    for entry in listed.into_iter().flat_map(|listed| listed.entries).filter(|e| e.state == ENTRY_HEAD) {
+        let known = session.control.catalog.state.puddles.get(&entry.puddle).copied();
+        let known = known.filter(|puddle| puddle.role == Role::Log && puddle.addr == entry.addr);
+        let Ok(body) = session.head(&entry, known) else { continue };
+        // SAFETY: mapped for writing, and nobody else uses it.
+        let state = unsafe { body.state() };
+        if state.load(AtomicOrdering::Acquire) == LOG_QUARANTINED {
+            state.store(0, AtomicOrdering::Release);
+            // SAFETY: as above.
+            unsafe { inner.persistence.flush(core::ptr::from_ref(state).cast(), 8) };
+            inner.persistence.fence();
+        }
+    }
+    session.client_and_its_logs(client, report)
 }
 
 /// Removes log puddles that nobody uses: who wrote them may have them mapped still, and they come to no other guest.
@@ -340,6 +359,25 @@ impl<'a> Session<'a> {
             segments: BTreeMap::new(),
             listed: Vec::new(),
         }
+    }
+
+    /// Replays the logs of one client and ends the recovery; the log puddles that are its own beyond doubt, if all are empty now.
+    fn client_and_its_logs(
+        mut self,
+        client: Uuid,
+        report: &mut OpenReport,
+    ) -> Result<Option<Vec<PuddleRecord>>, MediumError> {
+        let verdict = self.client(client, CrashKind::Process, report);
+        let mut own = core::mem::take(&mut self.listed);
+        own.retain(|record| {
+            let Ok(body) = self.log_body(record) else { return false };
+            // SAFETY: mapped just now; what a process that is not ended writes there meanwhile is checked as what it wrote before.
+            let header = read::<LogHeader>(unsafe { body.bytes() }, false);
+            header.is_ok_and(|header| header.owner == client)
+        });
+        // Whatever became of it.
+        self.finish()?;
+        Ok((verdict? == Verdict::Done).then_some(own))
     }
 
     /// Why a puddle cannot be used, if so.

@@ -16,8 +16,8 @@ use cenote_log::CrashKind;
 use cenote_medium::{Durability, MediumInfo, MediumKind};
 use cenote_proto::{Channel, MESSAGE_LEN_MAX, PoolSpec, Refusal, Reply, Request, Stat, decode, encode};
 use cenote_store::{
-    Access, Grant, Granted, Home, Keeper, Listed, MemberList, OpenError, OpenReport, PermissionChange,
-    PoolOptions, PoolStart, StoreError, TypeMismatch,
+    Access, Grant, Granted, Home, Keeper, Listed, LogDecision, MemberList, OpenError, OpenReport,
+    PermissionChange, PoolOptions, PoolStart, SetAside, StoreError, TypeMismatch,
 };
 use std::fs::File;
 use std::io;
@@ -67,6 +67,26 @@ impl Store {
         // In a store of this process it is the files' owner who decides, and this process has opened them.
         let credentials = cenote_store::Credentials { uid: 0, gid: 0, groups: Vec::new() };
         Ok(self.inner.store.set_permissions(&credentials, pool, change)?)
+    }
+
+    /// Clients whose logs are set aside, because they failed their checks: their pools are for looking at only, until somebody decides. Through a daemon, those whose pools are all the caller's.
+    ///
+    /// # Errors
+    /// [`Error::Store`](crate::Error::Store): the daemon cannot be reached.
+    pub fn set_aside(&self) -> Result<Vec<SetAside>> {
+        Ok(self.inner.store.set_aside()?)
+    }
+
+    /// Decides about the logs of such a client. [`LogDecision::Apply`] replays them if they pass their checks now, because what was damaged has been brought back. [`LogDecision::Discard`] forgets them: the pools can be written
+    /// again, and hold what the transactions had done when the client ended, half of one perhaps. Both are durable on return. The pools are traced when the first pool is opened next.
+    ///
+    /// # Errors
+    /// [`Error::Store`](crate::Error::Store): no log of it is set aside, a pool of it is open or another user's, or the logs fail their checks still.
+    pub fn decide_logs(&self, client: Uuid, decision: LogDecision) -> Result<()> {
+        self.inner.refuse_forked()?;
+        // As for permissions.
+        let credentials = cenote_store::Credentials { uid: 0, gid: 0, groups: Vec::new() };
+        Ok(self.inner.store.decide_logs(&credentials, client, decision)?)
     }
 }
 
@@ -284,7 +304,7 @@ fn error_of(refusal: Refusal, name: &str) -> StoreError {
         Refusal::PoolInUse => StoreError::PoolInUse { name },
         Refusal::PoolBusy { by } => StoreError::PoolBusy { name, by },
         Refusal::Permission { what } => {
-            let known = ["read", "written", "removed", "given other permissions"];
+            let known = ["read", "written", "removed", "given other permissions", "decided about"];
             let what = known.into_iter().find(|known| *known == what).unwrap_or("used");
             StoreError::Permission { name, what }
         }
@@ -436,6 +456,21 @@ impl Keeper for Client {
     fn set_permissions(&self, name: &str, change: PermissionChange) -> core::result::Result<(), StoreError> {
         let PermissionChange { uid, gid, permissions } = change;
         self.done(&Request::SetPermissions { name: name.into(), uid, gid, permissions }, name)
+    }
+
+    fn set_aside(&self) -> core::result::Result<Vec<SetAside>, StoreError> {
+        match self.answer(&Request::SetAside, "")?.0 {
+            Reply::SetAside { items } => Ok(items
+                .into_iter()
+                .map(|item| SetAside { client: item.client, pools: item.pools, why: item.why })
+                .collect()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn decide_logs(&self, client: Uuid, decision: LogDecision) -> core::result::Result<(), StoreError> {
+        let apply = decision == LogDecision::Apply;
+        self.done(&Request::DecideLogs { client, apply }, &format!("of client {client}"))
     }
 
     fn goodbye(&self) -> core::result::Result<(), StoreError> {

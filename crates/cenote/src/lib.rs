@@ -71,9 +71,9 @@ pub use cenote_layout::id::{PoolId, TypeId, Uuid};
 pub use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
 pub use cenote_proto::Stat as DaemonStat;
 pub use cenote_store::{
-    Access, CrashKind, Damage, DamagePolicy, FormatOptions, HeapKind, OpenOptions, OpenReport,
+    Access, CrashKind, Damage, DamagePolicy, FormatOptions, HeapKind, LogDecision, OpenOptions, OpenReport,
     PermissionChange, PoolInfo, PoolMode, PoolOptions, PoolStart, PowerLossPolicy, Psync, RestoredPool,
-    StoreInfo,
+    SetAside, StoreInfo,
 };
 pub use connect::daemon_stat;
 pub use error::{Error, Result};

@@ -117,6 +117,11 @@ impl OpenPools {
         // Before the first pool is in use, so that nobody changes what is traced.
         let traced = trace_due_pools(store, &list);
         let mut pool = match PoolInner::open(store.clone(), name, access) {
+            Err(Error::TraceDue { .. }) if traced.is_ok() && store.store.is_connected() => {
+                // A daemon's client learns of it with the grant.
+                trace_due_pools(store, &list)?;
+                PoolInner::open(store.clone(), name, access)?
+            }
             Err(Error::TraceDue { pool }) => return Err(traced.err().unwrap_or(Error::TraceDue { pool })),
             pool => pool?,
         };

@@ -10,9 +10,10 @@ use cenote_layout::types::TypeRecord;
 use cenote_log::CrashKind;
 use cenote_medium::Durability;
 use cenote_proto::{
-    DESCRIPTORS_MAX, MESSAGE_LEN_MAX, MediumText, PoolItem, PoolSpec, Refusal, Reply, Request, Stat,
+    DESCRIPTORS_MAX, MESSAGE_LEN_MAX, MediumText, PoolItem, PoolSpec, Refusal, Reply, Request, SetAsideItem,
+    Stat,
 };
-use cenote_store::{Access, Credentials, PermissionChange, PoolOptions, PoolStart, StoreError};
+use cenote_store::{Access, Credentials, LogDecision, PermissionChange, PoolOptions, PoolStart, StoreError};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -147,6 +148,16 @@ fn try_answer(
             store.set_permissions(credentials, &name, change).map_err(refusal)?;
             done()
         }
+        Request::SetAside => Ok((set_aside(shared, credentials), Vec::new())),
+        Request::DecideLogs { client, apply } => {
+            let decision = if apply { LogDecision::Apply } else { LogDecision::Discard };
+            store.decide_logs(credentials, client, decision).map_err(refusal)?;
+            eprintln!(
+                "cenoted: user {} has decided about the logs of client {client}: {decision:?}",
+                credentials.uid
+            );
+            done()
+        }
         Request::Hello { .. } | Request::Goodbye => Err(malformed("the session has begun already")),
     }
 }
@@ -233,6 +244,21 @@ fn settle(shared: &Shared, pool: PoolId) {
     while shared.sessions.any_ended_of(&shared.store.guest_holders(pool)) && began.elapsed() < ENDING {
         std::thread::sleep(Duration::from_micros(500));
     }
+}
+
+/// Logs that are set aside, for those who may decide about them.
+fn set_aside(shared: &Shared, credentials: &Credentials) -> Reply {
+    let (mut items, mut len) = (Vec::new(), 0);
+    for found in shared.store.set_aside_for(credentials) {
+        let pools = found.pools.into_iter().take(16).collect();
+        let item = SetAsideItem { client: found.client, pools, why: short(found.why) };
+        len += cenote_proto::encode(0, &item).map_or(PAGE_LEN, |packet| packet.len());
+        if len > PAGE_LEN {
+            break;
+        }
+        items.push(item);
+    }
+    Reply::SetAside { items }
 }
 
 fn remove(shared: &Shared, client: Uuid, credentials: &Credentials, name: &str) -> Result<(), Refusal> {

@@ -16,6 +16,7 @@ pub(crate) mod object;
 pub(crate) mod permissions;
 pub(crate) mod reclaim;
 pub(crate) mod rm;
+pub(crate) mod set_aside;
 pub(crate) mod snapshot;
 pub(crate) mod stats;
 pub(crate) mod trim;

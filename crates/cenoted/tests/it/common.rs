@@ -168,6 +168,10 @@ impl Actor {
         self.child.id()
     }
 
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).expect("signal");
+    }
+
     /// Hears it in the background from here on.
     pub(crate) fn in_background(self) -> Heard {
         let Self { child, input, output } = self;

@@ -1,8 +1,8 @@
 //! How clients and daemons end: killed, mostly.
 
 use crate::common::{Actor, Counter, Daemon, add, count, listen, make_counter, say};
-use cenote::{Access, Reader, Store};
-use cenote_store::OpenError;
+use cenote::{Access, LogDecision, Reader, Store};
+use cenote_store::{OpenError, StoreError};
 use std::path::Path;
 
 /// A child: stops inside a transaction.
@@ -62,6 +62,33 @@ fn a_client_that_is_killed_is_recovered_at_once_by_the_daemon() {
         assert_eq!(count(&pool), round);
         add(&pool);
     }
+}
+
+#[test]
+fn a_client_that_is_stopped_in_a_transaction_stops_nobody_else_and_goes_on() {
+    let daemon = Daemon::start(&[]);
+    {
+        let pool = daemon.connect().pool("numbers").expect("pool");
+        make_counter(&pool);
+        add(&pool);
+    }
+    let mut child = Actor::start("holder", &daemon);
+    assert_eq!(child.hear(), "inside");
+    child.signal(rustix::process::Signal::STOP);
+    let store = daemon.connect();
+    let other = store.pool("others").expect("another pool");
+    make_counter(&other);
+    assert_eq!((add(&other), count(&other)), (1, 1));
+    let refused = store.pool("numbers");
+    assert!(matches!(refused, Err(cenote::Error::Store(StoreError::PoolBusy { .. }))), "{refused:?}");
+    // It has not ended, so nothing of it is undone.
+    assert_eq!(daemon.stat().recoveries, 0);
+    child.signal(rustix::process::Signal::CONT);
+    assert!(child.ends(), "its transaction is committed");
+    let pool = store.pool_with("numbers", Access::ReadOnly).expect("pool");
+    let view = pool.read().expect("read");
+    let at = view.root::<Counter>().expect("root").expect("a counter");
+    assert_eq!(view.get(at).expect("counter").count, 77);
 }
 
 #[test]
@@ -132,6 +159,91 @@ fn both_are_killed_and_whoever_comes_next_recovers() {
     daemon.restart();
     let pool = daemon.connect().pool_with("numbers", Access::ReadOnly).expect("pool");
     assert_eq!(count(&pool), 1);
+}
+
+/// Changes a byte of the only log that is there, or changes it back.
+fn damage_the_log(daemon: &Daemon) {
+    let mut changed = 0;
+    for file in std::fs::read_dir(daemon.store().join("puddles")).expect("list") {
+        let path = file.expect("entry").path();
+        let mut bytes = std::fs::read(&path).expect("read");
+        // A header page, then the log's header; behind it the epoch, which is written twice.
+        if bytes.get(4096..4104) == Some(b"CENOTLOG") {
+            bytes[4096 + 128] ^= 1;
+            changed += 1;
+            let file = std::fs::File::options().write(true).open(&path).expect("open");
+            std::os::unix::fs::FileExt::write_all_at(&file, &bytes[4096..8192], 4096).expect("write");
+        }
+    }
+    assert_eq!(changed, 1, "logs");
+}
+
+#[test]
+fn logs_that_are_set_aside_are_applied_or_discarded_by_an_operator() {
+    let mut daemon = Daemon::start(&[]);
+    {
+        let pool = daemon.connect().pool("numbers").expect("pool");
+        make_counter(&pool);
+        add(&pool);
+    }
+    let dies_with_a_damaged_log = |daemon: &mut Daemon| {
+        let mut child = Actor::start("holder", daemon);
+        assert_eq!(child.hear(), "inside");
+        daemon.kill();
+        child.kill();
+        damage_the_log(daemon);
+        daemon.restart();
+    };
+    dies_with_a_damaged_log(&mut daemon);
+    {
+        let store = daemon.connect();
+        assert!(store.pool("numbers").is_err(), "half of a transaction may be there");
+        let found = store.set_aside().expect("list");
+        assert_eq!(found.len(), 1, "{found:?}");
+        let (client, pools) = (found[0].client, &found[0].pools);
+        assert_eq!(pools.iter().map(|(_, name)| &**name).collect::<Vec<_>>(), ["numbers"]);
+        let still = store.decide_logs(client, LogDecision::Apply).expect_err("damaged").to_string();
+        assert!(still.contains("fail their checks still"), "{still}");
+        assert_eq!(store.set_aside().expect("list"), found, "nothing has changed");
+        damage_the_log(&daemon);
+        // Nobody looks at it meanwhile.
+        let other = Actor::start("reader", &daemon);
+        let mut other = other;
+        assert_eq!(other.hear(), "open");
+        let busy = store.decide_logs(client, LogDecision::Apply);
+        assert!(matches!(busy, Err(cenote::Error::Store(StoreError::PoolInUse { .. }))), "{busy:?}");
+        assert!(other.ends());
+        store.decide_logs(client, LogDecision::Apply).expect("as it was");
+        assert_eq!(store.set_aside().expect("list"), []);
+        assert!(store.decide_logs(client, LogDecision::Discard).is_err(), "that is decided");
+        let pool = store.pool("numbers").expect("to be written again");
+        assert_eq!((count(&pool), add(&pool)), (1, 2));
+        assert_eq!(pool.check().expect("check").leaked_blocks, 0);
+    }
+    dies_with_a_damaged_log(&mut daemon);
+    daemon.stop();
+    // The same without a daemon, and the other way.
+    let store = Store::open(daemon.store()).expect("open");
+    let client = store.set_aside().expect("list")[0].client;
+    let others = cenote_store::Credentials { uid: 4242, gid: 4242, groups: Vec::new() };
+    // SAFETY: nothing is done to the store: this user may not.
+    let refused = unsafe { store.as_raw() }.decide_logs(&others, client, LogDecision::Discard);
+    assert!(matches!(refused, Err(StoreError::Permission { .. })), "{refused:?}");
+    store.decide_logs(client, LogDecision::Discard).expect("discard");
+    let pool = store.pool("numbers").expect("to be written again");
+    pool.write(|tx| -> cenote::Result<()> {
+        let at = tx.root::<Counter>()?.expect("a counter");
+        assert_eq!(tx.get(at)?.count, 77, "what the transaction had done stays");
+        tx.get_mut(at)?.count = 2;
+        Ok(())
+    })
+    .expect("repair");
+    assert_eq!((count(&pool), pool.check().expect("check").leaked_blocks), (2, 0));
+    drop(pool);
+    store.close().expect("close");
+    let store = Store::open(daemon.store()).expect("open");
+    assert!(store.report().clean && store.set_aside().expect("list").is_empty(), "{:?}", store.report());
+    assert_eq!(add(&store.pool("numbers").expect("pool")), 3);
 }
 
 #[test]

@@ -1,0 +1,56 @@
+//! `cenote logs`: logs that recovery has set aside, and what an operator decides about them.
+//!
+//! As `cenote chmod`, it takes the socket of a daemon in place of the store's directory.
+
+use crate::cli::{Logs, LogsCommand, LogsDecide, LogsList, StoreDir};
+use crate::failure::{Failure, Verdict};
+use crate::opening;
+use crate::output::Out;
+use cenote::{LogDecision, Store};
+use serde_json::json;
+use std::os::unix::fs::FileTypeExt;
+
+pub(crate) fn run(arguments: &Logs, out: &mut Out) -> Result<Verdict, Failure> {
+    match &arguments.command {
+        LogsCommand::List(list) => show(list, out),
+        LogsCommand::Apply(decide) => decided(decide, LogDecision::Apply, out),
+        LogsCommand::Discard(decide) => decided(decide, LogDecision::Discard, out),
+    }
+}
+
+fn is_socket(store: &StoreDir) -> bool {
+    std::fs::metadata(&store.dir).is_ok_and(|found| found.file_type().is_socket())
+}
+
+fn show(arguments: &LogsList, out: &mut Out) -> Result<Verdict, Failure> {
+    let dir = &arguments.store;
+    let store = if is_socket(dir) { Store::connect(&dir.dir)? } else { opening::to_look(dir)? };
+    let found = store.set_aside()?;
+    for client in &found {
+        let names: Vec<&str> = client.pools.iter().map(|(_, name)| &**name).collect();
+        out.line(format_args!("{}  pools: {}", client.client, names.join(", ")))?;
+        for why in &client.why {
+            out.line(format_args!("    {why}"))?;
+        }
+        out.object(&json!({ "client": client.client.to_string(), "pools": names, "why": client.why }))?;
+    }
+    if found.is_empty() {
+        out.line(format_args!("{} no log is set aside", out.good("good:")))?;
+        return Ok(Verdict::Clean);
+    }
+    Ok(Verdict::Found)
+}
+
+fn decided(arguments: &LogsDecide, decision: LogDecision, out: &mut Out) -> Result<Verdict, Failure> {
+    let dir = &arguments.store;
+    let store = if is_socket(dir) { Store::connect(&dir.dir)? } else { opening::to_change(dir)? };
+    store.decide_logs(arguments.client, decision)?;
+    store.close()?;
+    let what = match decision {
+        LogDecision::Apply => "replayed",
+        LogDecision::Discard => "forgotten",
+    };
+    out.line(format_args!("{} the logs of client {} are {what}", out.good("done:"), arguments.client))?;
+    out.object(&json!({ "client": arguments.client.to_string(), "logs": what }))?;
+    Ok(Verdict::Clean)
+}

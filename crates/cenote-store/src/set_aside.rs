@@ -1,0 +1,198 @@
+//! Logs that recovery has set aside, and what an operator decides about them (PUD-3).
+//!
+//! A client with a log that failed its checks stays in the catalog with its leases and logs, and the pools that it could write are for looking at only. Two ways lead on:
+//!
+//! * *Apply*: the logs are read once more. Whoever has brought back what was damaged (a log's file, a puddle) calls for this. A log that fails again stays set aside.
+//! * *Discard*: what its transactions had begun stays as it is, half done perhaps. Whoever decides that answers for it.
+//!
+//! # States, and what commits
+//!
+//! **Apply.** (1) each log that is marked "set aside" loses the mark, by one store: whoever recovers the store from here on replays it, or marks it again; (2) the logs are replayed, which is idempotent; (3) as for *discard*.
+//!
+//! **Discard.** One batch ends the client's leases and removes it, says that its pools in direct mode are to be traced (what the transactions took and did not attach is given back), and gives this session the leases on
+//! what the client could write, whose bytes may be in the page cache only: **it commits**. The logs' puddles are nobody's from here on; the next open for writing uses them as spare ones. Those that were
+//! replayed, and are the client's beyond doubt, are removed in the same batch, and their files after it: orphans.
+//!
+//! Nobody has one of the pools open meanwhile, not for reading either.
+
+use crate::error::StoreError;
+use crate::guests::Credentials;
+use crate::puddle::{file_name, text};
+use crate::recovery::retry;
+use crate::report::{Damage, OpenReport};
+use crate::store::{Control, Store};
+use cenote_layout::catalog::{LeaseRecord, Record};
+use cenote_layout::id::{PoolId, Uuid};
+use cenote_layout::puddle::Role;
+use cenote_log::CrashKind;
+use cenote_medium::MapMode;
+use core::sync::atomic::Ordering;
+use std::sync::Arc;
+
+/// A client whose logs are set aside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetAside {
+    /// The client.
+    pub client: Uuid,
+    /// The pools that it could write, by number and name: they are for looking at only.
+    pub pools: Vec<(PoolId, String)>,
+    /// What is wrong with its logs.
+    pub why: Vec<String>,
+}
+
+/// What becomes of logs that are set aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogDecision {
+    /// They are replayed, if they pass their checks now.
+    Apply,
+    /// They are forgotten, and what they would have undone stays.
+    Discard,
+}
+
+impl Store {
+    /// Clients whose logs are set aside; through a daemon, those whose pools are all the caller's.
+    ///
+    /// # Errors
+    /// The daemon cannot be reached.
+    pub fn set_aside(&self) -> Result<Vec<SetAside>, StoreError> {
+        match &self.inner().connection {
+            Some(connection) => connection.keeper.set_aside(),
+            None => Ok(list(&self.inner().control())),
+        }
+    }
+
+    /// The same, as far as somebody may decide about them.
+    #[must_use]
+    pub fn set_aside_for(&self, credentials: &Credentials) -> Vec<SetAside> {
+        let control = self.inner().control();
+        let own = |id: &PoolId| control.catalog.state.pools.get(id).is_some_and(|pool| credentials.own(pool));
+        let mut found = list(&control);
+        found.retain(|one| {
+            credentials.uid == 0 || (!one.pools.is_empty() && one.pools.iter().all(|(id, _)| own(id)))
+        });
+        found
+    }
+
+    /// Decides about the logs of one client that are set aside. Afterwards its pools can be opened for writing; after [`LogDecision::Discard`] they hold what its transactions had done when it ended.
+    ///
+    /// # Errors
+    /// No log of this client is set aside; a pool is not the caller's, or open; the logs fail their checks still (nothing but their marks has changed then); an error of the medium.
+    pub fn decide_logs(
+        &self,
+        credentials: &Credentials,
+        client: Uuid,
+        decision: LogDecision,
+    ) -> Result<(), StoreError> {
+        let inner = self.inner();
+        if let Some(connection) = &inner.connection {
+            inner.check_usable()?;
+            return connection.keeper.decide_logs(client, decision);
+        }
+        let mut guard = inner.begin_write("decide about a log")?;
+        let control = &mut *guard;
+        let Some(found) = list(control).into_iter().find(|found| found.client == client) else {
+            return Err(StoreError::Refused { detail: format!("no log of client {client} is set aside") });
+        };
+        if found.pools.is_empty() && credentials.uid != 0 {
+            return Err(StoreError::Permission {
+                name: format!("of client {client}"),
+                what: "decided about",
+            });
+        }
+        for (id, name) in &found.pools {
+            let pool = control.catalog.state.pools.get(id);
+            if pool.is_some_and(|pool| !credentials.own(pool)) {
+                return Err(StoreError::Permission { name: name.clone(), what: "decided about" });
+            }
+            let mut holders = control.catalog.state.leases.keys().filter(|(_, pool)| pool == id);
+            let open = control.pools.get(id).is_some_and(|core| Arc::strong_count(core) > 1);
+            if open || holders.any(|(holder, _)| control.hosted.contains_key(holder)) {
+                return Err(StoreError::PoolInUse { name: name.clone() });
+            }
+        }
+        let pools = control.catalog.state.writable_pools(client);
+        for id in &pools {
+            control.pools.remove(id);
+        }
+        let mut logs = Vec::new();
+        if decision == LogDecision::Apply {
+            // Looked at before, they are mapped for that.
+            for record in pools.iter().flat_map(|id| control.catalog.state.puddles_of(*id)) {
+                if let Some(puddle) = control.puddles.get(&record.uuid) {
+                    // SAFETY: puddles live until the store is dropped; nobody has the pool open.
+                    unsafe { puddle.as_ref() }
+                        .set_mode(&*inner.medium, MapMode::ReadWrite)
+                        .map_err(|error| inner.failed(error))?;
+                }
+            }
+            let mut report = OpenReport::default();
+            inner.guarded.store(true, Ordering::Release);
+            let retried = retry(inner, control, client, &mut report);
+            inner.guarded.store(false, Ordering::Release);
+            let retried = retried.map_err(|error| inner.failed(error))?;
+            let Some(listed) = retried else {
+                let why: Vec<String> = report.damage.iter().map(ToString::to_string).collect();
+                forget(control, client);
+                control.damage.extend(report.damage);
+                let detail =
+                    format!("the logs of client {client} fail their checks still: {}", why.join("; "));
+                return Err(StoreError::Refused { detail });
+            };
+            logs = listed;
+            let state = &control.catalog.state;
+            let space = state.clients.get(&client).and_then(|space| state.puddles.get(space));
+            logs.extend(space.filter(|puddle| puddle.role == Role::LogSpace));
+        }
+        let us = control.client;
+        let mut records = vec![Record::LeasesEnded(client)];
+        if control.catalog.state.clients.contains_key(&client) {
+            records.push(Record::ClientRemoved(client));
+        }
+        let state = &control.catalog.state;
+        let direct = pools.iter().filter(|id| !state.is_shadowed(**id));
+        records.extend(direct.map(|id| Record::TraceDue(*id)));
+        let keep = |pool: &PoolId| Record::Lease(LeaseRecord { client: us, pool: *pool, writable: true });
+        records.extend(pools.iter().map(keep));
+        records.extend(logs.iter().map(|puddle| Record::PuddleRemoved(puddle.uuid)));
+        inner.commit(control, &records)?;
+        for puddle in &logs {
+            inner.forget(control, puddle);
+            let _ = inner.medium.remove(text(&file_name(puddle.uuid)));
+        }
+        forget(control, client);
+        for pool in pools {
+            control.dirty.entry(pool).or_insert(CrashKind::Process);
+        }
+        Ok(())
+    }
+}
+
+/// Takes back what was said about a client's logs.
+fn forget(control: &mut Control, client: Uuid) {
+    control.damage.retain(|damage| client_of(damage) != Some(client));
+}
+
+fn client_of(damage: &Damage) -> Option<Uuid> {
+    match damage {
+        Damage::Log { client, .. } | Damage::LogSpace { client, .. } => Some(*client),
+        _ => None,
+    }
+}
+
+fn list(control: &Control) -> Vec<SetAside> {
+    let mut found: Vec<SetAside> = Vec::new();
+    for damage in &control.damage {
+        let Some(client) = client_of(damage) else { continue };
+        let why = damage.to_string();
+        match found.iter_mut().find(|found| found.client == client) {
+            Some(found) => found.why.push(why),
+            None => {
+                let state = &control.catalog.state;
+                let name = |id: &PoolId| state.pools.get(id).map_or_else(String::new, |p| p.name.clone());
+                let pools = state.writable_pools(client).iter().map(|id| (*id, name(id))).collect();
+                found.push(SetAside { client, pools, why: vec![why] });
+            }
+        }
+    }
+    found
+}
