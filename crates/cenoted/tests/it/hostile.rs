@@ -155,6 +155,81 @@ fn what_was_not_granted_cannot_be_asked_for() {
     }
 }
 
+/// Requests that make sense one by one, in any order, with ids and ranges of anybody, from several clients at a time.
+#[test]
+fn requests_in_any_order_change_nothing_of_others_and_the_daemon_lives() {
+    let mut daemon = Daemon::start(&["--client-puddles", "200", "--client-bytes", "200000000"]);
+    let store = daemon.connect();
+    let pool = store.pool("numbers").expect("pool");
+    make_counter(&pool);
+    let socket = &daemon;
+    let threads = 3u64;
+    std::thread::scope(|scope| {
+        for thread in 1..=threads {
+            scope.spawn(move || {
+                let mut seed = thread;
+                let mut random = move |below: u64| {
+                    seed ^= seed << 13;
+                    seed ^= seed >> 7;
+                    seed ^= seed << 17;
+                    seed % below
+                };
+                let mut raw = Raw::connect(socket);
+                let mut kept: Vec<OwnedFd> = Vec::new();
+                for _ in 0..400 {
+                    let name = ["numbers", "a", "b", "c"][random(4) as usize].to_owned();
+                    let pool = PoolId(random(6));
+                    let size = [0, 8192, 65_536, 131_072, 2 << 20, 1 << 40][random(6) as usize];
+                    let spec = cenote_proto::PoolSpec {
+                        mode: cenote::PoolMode::Direct,
+                        heap: cenote::HeapKind::Traced,
+                        puddle_size: size,
+                        size_max: [size, 4 << 20, u64::MAX][random(3) as usize],
+                        permissions: [0o600, 0o666, 0o1777][random(3) as usize],
+                    };
+                    let request = match random(18) {
+                        0 => Request::CreatePool { name, spec },
+                        // Not what the owner of the numbers, who is this user too, may do: remove them, when nobody has them.
+                        1 if name != "numbers" => Request::RemovePool { name },
+                        2 | 3 => Request::OpenPool { name, writable: random(2) == 0 },
+                        4 | 5 => Request::SharePool { name },
+                        6 => Request::Puddles { pool, first: random(4) as u32 },
+                        7 => Request::TakePuddle { pool, index: random(4) as u32, size },
+                        8 => Request::LogSpace,
+                        9 => Request::LogPuddle { size },
+                        10 => Request::Members { pool },
+                        11 => Request::TraceDone { pool },
+                        12 => Request::EnsureSpace { pool, addr: random(u64::MAX), len: size },
+                        13 => Request::SetAside,
+                        14 => Request::DecideLogs { client: raw.client, apply: random(2) == 0 },
+                        15 => Request::Pools { after: Some(pool) },
+                        16 => Request::Types { after: None },
+                        _ => Request::Stat,
+                    };
+                    let (_, descriptors) = raw.ask(&request);
+                    kept.extend(descriptors);
+                    if random(40) == 0 {
+                        match random(2) {
+                            0 => drop(raw.ask(&Request::Goodbye)),
+                            _ => {}
+                        }
+                        raw = Raw::connect(socket);
+                        kept.clear();
+                    }
+                }
+            });
+        }
+        (1..=500).for_each(|number| assert_eq!(add(&pool), number));
+    });
+    assert!(daemon.is_running());
+    assert_eq!((count(&pool), pool.check().expect("check").leaked_blocks), (500, 0));
+    drop((pool, store));
+    // What they left is recovered by the next one, which starts.
+    daemon.kill();
+    daemon.restart();
+    assert_eq!(count(&daemon.connect().pool("numbers").expect("pool")), 500);
+}
+
 #[test]
 fn silent_clients_and_too_many_of_them_keep_nobody_waiting() {
     let daemon = Daemon::start(&["--clients", "40"]);
