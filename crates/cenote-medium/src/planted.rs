@@ -167,8 +167,6 @@ pub enum Bug {
     DeadNotRecovered,
     /// A client of a pool that others write too leaves its last commit unfenced.
     LazyDespiteSharing,
-    /// The catalog forgets, when it is written anew, that a lease is shared.
-    SharedLeaseForgotten,
 }
 
 /// Places between two stores of an update, at which a process may stop.

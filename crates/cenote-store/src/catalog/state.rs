@@ -8,7 +8,6 @@ use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_layout::types::TypeRecord;
 use cenote_layout::{PAGE_SIZE, SLOT_SIZE};
-use cenote_medium::planted::{Bug, planted};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -138,10 +137,8 @@ impl State {
         out.extend(self.leases.iter().map(|((client, pool), writable)| {
             Record::Lease(LeaseRecord { client: *client, pool: *pool, writable: *writable })
         }));
-        if !planted(Bug::SharedLeaseForgotten) {
-            let shared = self.shared.iter();
-            out.extend(shared.map(|(client, pool)| Record::LeaseShared { client: *client, pool: *pool }));
-        }
+        let shared = self.shared.iter();
+        out.extend(shared.map(|(client, pool)| Record::LeaseShared { client: *client, pool: *pool }));
         out.extend(self.not_covered.iter().copied().map(Record::PoolNotCovered));
         out.extend(self.trace_due.iter().copied().map(Record::TraceDue));
         out.extend(self.objects.values().cloned().map(Record::Object));
