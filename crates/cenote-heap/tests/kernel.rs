@@ -8,6 +8,7 @@ mod anchor;
 mod marks;
 #[path = "../src/runs.rs"]
 mod runs;
+#[allow(dead_code, unused_imports)]
 #[path = "../src/sync.rs"]
 mod sync;
 
