@@ -1,4 +1,4 @@
-//! The locks of [`crate::robust`] for whoever wants one: beside data in a pool, or in any memory that processes share.
+//! The locks of `robust.rs` for whoever wants one: beside data in a pool, or in any memory that processes share.
 //!
 //! A lock is used where it lies, by its address: 8 bytes for a mutex, 512 for readers and writers, all zero to begin with. It is no value that a transaction changes: **no transaction adds its bytes to its log**, else an abort
 //! or a recovery would bring back who had it once. What a lock protects is for its users to say.
