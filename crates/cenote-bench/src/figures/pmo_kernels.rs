@@ -15,11 +15,10 @@
 //!
 //! On `/dev/shm`, the default, nothing has to be synced, and the level is `process`; `--dir` on a disk's file system gives `power`.
 
-use crate::case::{Case, Failure, Length, POWER, PROCESS, Sample, Stopwatch};
+use crate::case::{Case, Failure, Length, Sample, Stopwatch};
 use crate::figures::{Body, Figure};
-use crate::place::{Settings, medium};
+use crate::place::{Settings, level_of, medium};
 use cenote::{Durability, FormatOptions, OpenOptions};
-use cenote_medium::MediumKind;
 use cenote_object::{Attached, Objects, ObjectsOptions, Permission};
 use cenote_sys::memory::{self, Access, Sharing};
 use std::fs::File;
@@ -290,11 +289,10 @@ impl Ground {
     pub fn new(settings: &Settings, half_len: u64) -> Result<Self, Failure> {
         let directory = settings.temporary()?;
         let medium = medium(directory.path(), Durability::Process)?;
-        let level = if medium.describe().kind == MediumKind::Tmpfs { PROCESS } else { POWER };
         cenote_store::format(medium.clone(), &FormatOptions::default())?;
         let (store, _) = cenote_store::Store::open(medium, OpenOptions::default())?;
         let options = ObjectsOptions { half_len, ..ObjectsOptions::default() };
-        Ok(Self { objects: Objects::open(&store, &options)?, level, directory })
+        Ok(Self { objects: Objects::open(&store, &options)?, level: level_of(settings)?, directory })
     }
 }
 
@@ -368,22 +366,39 @@ impl Drop for Mapped {
     }
 }
 
+/// Memory that belongs to no file.
+#[derive(Debug)]
+pub struct Plain(memory::OwnedRegion);
+
+impl Plain {
+    /// Of zeros.
+    ///
+    /// # Errors
+    /// There is not as much.
+    pub fn new(len: usize) -> Result<Self, Failure> {
+        Ok(Self(memory::anonymous(len)?))
+    }
+
+    /// All of it.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: our own memory, and `&mut` excludes other references.
+        unsafe { core::slice::from_raw_parts_mut(self.0.as_ptr(), self.0.len()) }
+    }
+}
+
 /// Memory that is written as a whole.
 struct Written {
     file: File,
-    memory: memory::OwnedRegion,
+    memory: Plain,
 }
 
 impl Memory for Written {
     fn bytes(&mut self) -> Result<&mut [u8], Failure> {
-        // SAFETY: our own memory, and `&mut` excludes other references.
-        Ok(unsafe { core::slice::from_raw_parts_mut(self.memory.as_ptr(), self.memory.len()) })
+        Ok(self.memory.bytes())
     }
 
     fn sync(&mut self) -> Result<(), Failure> {
-        // SAFETY: as above.
-        let bytes = unsafe { core::slice::from_raw_parts(self.memory.as_ptr(), self.memory.len()) };
-        self.file.write_all_at(bytes, 0)?;
+        self.file.write_all_at(self.memory.bytes(), 0)?;
         Ok(self.file.sync_all()?)
     }
 }
@@ -401,7 +416,7 @@ fn cases(settings: &Settings) -> Result<Vec<Case>, Failure> {
     let mapped: Make = Rc::new(move |len| Ok(Box::new(Mapped::new(two.directory.path(), len)?) as _));
     let written: Make = Rc::new(move |len| {
         let file = tempfile::tempfile_in(three.directory.path())?;
-        Ok(Box::new(Written { file, memory: memory::anonymous(len)? }) as _)
+        Ok(Box::new(Written { file, memory: Plain::new(len)? }) as _)
     });
     let mut cases = cases_of(settings, "cenote", level, true, &object);
     cases.extend(cases_of(settings, REFERENCE, level, true, &mapped));
