@@ -39,7 +39,10 @@ fn key() -> &'static Keyring {
 pub(crate) fn run(input: &mut Input<'_>) {
     let mode = MODES[input.below(MODES.len())];
     let keyring = mode.has_key().then(key);
-    let object = Uuid(input.array());
+    // Nobody's identity is nil.
+    let mut id: [u8; 16] = input.array();
+    id[0] |= 1;
+    let object = Uuid(id);
     // More than one level of the tree now and then.
     let pages = 1 + input.below(600) as u64;
     let made = Protection::create(object, pages, mode, keyring).expect("a new protection");

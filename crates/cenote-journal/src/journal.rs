@@ -217,10 +217,10 @@ impl Journal {
     }
 
     /// A primary cannot be written.
-    pub(crate) fn not_copied(&self, name: String, source: MediumError) -> JournalError {
+    pub(crate) fn not_copied(&self, name: String, source: Box<MediumError>) -> JournalError {
         self.home.guard.poison(&format!("{name} cannot be written: {source}"));
         self.changed.notify_all();
-        JournalError::NotCopied { name, source: Box::new(source) }
+        JournalError::NotCopied { name, source }
     }
 
     pub(crate) fn notify(&self) {

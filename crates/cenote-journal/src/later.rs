@@ -97,11 +97,11 @@ impl Later {
     }
 
     /// Writes all of it to the primaries. If one cannot be written: its name, and why.
-    fn apply(&self) -> Result<(), (String, MediumError)> {
+    fn apply(&self) -> Result<(), (String, Box<MediumError>)> {
         for (run, data) in self.changes.iter() {
             let Some(target) = self.targets.get(run.object as usize) else { continue };
             let written = target.file.write_in_pieces(target.data_offset + run.offset(), data);
-            written.map_err(|source| (target.file.name().to_owned(), source))?;
+            written.map_err(|source| (target.file.name().to_owned(), Box::new(source)))?;
         }
         Ok(())
     }

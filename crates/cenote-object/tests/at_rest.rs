@@ -353,6 +353,8 @@ fn of_a_thousand_objects_none_is_disclosed_and_every_change_is_found() {
         let info = objects.pcreate_with(&name, 2 * 4096, key_for(mode), &options).expect("create");
         let mut object = objects.attach(&name, Permission::ReadWrite, key_for(mode)).expect("attach");
         fill(&mut object, 1);
+        // What is rolled back to later has to be in the file.
+        objects.checkpoint().expect("checkpoint");
         let at = places(&info);
         let (mut page, mut side) = (vec![0; 4096], vec![0; 64]);
         sim.read_at(&at.file, at.data, &mut page).expect("read");
