@@ -96,9 +96,12 @@ fn plaintext_reaches_no_file_and_the_key_opens_it_again() {
         assert_eq!(object.psync().expect("psync").pages, 2);
         assert_eq!(object.psync().expect("nothing to do").seq, 0);
     }
+    // In the journal, and in the primaries.
+    objects.checkpoint().expect("checkpoint");
     search(0);
     attached[0].as_mut_slice().expect("writable")[8192..8192 + 32].copy_from_slice(PATTERN);
     attached[0].psync().expect("psync");
+    objects.checkpoint().expect("checkpoint");
     search(2); // journal and primary
     // Not psynced: gone, and never in a file.
     attached[3].as_mut_slice().expect("writable")[0] = 99;
