@@ -6,7 +6,7 @@ if [ ! -d crates/cenote-bench-peers ]; then
     echo "skipped: there is no cenote-bench-peers yet"
     exit 0
 fi
-features=mimalloc
+features=mimalloc,lmdb
 if command -v make >/dev/null; then features+=,jemalloc; else echo "skipped: jemalloc, which needs make"; fi
 if [ -e /usr/include/libpmemobj.h ]; then
     features+=,libpmemobj
@@ -14,3 +14,4 @@ else
     echo "skipped: libpmemobj, whose libpmemobj-dev is not installed"
 fi
 cargo run --release -p cenote-bench-peers --features "$features" -- allocators --quick </dev/null
+cargo run --release -p cenote-bench-peers --features "$features" -- pmo-files --quick --system lmdb </dev/null

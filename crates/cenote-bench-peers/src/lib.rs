@@ -8,15 +8,18 @@
 //! | - | the C library's malloc | nothing |
 //! | `jemalloc` | jemalloc 5 | a C compiler and make; built from the crate `tikv-jemalloc-sys` |
 //! | `mimalloc` | mimalloc | a C compiler; built from the crate `libmimalloc-sys` |
+//! | `lmdb` | LMDB | a C compiler; built by the crate `heed` |
 //! | `libpmemobj` | PMDK's libpmemobj 1.x | Debian's `libpmemobj-dev` |
 
 #[cfg(feature = "libpmemobj")]
 pub mod libpmemobj;
+#[cfg(feature = "lmdb")]
+pub mod lmdb;
 pub mod volatile;
 
 use cenote_bench::case::{Case, Failure};
 use cenote_bench::command::Peers;
-use cenote_bench::figures::Figure;
+use cenote_bench::figures::{Figure, pmo_kernels};
 use cenote_bench::place::Settings;
 
 /// All systems that were built.
@@ -25,13 +28,19 @@ pub const PEERS: Peers = Peers { cases, reference };
 const ALLOCATORS: &str = "allocators";
 
 fn cases(figure: &Figure, settings: &Settings) -> Result<Vec<Case>, Failure> {
-    #[cfg_attr(not(feature = "libpmemobj"), expect(unused_mut))]
+    #[cfg_attr(not(any(feature = "libpmemobj", feature = "lmdb")), expect(unused_mut))]
     let mut all = if figure.name == ALLOCATORS { volatile::cases(settings) } else { Vec::new() };
     #[cfg(feature = "libpmemobj")]
     all.extend(libpmemobj::cases(figure, settings)?);
+    #[cfg(feature = "lmdb")]
+    all.extend(lmdb::cases(figure, settings)?);
     Ok(all)
 }
 
 fn reference(figure: &Figure) -> &'static str {
-    if figure.name == ALLOCATORS { volatile::REFERENCE } else { "libpmemobj" }
+    match figure.name {
+        ALLOCATORS => volatile::REFERENCE,
+        "pmo-kernels" | "pmo-files" => pmo_kernels::REFERENCE,
+        _ => "libpmemobj",
+    }
 }

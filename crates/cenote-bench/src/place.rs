@@ -5,6 +5,7 @@
 
 use crate::case::{Failure, POWER, PROCESS};
 use cenote::{Durability, FormatOptions, Medium, MediumOptions, OpenOptions, Pool, RealMedium, Store};
+use cenote_medium::MediumKind;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -76,6 +77,16 @@ pub fn medium(path: &Path, durability: Durability) -> Result<Arc<dyn Medium>, Fa
         ..MediumOptions::default()
     };
     Ok(Arc::new(RealMedium::open(path, &options)?))
+}
+
+/// The level that a store in the directory of temporary stores has by itself: `process` on tmpfs, where nothing has to be synced, else `power`.
+///
+/// # Errors
+/// There is no such directory.
+pub fn level_of(settings: &Settings) -> Result<&'static str, Failure> {
+    let directory = settings.temporary()?;
+    let kind = medium(directory.path(), Durability::Process)?.describe().kind;
+    Ok(if kind == MediumKind::Tmpfs { PROCESS } else { POWER })
 }
 
 /// A store at one level, with one pool.

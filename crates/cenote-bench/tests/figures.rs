@@ -42,6 +42,19 @@ fn every_figure_runs_short_and_writes_rows_with_all_keys() {
         has(row, "traversal", "power", ",\"threads\":1,\"unit\":\"ms\"");
     }
     has("file", "cenote", "process", "");
+    for row in ["lu", "lu_8", "conv_4", "tmm_4"] {
+        has(row, "cenote", "process", ",\"threads\":2,\"unit\":\"ns\"");
+        has(row, "mmap, msync", "process", ",\"threads\":1,\"unit\":\"ns\"");
+    }
+    for row in ["fs", "vm", "wp", "ws"] {
+        has(row, "cenote", "process", ",\"threads\":2,\"unit\":\"ns\"");
+        has(row, "write, fsync", "process", ",\"threads\":1,\"unit\":\"ns\"");
+        for system in ["integrity", "encryption", "both", "authenticated"] {
+            has(&format!("{row}_attach"), system, "process", ",\"threads\":1,\"unit\":\"ns\"");
+        }
+    }
+    has("attach", "encryption", "process", "");
+    has("first_access", "authenticated", "process", "");
     for line in text.lines() {
         for key in ["figure", "row", "system", "level", "threads", "unit", "median", "min", "max", "runs"] {
             assert_eq!(line.matches(&format!("\"{key}\":")).count(), 1, "{line}");

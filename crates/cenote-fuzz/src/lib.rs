@@ -8,6 +8,7 @@
 //! Two drivers call the targets: the program `cenote-fuzz` of this crate, with random strings and a stable compiler; and the coverage-guided ones
 //! under `fuzz/`, for those who have the tool.
 
+mod at_rest;
 mod catalog;
 /// The store's reader of catalog files. It is private to that crate, and is compiled here from the same source.
 #[allow(dead_code)]
@@ -15,6 +16,7 @@ mod catalog;
 mod file;
 mod header;
 mod input;
+mod journal;
 mod log;
 mod message;
 mod world;
@@ -37,11 +39,16 @@ pub enum Target {
     Catalog,
     /// Messages between a daemon and its clients.
     Message,
+    /// Headers, pages and hash trees of protection at rest.
+    AtRest,
+    /// Journals of psyncs.
+    Journal,
 }
 
 impl Target {
     /// All targets.
-    pub const ALL: [Self; 4] = [Self::Header, Self::Log, Self::Catalog, Self::Message];
+    pub const ALL: [Self; 6] =
+        [Self::Header, Self::Log, Self::Catalog, Self::Message, Self::AtRest, Self::Journal];
 
     /// The target's name on the command line.
     #[must_use]
@@ -51,6 +58,8 @@ impl Target {
             Self::Log => "log",
             Self::Catalog => "catalog",
             Self::Message => "message",
+            Self::AtRest => "at-rest",
+            Self::Journal => "journal",
         }
     }
 
@@ -71,6 +80,8 @@ impl Target {
             Self::Log => log::run(&mut input),
             Self::Catalog => catalog::run(&mut input),
             Self::Message => message::run(&mut input),
+            Self::AtRest => at_rest::run(&mut input),
+            Self::Journal => journal::run(&mut input),
         }
     }
 }
@@ -99,6 +110,16 @@ mod tests {
     #[test]
     fn messages_take_any_bytes() {
         run(Target::Message, 3000);
+    }
+
+    #[test]
+    fn protections_take_any_bytes_and_show_only_what_was_sealed() {
+        run(Target::AtRest, 2000);
+    }
+
+    #[test]
+    fn journals_take_any_bytes() {
+        run(Target::Journal, 1000);
     }
 
     #[test]

@@ -4,11 +4,15 @@
 //! over a few equal lines if those cost less than a further run. A page with many runs is taken as a whole. What is equal is not
 //! written at all: a page may be in the list because it was read, or written with what it held.
 //!
+//! A psync of many pages that all changed as a whole compares only some of them: after 16 such pages every eighth, until one comes that did not. What is taken without a comparison is right in any case:
+//! it is what the shadow holds.
+//!
 //! Invariant: a page is copied once, and that copy is what is compared, journalled and written to the primary.
 
+use crate::later::Primary;
 use cenote_layout::object::Run;
 use cenote_layout::{LINE_SIZE, PAGE_SIZE};
-use cenote_medium::{FileHandle, MediumError};
+use cenote_medium::MediumError;
 use core::ops::Range;
 
 /// Pages of a primary's data, by number.
@@ -25,6 +29,11 @@ const LINES_MAX: usize = 48;
 /// Pages that are copied and read from the primary at once.
 const BATCH: u64 = 16;
 
+/// Pages that changed as a whole, one after the other, from which on not every page is compared.
+const STREAK: u32 = 16;
+/// Of which every such page is.
+const SAMPLE: u32 = 8;
+
 /// What one psync changes, of any number of primaries.
 #[derive(Debug, Default)]
 pub struct Changes {
@@ -34,6 +43,10 @@ pub struct Changes {
     pub data: Vec<u8>,
     /// Pages in which something differs.
     pub pages: u64,
+    /// Pages that changed as a whole since one that did not.
+    streak: u32,
+    /// Contents of pages that are being compared: of the shadow, of the primary.
+    buffers: [Vec<u8>; 2],
 }
 
 impl Changes {
@@ -42,10 +55,10 @@ impl Changes {
         self.runs.clear();
         self.data.clear();
         self.pages = 0;
+        self.streak = 0;
     }
 
-    /// Adds what differs in `pages` of primary number `object`, whose shadow begins at `shadow` and which has its data at
-    /// `data_offset` of `primary`.
+    /// Adds what differs in `pages` of primary number `object`, whose shadow begins at `shadow`.
     ///
     /// # Errors
     /// The primary cannot be read. What was added is incomplete.
@@ -57,25 +70,25 @@ impl Changes {
         object: u32,
         shadow: *const u8,
         pages: &[Pages],
-        primary: &FileHandle,
-        data_offset: u64,
+        primary: &Primary<'_>,
     ) -> Result<(), MediumError> {
-        let mut ours = [0u8; PAGE * BATCH as usize];
+        let mut ours = core::mem::take(&mut self.buffers[0]);
+        let mut added = Ok(());
         for range in pages {
             let mut at = range.start;
-            while at < range.end {
+            while at < range.end && added.is_ok() {
                 let count = (range.end - at).min(BATCH);
-                let ours = &mut ours[..count as usize * PAGE];
-                // SAFETY: the pages are mapped, by the caller's promise, and `ours` is as long.
-                unsafe {
-                    let from = shadow.add(at as usize * PAGE);
-                    core::ptr::copy_nonoverlapping(from, ours.as_mut_ptr(), ours.len());
-                }
-                self.add_copy(object, at, ours, primary, data_offset)?;
+                ours.clear();
+                // SAFETY: the pages are mapped, and nobody stores into them, by the caller's promise.
+                ours.extend_from_slice(unsafe {
+                    core::slice::from_raw_parts(shadow.add(at as usize * PAGE), count as usize * PAGE)
+                });
+                added = self.add_copy(object, at, &ours, primary);
                 at += count;
             }
         }
-        Ok(())
+        self.buffers[0] = ours;
+        added
     }
 
     /// The same of whole pages from number `first` on that have been copied to `ours`.
@@ -87,10 +100,9 @@ impl Changes {
         object: u32,
         first: u64,
         ours: &[u8],
-        primary: &FileHandle,
-        data_offset: u64,
+        primary: &Primary<'_>,
     ) -> Result<(), MediumError> {
-        self.add_copy_noting(object, first, ours, primary, data_offset, |_| {})
+        self.add_copy_noting(object, first, ours, primary, |_| {})
     }
 
     /// The same, and says the number of every page in which something differs.
@@ -102,15 +114,26 @@ impl Changes {
         object: u32,
         first: u64,
         ours: &[u8],
-        primary: &FileHandle,
-        data_offset: u64,
+        primary: &Primary<'_>,
         mut differs: impl FnMut(u64),
     ) -> Result<(), MediumError> {
-        let mut theirs = [0u8; PAGE * BATCH as usize];
+        let mut theirs = core::mem::take(&mut self.buffers[1]);
+        theirs.resize(PAGE * BATCH as usize, 0);
         let mut page = first;
-        for ours in ours.chunks(theirs.len()) {
+        let mut rest = ours;
+        while !rest.is_empty() {
+            let batch = if self.streak < STREAK { theirs.len() } else { PAGE };
+            let (ours, behind) = rest.split_at(batch.min(rest.len()));
+            rest = behind;
+            if self.streak >= STREAK && !self.streak.is_multiple_of(SAMPLE) {
+                self.add_whole_page(object, page, ours);
+                self.streak = self.streak.wrapping_add(1).max(STREAK);
+                differs(page);
+                page += 1;
+                continue;
+            }
             let theirs = &mut theirs[..ours.len()];
-            primary.read_exact_at(data_offset + page * PAGE_SIZE, theirs)?;
+            primary.read(page * PAGE_SIZE, theirs)?;
             for (ours, theirs) in ours.chunks_exact(PAGE).zip(theirs.chunks_exact(PAGE)) {
                 let before = self.pages;
                 self.add_page(object, page, ours, theirs);
@@ -120,6 +143,7 @@ impl Changes {
                 page += 1;
             }
         }
+        self.buffers[1] = theirs;
         Ok(())
     }
 
@@ -150,6 +174,7 @@ impl Changes {
                 }
             }
         }
+        self.streak = if changed >= LINES_MAX { self.streak.wrapping_add(1) } else { 0 };
         if count == 0 {
             return;
         }

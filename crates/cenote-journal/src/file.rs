@@ -102,7 +102,7 @@ fn fill(
         let mut at = 0;
         while at < end {
             let step = (end - at).min(zeros.len() as u64);
-            file.write_at(at, &zeros[..step as usize])?;
+            file.write_in_pieces(at, &zeros[..step as usize])?;
             at += step;
         }
     }

@@ -5,6 +5,7 @@
 //! * *Appending* is under the lock, so that the records in the file are a prefix of those that were given out.
 //! * *Group commit.* Whoever needs a record durable and finds no sync running becomes the leader: it notes how far records are written,
 //!   syncs without the lock, and then everything up to there is durable. Others wait, and look again.
+//! * *Applying* is queued: [`crate::later`].
 //! * *A half is reused* when (a) the other is full, (b) all records are durable, (c) those of the half to be reused are
 //!   applied, (d) the primaries that they changed are synced, and (e) the header says that these records are trimmed: **its sync
 //!   commits the trim**. Without (e) a first record that is torn would leave a gap before those of the other half. Who comes first does
@@ -13,24 +14,32 @@
 //! Nothing waits for a thread that waits for it: a psync that has appended goes on to its end without needing space.
 
 use crate::file::{half, new_header, replace, write_header};
+use crate::later::Later;
 use crate::record::{Draft, Place};
 use crate::scan::Scan;
-use crate::{Guard, JournalError};
+use crate::{Changes, Guard, JournalError};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::id::Uuid;
 use cenote_layout::object::JournalHeader;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, Medium, MediumError};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// A record that was appended, until it is applied.
 #[derive(Debug)]
-#[must_use = "the half that it lies in is reused only after `Journal::applied`"]
+#[must_use = "the half that it lies in is reused only after `Journal::apply_later`"]
 pub struct Ticket {
     /// Its number.
     pub seq: u64,
     half: usize,
+}
+
+impl Ticket {
+    /// The half that its record lies in.
+    pub(crate) fn half(&self) -> usize {
+        self.half
+    }
 }
 
 /// How an open journal works.
@@ -40,7 +49,7 @@ pub struct Settings {
     pub half_len_max: u64,
     /// Whether syncs do anything on this medium.
     pub syncs: bool,
-    /// Whether a thread trims.
+    /// Whether a thread applies and trims.
     pub background: bool,
 }
 
@@ -77,13 +86,18 @@ pub struct Journal {
 }
 
 #[derive(Debug)]
-struct State {
+pub(crate) struct State {
     file: Arc<FileHandle>,
     header: JournalHeader,
     /// The half that is appended to, and where.
     active: usize,
     tail: u64,
-    halves: [Half; 2],
+    pub(crate) halves: [Half; 2],
+    /// What is committed and not applied, in order; and whether somebody applies the first.
+    pub(crate) queue: VecDeque<Arc<Later>>,
+    pub(crate) applying: bool,
+    /// Memory of earlier psyncs.
+    pub(crate) spare: Vec<Changes>,
     /// Last record written, its checksum, and the last one that is durable.
     written: u64,
     chain: u64,
@@ -96,11 +110,11 @@ struct State {
 }
 
 #[derive(Debug, Default)]
-struct Half {
+pub(crate) struct Half {
     /// Records that are not applied yet.
-    unapplied: u64,
+    pub(crate) unapplied: u64,
     /// Primaries that its records changed and that were not synced since.
-    touched: BTreeMap<Uuid, Arc<FileHandle>>,
+    pub(crate) touched: BTreeMap<Uuid, Arc<FileHandle>>,
     /// Some of them are being synced.
     trimming: bool,
     /// Its last record, and that one's checksum.
@@ -126,7 +140,7 @@ impl State {
     }
 }
 
-type Locked<'a> = MutexGuard<'a, State>;
+pub(crate) type Locked<'a> = MutexGuard<'a, State>;
 
 impl Journal {
     /// Makes the journal of a store that has none.
@@ -169,6 +183,9 @@ impl Journal {
                 active: 0,
                 tail: 0,
                 halves: Default::default(),
+                queue: VecDeque::new(),
+                applying: false,
+                spare: Vec::new(),
                 written,
                 chain,
                 durable: written,
@@ -180,23 +197,34 @@ impl Journal {
         }
     }
 
-    fn lock(&self) -> Locked<'_> {
+    pub(crate) fn lock(&self) -> Locked<'_> {
         // A thread that panicked under the lock left counters that are at most too cautious.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, state: Locked<'a>) -> Locked<'a> {
+    pub(crate) fn wait<'a>(&self, state: Locked<'a>) -> Locked<'a> {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Fails if nothing may be acknowledged any more.
-    fn usable(&self) -> Result<(), JournalError> {
+    pub(crate) fn usable(&self) -> Result<(), JournalError> {
         Ok(self.home.guard.check()?)
     }
 
     fn failed(&self, error: MediumError) -> JournalError {
         self.changed.notify_all();
         self.home.failed(error)
+    }
+
+    /// A primary cannot be written.
+    pub(crate) fn not_copied(&self, name: String, source: Box<MediumError>) -> JournalError {
+        self.home.guard.poison(&format!("{name} cannot be written: {source}"));
+        self.changed.notify_all();
+        JournalError::NotCopied { name, source }
+    }
+
+    pub(crate) fn notify(&self) {
+        self.changed.notify_all();
     }
 
     /// Bytes of the file, records so far, and syncs of the journal so far.
@@ -256,7 +284,7 @@ impl Journal {
             let grows = len > state.header.half_len;
             let other = 1 - state.active;
             if state.halves[other].unapplied > 0 || (grows && state.halves[state.active].unapplied > 0) {
-                state = self.wait(state);
+                state = self.apply_or_wait(state)?;
             } else if !planted(Bug::JournalReusedEarly) && !state.is_reusable(other) {
                 state = self.trim_or_wait(state, other)?;
             } else if grows {
@@ -369,31 +397,23 @@ impl Journal {
         Ok(())
     }
 
-    /// The record is in these primaries.
-    pub fn applied(&self, ticket: Ticket, primaries: impl Iterator<Item = (Uuid, Arc<FileHandle>)>) {
-        let mut state = self.lock();
-        let half = &mut state.halves[ticket.half];
-        half.unapplied = half.unapplied.saturating_sub(1);
-        half.touched.extend(primaries);
-        drop(state);
-        self.changed.notify_all();
-    }
-
-    /// An object is gone: nothing of it needs to be synced.
+    /// A primary is gone, and was settled before: nothing of it needs to be synced.
     pub fn forget(&self, object: Uuid) {
         let mut state = self.lock();
         state.halves.iter_mut().for_each(|half| drop(half.touched.remove(&object)));
     }
 
-    /// What the background thread does: trims the half that is full, until it is told to stop.
-    pub fn trim_in_background(&self) {
+    /// What the background thread does: applies what is committed, and trims the half that is full, until it is told to stop.
+    pub fn work_in_background(&self) {
         let mut state = self.lock();
         while !state.stop {
             let full = 1 - state.active;
             let half = &state.halves[full];
             let due = half.unapplied == 0 && !half.trimming && !state.is_reusable(full);
-            if due && self.usable().is_ok() {
-                match self.trim_or_wait(state, full) {
+            let behind = !state.queue.is_empty() && !state.applying;
+            if (due || behind) && self.usable().is_ok() {
+                let done = if behind { self.apply_or_wait(state) } else { self.trim_or_wait(state, full) };
+                match done {
                     Ok(guard) => state = guard,
                     // The store is poisoned; whoever psyncs next is told.
                     Err(_) => return,
@@ -410,7 +430,7 @@ impl Journal {
         self.changed.notify_all();
     }
 
-    /// Syncs all primaries and notes in the header that nothing has to be recovered: **the sync of the header commits**. Does
+    /// Brings everything that is committed to the primaries, syncs them and notes in the header that nothing has to be recovered: **the sync of the header commits**. Does
     /// nothing while somebody psyncs.
     ///
     /// # Errors
@@ -421,8 +441,10 @@ impl Journal {
             self.usable()?;
             if state.durable < state.written {
                 state = self.sync_or_wait(state)?;
+            } else if !state.queue.is_empty() {
+                state = self.apply_or_wait(state)?;
             } else if state.halves.iter().any(|half| half.unapplied > 0) {
-                return Ok(()); // somebody psyncs, or failed to apply what is committed: nothing is lost
+                return Ok(()); // somebody psyncs: nothing is lost
             } else if let Some(number) = state.oldest_unsynced() {
                 state = self.trim_or_wait(state, number)?;
             } else {
@@ -450,7 +472,7 @@ impl Journal {
         }
     }
 
-    /// Whether a thread of its own shall call [`Journal::trim_in_background`].
+    /// Whether a thread of its own shall call [`Journal::work_in_background`].
     #[must_use]
     pub fn wants_thread(&self) -> bool {
         self.settings.background

@@ -4,6 +4,7 @@
 //! which lines differ from the primary       diff.rs
 //! one psync as bytes                        record.rs
 //! append, group commit, halves, growth      journal.rs, file.rs
+//! what is committed and not yet applied     later.rs
 //! what a journal holds after a crash        scan.rs
 //! ```
 //!
@@ -16,11 +17,13 @@
 mod diff;
 mod file;
 mod journal;
+mod later;
 mod record;
 mod scan;
 
 pub use diff::{Changes, Pages};
 pub use journal::{Home, Journal, Settings, Ticket, is_failed_sync};
+pub use later::{Primary, Target};
 pub use record::{Draft, Record};
 pub use scan::{Scan, scan};
 
@@ -64,6 +67,14 @@ pub enum JournalError {
         needed: u64,
         /// Most bytes of a record.
         limit: u64,
+    },
+    /// A psync is committed, and a primary that it changed cannot be written. The guard was told.
+    #[error("{name} was not written: {source}")]
+    NotCopied {
+        /// The primary's file.
+        name: String,
+        /// Why.
+        source: Box<MediumError>,
     },
     /// The guard said so.
     #[error(transparent)]

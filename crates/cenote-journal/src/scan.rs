@@ -29,6 +29,14 @@ pub struct Scan {
     pub damage: Option<String>,
 }
 
+impl Scan {
+    /// Number of the last record that counts.
+    #[must_use]
+    pub fn last_seq(&self) -> u64 {
+        self.last.0
+    }
+}
+
 /// Records of one half from its start, without a gap, and where they end.
 struct Chain {
     records: Vec<Record>,

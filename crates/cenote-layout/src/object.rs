@@ -347,6 +347,10 @@ impl RecordHeader {
         self.magic == PSYNC_MAGIC
             && self.seq != 0
             && self.seq < 1 << 62
+            // The next session's is one more, and has to fit the journal's header.
+            && self.epoch < 1 << 61
+            && self.durable < self.seq
+            && self.trimmed < self.seq
             && (1..=RECORD_OBJECTS_MAX).contains(&self.objects)
             && self.data_len.is_multiple_of(LINE_SIZE)
             && u64::from(self.runs) <= self.data_len / LINE_SIZE
@@ -410,6 +414,9 @@ mod tests {
         for bad in [
             RecordHeader { magic: *b"CENPSYNX", ..good },
             RecordHeader { seq: 0, ..good },
+            RecordHeader { epoch: 1 << 61, ..good },
+            RecordHeader { durable: 1, ..good },
+            RecordHeader { trimmed: 1, ..good },
             RecordHeader { seq: u64::MAX, ..good },
             RecordHeader { objects: 0, ..good },
             RecordHeader { objects: u32::MAX, ..good },

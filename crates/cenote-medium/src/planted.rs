@@ -85,6 +85,10 @@ pub enum Bug {
     PsyncNotSynced,
     /// A psync changes the primary before its record is durable.
     PsyncAppliedEarly,
+    /// A psync compares with a primary's file alone, and forgets what is committed and not there yet.
+    LaterNotLaidOver,
+    /// An object is detached before what was psynced is in its primary.
+    DetachNotSettled,
     /// A half of the journal is written anew before what it holds is durable in the primaries.
     JournalReusedEarly,
     /// Recovery believes the data of a record without its checksum.

@@ -1,7 +1,7 @@
 //! An attached object: its memory, and `psync`, which makes what was stored there durable. The states of a psync are on the crate's
 //! front page; this module goes through them.
 
-use crate::at_rest::{self, Source, Verified, View};
+use crate::at_rest::{self, Source, Verified, View, not_copied};
 use crate::dirty::{Mechanism, Tracker, normalise};
 use crate::error::ObjectError;
 use crate::header::{self, Found};
@@ -9,7 +9,7 @@ use crate::objects::Shared;
 use crate::options::Permission;
 use crate::snapshot::{self, Blocks, Snapshot};
 use cenote_atrest::{Change, Keyring, Mode};
-use cenote_journal::{Changes, Draft, Pages};
+use cenote_journal::{Changes, Draft, Journal, Pages, Target, Ticket};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::id::Uuid;
 use cenote_layout::object::ObjectState;
@@ -20,9 +20,6 @@ use cenote_sys::memory::{self, Access};
 use core::fmt;
 use std::path::Path;
 use std::sync::Arc;
-
-/// Bytes of a buffer that are kept for the next psync.
-const KEEP_MAX: usize = 64 << 20;
 
 /// An object that is accessible at its address, until this is detached or dropped.
 ///
@@ -39,7 +36,6 @@ pub struct Attached {
     view: Option<Arc<View>>,
     /// Pages that may differ from the primary.
     pending: Vec<Pages>,
-    changes: Changes,
     mapped: bool,
 }
 
@@ -48,7 +44,7 @@ pub struct Attached {
 pub struct Psync {
     /// Its number in the store's journal; 0 if nothing had changed.
     pub seq: u64,
-    /// Pages in which something had changed.
+    /// Pages in which something had changed. Among many pages that changed as a whole, one that did not may be counted.
     pub pages: u64,
     /// Bytes of lines that were journalled.
     pub data_bytes: u64,
@@ -87,7 +83,6 @@ impl Attached {
             tracker: None,
             view,
             pending: Vec::new(),
-            changes: Changes::default(),
             mapped: true,
         })
     }
@@ -134,7 +129,6 @@ impl Attached {
             tracker: None,
             view: Some(view),
             pending: Vec::new(),
-            changes: Changes::default(),
             mapped: true,
         };
         if let Err(error) = attached.write_header(ObjectState::Write) {
@@ -172,7 +166,6 @@ impl Attached {
             tracker: None,
             view: None,
             pending: Vec::new(),
-            changes: Changes::default(),
             mapped: true,
         };
         if let Err(error) = attached.begin_writing(mechanism) {
@@ -374,6 +367,9 @@ impl Attached {
     pub fn snapshot(&self, path: &Path, blocks: Blocks) -> Result<Snapshot, ObjectError> {
         self.shared.store.check_usable()?;
         // `psync` takes `&mut self`, and nobody else writes an object that is attached here.
+        if let Some(journal) = self.shared.journal_if_any() {
+            journal.settle(self.info.id()).map_err(|error| not_copied(self.name(), error))?;
+        }
         snapshot::take(&self.shared, &self.info, path, blocks)
     }
 
@@ -411,12 +407,20 @@ impl Attached {
         self.tracker = None;
         // If this fails the addresses stay taken, and so does the object.
         self.unmap()?;
+        // Who attaches it next reads its file.
+        let settled = match self.shared.journal_if_any() {
+            Some(journal) if !self.shared.is_silent() && !planted(Bug::DetachNotSettled) => {
+                journal.settle(self.info.id())
+            }
+            _ => Ok(()),
+        };
         let written = if !self.shared.is_silent() && store.check_usable().is_ok() {
             self.write_header(ObjectState::Detached)
         } else {
             Ok(())
         };
         self.shared.leave_writer(self.info.id());
+        settled.map_err(|error| not_copied(self.name(), error))?;
         Ok(written?)
     }
 }
@@ -549,24 +553,47 @@ fn run(objects: &mut [&mut Attached]) -> Result<Psync, ObjectError> {
         .map(|object| &mut **object)
         .filter(|object| object.permission == Permission::ReadWrite)
         .collect();
-    let Some(first) = writers.first_mut() else { return Ok(Psync::default()) };
-    shared.store.check_usable()?;
-    let mut changes = core::mem::take(&mut first.changes);
-    changes.clear();
-    let done = commit(&shared, &mut writers, &mut changes);
-    if changes.data.capacity() <= KEEP_MAX
-        && let Some(first) = writers.first_mut()
-    {
-        first.changes = changes;
+    if writers.is_empty() {
+        return Ok(Psync::default());
     }
-    done
+    shared.store.check_usable()?;
+    let journal = shared.journal()?;
+    let mut changes = journal.changes();
+    let committed = commit(&shared, journal, &mut writers, &mut changes);
+    let (done, ticket) = match committed {
+        Ok((done, Some(ticket))) => (done, ticket),
+        other => {
+            journal.recycle(changes);
+            return other.map(|(done, _)| done);
+        }
+    };
+    // State C: what is left to do needs nobody to wait.
+    let target = |object: &&mut Attached| Target {
+        id: object.info.id(),
+        file: Arc::clone(&object.primary),
+        data_offset: object.info.data_offset(),
+    };
+    let targets = writers.iter().map(target).collect();
+    let names = |error| not_copied(writers.first().map_or("", |object| object.name()), error);
+    journal.apply_later(ticket, changes, targets).map_err(names)?;
+    for object in &mut writers {
+        // Copies are given back for what the file holds.
+        if object.tracker.as_ref().is_some_and(Tracker::reads_primary) {
+            journal.settle(object.info.id()).map_err(|error| not_copied(object.name(), error))?;
+        }
+    }
+    clean(&mut writers);
+    writers.iter().for_each(|object| shared.set_state(object.info.id(), ObjectState::Write));
+    Ok(done)
 }
 
+/// Up to the commit. No ticket: nothing had changed.
 fn commit(
     shared: &Shared,
+    journal: &Journal,
     writers: &mut [&mut Attached],
     changes: &mut Changes,
-) -> Result<Psync, ObjectError> {
+) -> Result<(Psync, Option<Ticket>), ObjectError> {
     // State W: what was stored is found and copied, and sealed where there is protection.
     let mut sealed: Vec<Option<Change>> = Vec::new();
     for (number, object) in (0..).zip(writers.iter_mut()) {
@@ -578,23 +605,22 @@ fn commit(
         };
         normalise(&mut object.pending);
         collected.map_err(|source| object.scan_failed(source))?;
+        let info = &object.info;
+        let primary = journal.primary(info.id(), &object.primary, info.data_offset());
         if let Some(view) = &object.view {
-            let (info, pending) = (&object.info, &object.pending);
-            sealed.push(at_rest::seal(info, view, number, pending, &object.primary, changes)?);
+            sealed.push(at_rest::seal(info, view, number, &object.pending, &primary, changes)?);
             continue;
         }
         sealed.push(None);
-        let (shadow, offset) = (object.pointer(), object.info.data_offset());
         // SAFETY: the shadow is mapped, and `&mut` keeps others from storing into it.
-        unsafe { changes.add(number, shadow, &object.pending, &object.primary, offset) }?;
+        unsafe { changes.add(number, object.pointer(), &object.pending, &primary) }?;
     }
     if changes.runs.is_empty() {
         clean(writers);
-        return Ok(Psync::default());
+        return Ok((Psync::default(), None));
     }
     let ids: Vec<Uuid> = writers.iter().map(|object| object.info.id()).collect();
     let all = |state| ids.iter().for_each(|id| shared.set_state(*id, state));
-    let journal = shared.journal()?;
     let Some(draft) = Draft::new(&ids, changes) else {
         let limit = shared.options.half_len_max;
         return Err(ObjectError::PsyncTooLarge { needed: changes.data.len() as u64, limit });
@@ -614,19 +640,17 @@ fn commit(
         journal_bytes: draft.total_len(),
     };
     if planted(Bug::PsyncAppliedEarly) {
-        apply(shared, writers, changes)?;
+        for (run, data) in changes.iter() {
+            let object = &writers[run.object as usize];
+            object.primary.write_at(object.info.data_offset() + run.offset(), data)?;
+        }
     }
     journal.make_durable(&ticket)?;
 
     all(ObjectState::Copy);
     // Before the primary is written: from now on the new nodes count, and those that change are not read from it.
     commit_sealed(shared, writers, &mut sealed)?;
-    apply(shared, writers, changes)?;
-    journal.applied(ticket, writers.iter().map(|object| (object.info.id(), Arc::clone(&object.primary))));
-
-    clean(writers);
-    all(ObjectState::Write);
-    Ok(done)
+    Ok((done, Some(ticket)))
 }
 
 /// From now on pages are checked against what was committed.
@@ -647,26 +671,12 @@ fn commit_sealed(
     Ok(())
 }
 
-/// Writes a committed psync to the primaries.
-fn apply(shared: &Shared, writers: &[&mut Attached], changes: &Changes) -> Result<(), ObjectError> {
-    for (run, data) in changes.iter() {
-        let Some(object) = writers.get(run.object as usize) else { continue };
-        let at = object.info.data_offset() + run.offset();
-        if let Err(source) = object.primary.write_at(at, data) {
-            let name = object.info.record.name.clone();
-            shared.store.poison(&format!("the primary of object \"{name}\" cannot be written: {source}"));
-            return Err(ObjectError::NotCopied { name, source: Box::new(source) });
-        }
-    }
-    Ok(())
-}
-
-/// Shadows and primaries are equal.
+/// Shadows hold what was committed, and nothing else.
 fn clean(writers: &mut [&mut Attached]) {
     for object in writers.iter_mut() {
         let object = &mut **object;
         if let Some(tracker) = &mut object.tracker {
-            // SAFETY: every pending page is in the primary now, and `&mut` excludes references. What cannot be given back is compared
+            // SAFETY: every pending page is committed, and in the primary where that matters; `&mut` excludes references. What cannot be given back is compared
             // again by the next psync.
             let _ = unsafe { tracker.clean(&object.pending) };
         }

@@ -174,10 +174,15 @@ impl Tracker {
         }
     }
 
-    /// What `pages` hold is in the primary.
+    /// Whether a page that was cleaned shows the primary's file from then on.
+    pub(crate) fn reads_primary(&self) -> bool {
+        matches!(self.means, Means::PrivateCopy { .. })
+    }
+
+    /// What `pages` hold is committed.
     ///
     /// # Safety
-    /// So it is, and nobody has a reference into the shadow or stores into it.
+    /// So it is, and it is in the primary's file if [`Tracker::reads_primary`];  nobody has a reference into the shadow or stores into it.
     pub(crate) unsafe fn clean(&mut self, pages: &[Pages]) -> io::Result<()> {
         if let Means::PrivateCopy { .. } = &self.means {
             for range in pages {

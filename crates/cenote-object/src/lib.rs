@@ -34,9 +34,10 @@
 //! 2. W to P. A record is appended to the journal: its header with a list of runs of lines, their contents, and a commit
 //!    record at its end.
 //! 3. P to C. The journal is synced: **this sync commits**. One sync serves every psync whose record was written before it began.
-//! 4. C. The runs are written to the primary, without a sync. Then psync returns.
-//! 5. C to W. Some time later, off the caller's path, the primary is synced; only then may the record's space be used
-//!    again.
+//!    Then psync returns.
+//! 4. C to W. Off the caller's path the runs are written to the primary, without a sync. Whoever compares with the primary before that sees it with
+//!    the record laid over it; whoever needs the file itself (a detach, a snapshot) waits for this step.
+//! 5. Some time later the primary is synced; only then may the record's space be used again.
 //!
 //! Why that is enough:
 //!
@@ -46,9 +47,10 @@
 //! * *After 3* the record is whole on the medium until its space is reused. Recovery writes all of it over the primary. It holds
 //!   absolute contents, so it does not matter which part of 4 had happened, nor how often recovery is interrupted.
 //! * *Between the two* nobody knows, and nothing was acknowledged.
-//! * *Order.* A psync of an object follows the previous one of that object after its step 4, and records are replayed in
+//! * *Order.* Records of one object are applied in the order of its psyncs, by one thread at a time, and records are replayed in
 //!   the order of their numbers, from one whose contents are certainly in the primaries. Two records of one object are never applied
-//!   the other way round.
+//!   the other way round. What a psync compares with is what the one before it committed, whether that is applied or not: the argument is in `later.rs` of
+//!   `cenote-journal`.
 //! * *Reuse.* The journal has two halves. A half is written anew only after every record in it was applied, every primary
 //!   that they changed was synced (5), the journal's header says so, and every record in the other half is durable. So at any time the records since
 //!   the last reuse are there without a gap, and recovery can tell a record that was never acknowledged (nothing after it relies on

@@ -1,7 +1,8 @@
 //! The objects of a store: creating, finding and removing them, who has them attached, and recovery.
 //!
 //! Invariant: in a process, one [`Shared`] answers for all objects of an open store, so that there is one journal and one table of
-//! attachments, however often [`Objects::open`] is called.
+//! attachments, however often [`Objects::open`] is called. A handle of one store is never held by whoever opens the objects of another, not even for a
+//! moment: closing a store would find it in use. And who opens them while the last handle goes waits until that has written what it has to write.
 
 use crate::at_rest::{self, Source, View};
 use crate::attached::Attached;
@@ -24,7 +25,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
 
 /// The objects of an open store. Cloning is cheap. The store stays open while one of these or an [`Attached`] lives.
@@ -83,6 +84,8 @@ pub(crate) struct Shared {
     recovery: Recovery,
     /// Nothing is written any more: the store is abandoned.
     silent: AtomicBool,
+    /// It is in [`REGISTRY`].
+    registered: AtomicBool,
 }
 
 /// The file of the objects' journal.
@@ -106,7 +109,10 @@ impl Guard for StoreGuard {
     }
 }
 
-static REGISTRY: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+/// The objects of open stores, by [`Store::instance`]; those whose last handle is being dropped, too.
+static REGISTRY: Mutex<Vec<(usize, Weak<Shared>)>> = Mutex::new(Vec::new());
+/// Some have gone from there.
+static GONE: Condvar = Condvar::new();
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -123,13 +129,15 @@ impl Objects {
         options.check().map_err(ObjectError::Options)?;
         store.check_usable()?;
         let mut registry = locked(&REGISTRY);
-        registry.retain(|shared| shared.strong_count() > 0);
-        let mut open = registry.iter().filter_map(Weak::upgrade);
-        if let Some(shared) = open.find(|shared| shared.store.is_same(store)) {
-            return Ok(Self(shared));
+        while let Some((_, known)) = registry.iter().find(|(instance, _)| *instance == store.instance()) {
+            if let Some(shared) = known.upgrade() {
+                return Ok(Self(shared));
+            }
+            registry = GONE.wait(registry).unwrap_or_else(PoisonError::into_inner);
         }
         let shared = Arc::new(Shared::recover(store, options)?);
-        registry.push(Arc::downgrade(&shared));
+        shared.registered.store(true, Ordering::Release);
+        registry.push((store.instance(), Arc::downgrade(&shared)));
         Ok(Self(shared))
     }
 
@@ -350,7 +358,7 @@ impl Objects {
         self.0.info(self.0.store.object(name)?)
     }
 
-    /// Makes all primaries durable, so that the next open has nothing to recover. Dropping the last handle does this too.
+    /// Brings everything that was psynced to the primaries and makes them durable, so that the next open has nothing to recover. Dropping the last handle does this too.
     ///
     /// # Errors
     /// The medium; nothing is lost by that.
@@ -432,6 +440,7 @@ impl Shared {
             views: Mutex::default(),
             recovery: Recovery::default(),
             silent: AtomicBool::new(false),
+            registered: AtomicBool::new(false),
         };
         let found = if store.medium().exists(JOURNAL)? {
             let file = FileHandle::open(store.medium(), JOURNAL)?;
@@ -491,7 +500,7 @@ impl Shared {
                         new.insert(FileHandle::open(self.store.medium(), &info.file())?)
                     }
                 };
-                primary.write_at(info.data_offset() + offset, bytes)?;
+                primary.write_in_pieces(info.data_offset() + offset, bytes)?;
                 Ok(())
             })?;
             states.extend(record.objects.iter().filter_map(name_of).map(|name| (name, ObjectState::Copy)));
@@ -542,8 +551,8 @@ impl Shared {
         if journal.wants_thread() && thread.is_none() {
             let trimmed = Arc::clone(journal);
             let named = std::thread::Builder::new().name("cenote-trim".into());
-            // Without the thread, psyncs trim by themselves.
-            *thread = named.spawn(move || trimmed.trim_in_background()).ok();
+            // Without the thread, psyncs apply and trim by themselves.
+            *thread = named.spawn(move || trimmed.work_in_background()).ok();
         }
         journal
     }
@@ -564,6 +573,11 @@ impl Shared {
             Some(journal) => Ok(journal),
             None => self.journal_or_new(),
         }
+    }
+
+    /// The journal, if this session has one.
+    pub(crate) fn journal_if_any(&self) -> Option<&Arc<Journal>> {
+        self.journal.get()
     }
 
     pub(crate) fn is_silent(&self) -> bool {
@@ -656,6 +670,8 @@ impl Shared {
     fn info(&self, object: ObjectInfo) -> Result<Info, ObjectError> {
         let used = locked(&self.uses).get(&object.id()).copied();
         if let Some(Use { state, found, .. }) = used.filter(|used| used.state != ObjectState::Read) {
+            let behind = self.journal.get().is_some_and(|journal| journal.is_behind(object.id()));
+            let state = if state == ObjectState::Write && behind { ObjectState::Copy } else { state };
             return Ok(Info { object, state, found });
         }
         let file = FileHandle::open(self.store.medium(), &object.file())?;
@@ -672,14 +688,10 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
-    fn drop(&mut self) {
+impl Shared {
+    /// Ends the thread, and makes primaries durable.
+    fn finish(&mut self) {
         let thread = locked(&self.thread).take();
-        if self.store.is_forked() {
-            // The thread is the parent's.
-            core::mem::forget(thread);
-            return;
-        }
         let Some(journal) = self.journal.get() else { return };
         journal.stop();
         if let Some(thread) = thread {
@@ -688,6 +700,23 @@ impl Drop for Shared {
         if !self.is_silent() {
             // Nobody is left to tell; the next open recovers.
             let _ = journal.checkpoint();
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if self.store.is_forked() {
+            // The thread is the parent's.
+            core::mem::forget(locked(&self.thread).take());
+            return;
+        }
+        self.finish();
+        // One that failed to recover never was there, and whoever tried has the lock.
+        if *self.registered.get_mut() {
+            let this: *const Self = self;
+            locked(&REGISTRY).retain(|(_, known)| !core::ptr::eq(known.as_ptr(), this));
+            GONE.notify_all();
         }
     }
 }

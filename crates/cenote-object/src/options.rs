@@ -29,13 +29,13 @@ impl Default for ObjectOptions {
     }
 }
 
-/// When primaries are synced, so that the journal's space can be used again.
+/// Who brings what was psynced to the primaries, and syncs them, so that the journal's space can be used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Trim {
-    /// By a thread of its own, as soon as a half of the journal is full.
+    /// A thread of its own: it applies at once, and syncs as soon as a half of the journal is full.
     #[default]
     Background,
-    /// By the psync that needs the space. For tests: what is done depends on the calls alone.
+    /// Whoever needs it done: a psync that needs the space, a detach, a snapshot. For tests: what is done depends on the calls alone.
     Inline,
 }
 
@@ -48,7 +48,7 @@ pub struct ObjectsOptions {
     pub half_len: u64,
     /// Most bytes of each half of the journal: a psync that needs more fails.
     pub half_len_max: u64,
-    /// When primaries are synced.
+    /// Who applies what was psynced, and syncs the primaries.
     pub trim: Trim,
     /// Use the primaries as they are although records are lost in a damaged journal. They may hold parts of a psync.
     pub accept_damaged_journal: bool,

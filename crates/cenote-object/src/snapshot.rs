@@ -251,7 +251,7 @@ pub(crate) fn restore(shared: &Shared, path: &Path, name: Option<&str>) -> Resul
                 // Headers are this store's.
                 let skip = data_offset.saturating_sub(at).min(bytes.len() as u64) as usize;
                 if bytes[skip..].iter().any(|byte| *byte != 0) {
-                    target.write_at(at + skip as u64, &bytes[skip..])?;
+                    target.write_in_pieces(at + skip as u64, &bytes[skip..])?;
                 }
                 Ok(())
             })?;

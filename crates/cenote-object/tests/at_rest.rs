@@ -96,9 +96,12 @@ fn plaintext_reaches_no_file_and_the_key_opens_it_again() {
         assert_eq!(object.psync().expect("psync").pages, 2);
         assert_eq!(object.psync().expect("nothing to do").seq, 0);
     }
+    // In the journal, and in the primaries.
+    objects.checkpoint().expect("checkpoint");
     search(0);
     attached[0].as_mut_slice().expect("writable")[8192..8192 + 32].copy_from_slice(PATTERN);
     attached[0].psync().expect("psync");
+    objects.checkpoint().expect("checkpoint");
     search(2); // journal and primary
     // Not psynced: gone, and never in a file.
     attached[3].as_mut_slice().expect("writable")[0] = 99;
@@ -353,6 +356,8 @@ fn of_a_thousand_objects_none_is_disclosed_and_every_change_is_found() {
         let info = objects.pcreate_with(&name, 2 * 4096, key_for(mode), &options).expect("create");
         let mut object = objects.attach(&name, Permission::ReadWrite, key_for(mode)).expect("attach");
         fill(&mut object, 1);
+        // What is rolled back to later has to be in the file.
+        objects.checkpoint().expect("checkpoint");
         let at = places(&info);
         let (mut page, mut side) = (vec![0; 4096], vec![0; 64]);
         sim.read_at(&at.file, at.data, &mut page).expect("read");

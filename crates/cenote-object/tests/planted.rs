@@ -3,7 +3,10 @@
 use crate::common::Step::{Psync, PsyncAll, Write};
 use crate::common::When::{Recovering, Running};
 use crate::common::{Reach, Step, When, explore};
-use cenote_medium::planted::Bug;
+use crate::common::{World, base_image};
+use cenote_medium::planted::{Bug, plant};
+use cenote_medium::sim::SimMedium;
+use cenote_object::Permission;
 
 #[track_caller]
 fn caught(bug: Bug, when: When, steps: &[Step], half_len: u64) {
@@ -94,4 +97,30 @@ fn a_failed_psync_that_forgets_dirty_pages() {
     let lost =
         crate::common::failed_psync_then_again(Bug::PsyncForgetsPages).expect_err("the bug was not found");
     println!("found: {lost}");
+}
+
+/// The second psync makes a line what the primary's file still holds.
+#[test]
+fn a_comparison_with_a_primary_that_lacks_what_is_committed() {
+    let steps = [Write(0, 0, 8, 1), Psync(0), Write(0, 0, 8, 0), Psync(0)];
+    caught(Bug::LaterNotLaidOver, Running, &steps, 8192);
+}
+
+#[test]
+fn an_object_that_is_detached_before_its_primary_is_written() {
+    let seen_by_the_next_reader = |bug: Bug| {
+        let mut world =
+            World::open(&SimMedium::from_image_unrecorded(&base_image(8192)), 8192).expect("open");
+        let mut a = world.attached.remove(0);
+        a.as_mut_slice().expect("writable")[9] = 7;
+        a.psync().expect("psync");
+        plant(bug);
+        a.detach().expect("detach");
+        plant(Bug::None);
+        let seen = world.objects.attach("a", Permission::Read, None).expect("attach").as_slice()[9];
+        world.die();
+        seen
+    };
+    assert_eq!(seen_by_the_next_reader(Bug::None), 7);
+    assert_eq!(seen_by_the_next_reader(Bug::DetachNotSettled), 0, "the bug was not found");
 }

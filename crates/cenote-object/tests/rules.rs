@@ -137,6 +137,9 @@ fn states_are_seen_as_the_paper_names_them() {
     assert_eq!((state(&objects), a.found()), (ObjectState::Write, Found::Detached));
     a.as_mut_slice().expect("writable")[0] = 1;
     a.psync().expect("psync");
+    // Committed. The primary is not written before somebody needs it.
+    assert_eq!(state(&objects), ObjectState::Copy);
+    objects.checkpoint().expect("checkpoint");
     assert_eq!(state(&objects), ObjectState::Write);
     // A psync whose record is written, and whose sync fails: P, for ever.
     a.as_mut_slice().expect("writable")[0] = 2;
@@ -285,10 +288,11 @@ fn a_primary_that_cannot_be_written_is_completed_by_the_next_open() {
     let mut world = World::open(&sim, 8192).expect("open");
     world.attached[0].as_mut_slice().expect("writable")[..9000].fill(3);
     sim.inject(Fault::once(FaultPoint::Operation(Operation::Write), 0, FaultEffect::Io).on("puddles"));
-    let failed = world.attached[0].psync();
+    assert!(world.attached[0].psync().expect("committed").seq > 0);
+    assert_eq!(world.objects.info("a").expect("info").state, ObjectState::Copy, "nothing needs the file yet");
+    let failed = world.attached.remove(0).detach();
     assert!(matches!(failed, Err(ObjectError::NotCopied { .. })), "{failed:?}");
     assert!(world.attached[0].psync().is_err(), "the store is poisoned");
-    assert_eq!(world.objects.info("a").expect("info").state, ObjectState::Copy);
     world.die();
     let (_store, objects) = open(&sim, 8192).expect("open");
     assert!(contents(&objects).expect("contents")[0][..9000].iter().all(|b| *b == 3));

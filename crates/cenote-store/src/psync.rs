@@ -11,7 +11,8 @@
 //! 3. *Drafted.* Writers go on. The copies are compared with the primaries by lines of 64 bytes. Nobody else changes these primaries: 1.
 //! 4. *Appended.* One record, for all pools of the psync, is written to the journal `journal.pools`.
 //! 5. *Durable.* The journal is synced: **this sync commits**.
-//! 6. *Applied.* The lines are written to the primaries, without a sync; then the psync returns. The journal's space is used again only after those syncs
+//! 6. *Applied.* The psync returns. Later the lines are written to the primaries, and these synced; whoever compares with a primary meanwhile lays over it what is not there yet
+//!    (`later.rs` of `cenote-journal`). The journal's space is used again only after those syncs
 //!    (front page of `cenote-object`, states P and C, which are these).
 //!
 //! *What the record holds is a state of the pool between transactions.* Copies are taken while none runs. Pages that were not noted equal their primaries:
@@ -49,19 +50,20 @@ use crate::error::StoreError;
 use crate::pool::PoolHandle;
 use crate::shadow::{Part, Shadow, locked, note_unknown};
 use crate::store::{Control, Inner, Store};
-use cenote_journal::{Changes, Draft, Pages};
+use cenote_journal::{Draft, JournalError, Pages, Target};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::PoolMode;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{FileHandle, MediumError, Operation};
+use cenote_medium::{MediumError, Operation};
 use cenote_sys::memory::{self, Access};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Ranges of pages from which on the whole puddle is protected by one call.
-const RANGES_MAX: usize = 1024;
+/// Ranges of pages from which on all between the first and the last are protected by one call. Each call has its own flush of address translations, which
+/// interrupts every processor that runs the process and takes ten times as long as the rest; what is protected already costs a call nothing.
+const RANGES_MAX: usize = 2;
 
 /// What one psync of pools did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -201,31 +203,38 @@ impl Work {
 
     /// Steps 3 to 6.
     fn commit(&mut self, inner: &Inner) -> Result<Psync, StoreError> {
-        let mut changes = Changes::default();
-        let mut ids: Vec<Uuid> = Vec::new();
-        let mut primaries: Vec<Arc<FileHandle>> = Vec::new();
-        for taken in &mut self.taken {
-            let (before, number) = (changes.runs.len(), ids.len() as u32);
-            let primary = taken.part.primary(inner)?;
-            let bytes = core::mem::take(&mut taken.bytes);
-            let mut rest = bytes.as_slice();
-            for range in &taken.pages {
-                let (this, behind) = rest.split_at(((range.end - range.start) * PAGE_SIZE) as usize);
-                changes.add_copy(number, range.start, this, primary, 0)?;
-                rest = behind;
-            }
-            if changes.runs.len() > before {
-                ids.push(taken.part.puddle().uuid());
-                primaries.push(Arc::clone(primary));
-            }
-        }
         let held = self.held;
-        if changes.runs.is_empty() {
+        if self.taken.is_empty() {
             let done = Psync { held, ..Psync::default() };
             self.done = Some(done);
             return Ok(done);
         }
         let journal = inner.shadows.journal().ok_or(StoreError::ReadOnly { what: "psync" })?;
+        let mut changes = journal.changes();
+        let mut ids: Vec<Uuid> = Vec::new();
+        let mut targets: Vec<Target> = Vec::new();
+        for taken in &mut self.taken {
+            let (before, number) = (changes.runs.len(), ids.len() as u32);
+            let (id, file) = (taken.part.puddle().uuid(), taken.part.primary(inner)?);
+            let primary = journal.primary(id, file, 0);
+            let bytes = core::mem::take(&mut taken.bytes);
+            let mut rest = bytes.as_slice();
+            for range in &taken.pages {
+                let (this, behind) = rest.split_at(((range.end - range.start) * PAGE_SIZE) as usize);
+                changes.add_copy(number, range.start, this, &primary)?;
+                rest = behind;
+            }
+            if changes.runs.len() > before {
+                ids.push(id);
+                targets.push(Target { id, file: Arc::clone(file), data_offset: 0 });
+            }
+        }
+        if changes.runs.is_empty() {
+            journal.recycle(changes);
+            let done = Psync { held, ..Psync::default() };
+            self.done = Some(done);
+            return Ok(done);
+        }
         let Some(draft) = Draft::new(&ids, &changes) else {
             return Err(StoreError::PsyncTooLarge { needed: changes.data.len() as u64, limit: 1 << 36 });
         };
@@ -242,12 +251,17 @@ impl Work {
             held,
         };
         if planted(Bug::PsyncAppliedEarly) {
-            apply(inner, &changes, &primaries)?;
+            for (run, data) in changes.iter() {
+                targets[run.object as usize].file.write_at(run.offset(), data)?;
+            }
         }
         journal.make_durable(&ticket)?;
-        apply(inner, &changes, &primaries)?;
-        journal.applied(ticket, ids.iter().copied().zip(primaries));
+        // Committed: whatever becomes of applying it, the pages are not noted again.
         self.done = Some(done);
+        journal.apply_later(ticket, changes, targets).map_err(|error| match error {
+            JournalError::NotCopied { name, source } => StoreError::NotCopied { name, source },
+            error => error.into(),
+        })?;
         Ok(done)
     }
 }
@@ -271,26 +285,15 @@ fn protect(part: &Part, pages: &[Pages]) -> Result<(), MediumError> {
     if !puddle.is_mapped() {
         return Ok(()); // noted by comparison; when it is mapped its pages are protected
     }
-    let whole = 0..puddle.size() / PAGE_SIZE;
-    let ranges = if pages.len() > RANGES_MAX { core::slice::from_ref(&whole) } else { pages };
+    let (Some(first), Some(last)) = (pages.first(), pages.last()) else { return Ok(()) };
+    let span = first.start..last.end;
+    let ranges = if pages.len() > RANGES_MAX { core::slice::from_ref(&span) } else { pages };
     for range in ranges {
         let at = (puddle.addr() + range.start * PAGE_SIZE) as usize;
         let len = ((range.end - range.start) * PAGE_SIZE) as usize;
         // SAFETY: the puddle's own mapping; the fault handler gives writing back.
         unsafe { memory::protect(at, len, Some(Access::ReadOnly)) }
             .map_err(|error| MediumError::from_io(Operation::Map, puddle.file_name(), error))?;
-    }
-    Ok(())
-}
-
-/// Writes a committed psync to the primaries.
-fn apply(inner: &Inner, changes: &Changes, primaries: &[Arc<FileHandle>]) -> Result<(), StoreError> {
-    for (run, data) in changes.iter() {
-        let Some(primary) = primaries.get(run.object as usize) else { continue };
-        if let Err(source) = primary.write_at(run.offset(), data) {
-            inner.poison(&format!("{} cannot be written: {source}", primary.name()));
-            return Err(StoreError::NotCopied { name: primary.name().into(), source: Box::new(source) });
-        }
     }
     Ok(())
 }

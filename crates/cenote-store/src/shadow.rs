@@ -201,6 +201,8 @@ impl Inner {
         locked(&self.shadows.pools).remove(&pool);
         for record in puddles {
             if let Some(journal) = self.shadows.journal() {
+                // If that fails the store is poisoned, and the next open finds no such puddle.
+                let _ = journal.settle(record.uuid);
                 journal.forget(record.uuid);
             }
             // Left over files are orphans; the next writable open removes them.
@@ -249,8 +251,8 @@ impl Inner {
         if journal.wants_thread() {
             let trimmed = Arc::clone(journal);
             let named = std::thread::Builder::new().name("cenote-trim".into());
-            // Without the thread, psyncs trim by themselves.
-            *locked(&self.shadows.thread) = named.spawn(move || trimmed.trim_in_background()).ok();
+            // Without the thread, psyncs apply and trim by themselves.
+            *locked(&self.shadows.thread) = named.spawn(move || trimmed.work_in_background()).ok();
         }
         Ok(journal)
     }
@@ -273,7 +275,7 @@ impl Inner {
                         new.insert(FileHandle::open(&self.medium, text(&primary_name(id)))?)
                     }
                 };
-                Ok(primary.write_at(offset, bytes)?)
+                Ok(primary.write_in_pieces(offset, bytes)?)
             })?;
         }
         for primary in primaries.values() {

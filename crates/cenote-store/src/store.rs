@@ -137,6 +137,12 @@ impl Store {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
+    /// A number that no other store has that is open in this process.
+    #[must_use]
+    pub fn instance(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+
     /// Whether this process is a fork of the one that opened the store: then it has no access.
     #[inline]
     #[must_use]

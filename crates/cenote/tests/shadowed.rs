@@ -456,6 +456,10 @@ fn psyncs_by_policy_come_by_themselves() {
     }
 }
 
+fn holds_cells(primary: &Path) -> bool {
+    std::fs::read(primary).unwrap().iter().filter(|b| **b != 0).count() > 4000
+}
+
 /// A pool at step 20 of which step 10 was psynced, in a store that lost power. If `trimmed`, nothing of the journal is needed.
 fn lost(trimmed: bool) -> tempfile::TempDir {
     let dir = directory();
@@ -470,6 +474,14 @@ fn lost(trimmed: bool) -> tempfile::TempDir {
     }
     if !trimmed {
         store.psync(&[&pool, &fine]).unwrap();
+        // By its contents a test knows whose primary a file is; a thread brings them there.
+        let files =
+            || std::fs::read_dir(dir.path().join("primary")).unwrap().map(|entry| entry.unwrap().path());
+        let started = Instant::now();
+        while !files().any(|path| holds_cells(&path)) {
+            assert!(started.elapsed() < Duration::from_secs(60), "nothing was applied");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
     steps(&pool, 11, 20);
     drop((pool, fine));
@@ -538,8 +550,7 @@ fn a_pool_that_cannot_go_back_is_refused_until_its_file_is_there_again() {
                 return path.ends_with(file);
             }
             // The one with cells: the other pool is empty.
-            path.parent().unwrap().ends_with("primary")
-                && std::fs::read(path).unwrap().iter().filter(|b| **b != 0).count() > 4000
+            path.parent().unwrap().ends_with("primary") && holds_cells(path)
         };
         without(dir.path(), of_p, || {
             for _ in 0..2 {

@@ -6,6 +6,8 @@ pub mod fat;
 pub mod figure1;
 pub mod list_tail;
 pub mod open_after_kill;
+pub mod pmo_files;
+pub mod pmo_kernels;
 pub mod pool_psync;
 pub mod psync;
 pub mod puddles_table3;
@@ -42,7 +44,7 @@ pub enum Body {
 }
 
 /// All of them.
-pub const FIGURES: [Figure; 10] = [
+pub const FIGURES: [Figure; 12] = [
     puddles_table3::FIGURE,
     figure1::FIGURE,
     list_tail::FIGURE,
@@ -53,6 +55,8 @@ pub const FIGURES: [Figure; 10] = [
     ralloc_figure6::FIGURE,
     psync::FIGURE,
     pool_psync::FIGURE,
+    pmo_kernels::FIGURE,
+    pmo_files::FIGURE,
 ];
 
 /// The figure of this name.

@@ -16,7 +16,7 @@
 //! 3. The record is appended, and made durable.
 //! 4. [`Protection::commit`]: from now on pages are checked against the new root. Before that they are checked against the old one, by
 //!    nodes that are still those of the primary.
-//! 5. The record is applied. Nodes that it changes are remembered by 4, so that nobody reads one while it is written.
+//! 5. The record is applied, later. What is read from the primary until then is read with the record laid over it.
 //!
 //! **Detach** has nothing left to encrypt or to hash: what was psynced is sealed already, and what was not is gone. So the
 //! paper's states DP, ES, EP and CE, in which its kernel decrypts and encrypts whole objects, are never entered, and no attach waits for a detach.
@@ -36,8 +36,9 @@ use cenote_atrest::tree::{Node, NodeSource};
 use cenote_atrest::{
     AtRestError, Change, Expect, HEADER_LEN, Keyring, PAGE_LEN, PageError, Protection, SealedPage,
 };
-use cenote_journal::{Changes, Draft, Pages};
+use cenote_journal::{Changes, Draft, Journal, JournalError, Pages, Primary, Target};
 use cenote_layout::at_rest::{NodeId, PageSide, Regions, SIDE_LEN};
+use cenote_layout::id::Uuid;
 use cenote_layout::{LINE_SIZE, PAGE_SIZE};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError};
@@ -58,6 +59,9 @@ pub(crate) struct Source {
     data_at: u64,
     span: u64,
     regions: Regions,
+    /// What a psync of this session has committed may not be in the file yet.
+    journal: Option<Arc<Journal>>,
+    object: Uuid,
     patches: Patches,
 }
 
@@ -67,12 +71,17 @@ impl Source {
         let span = info.record.span();
         let regions = Regions::new(info.record.at_rest.mode(), span / PAGE_SIZE)?;
         let patches = shared.patches(info.id()).cloned().unwrap_or_default();
-        Some(Self { file, data_at: info.data_offset(), span, regions, patches })
+        let journal = shared.journal_if_any().map(Arc::clone);
+        let data_at = info.data_offset();
+        Some(Self { file, data_at, span, regions, journal, object: info.id(), patches })
     }
 
     /// Reads bytes, counted from the start of the data.
     fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediumError> {
-        self.file.read_exact_at(self.data_at + offset, bytes)?;
+        match &self.journal {
+            Some(journal) => journal.primary(self.object, &self.file, self.data_at).read(offset, bytes)?,
+            None => self.file.read_exact_at(self.data_at + offset, bytes)?,
+        }
         let end = offset + bytes.len() as u64;
         for (at, patch) in &self.patches {
             let (from, to) = ((*at).max(offset), (at + patch.len() as u64).min(end));
@@ -108,6 +117,14 @@ impl NodeSource for Source {
     fn read_node(&self, _: NodeId, offset: u64, bytes: &mut Node) -> io::Result<()> {
         self.read(self.span + self.regions.tree + offset, bytes)
             .map_err(|error| io::Error::other(error.to_string()))
+    }
+}
+
+/// What is wrong when a committed record cannot be applied.
+pub(crate) fn not_copied(name: &str, error: JournalError) -> ObjectError {
+    match error {
+        JournalError::NotCopied { source, .. } => ObjectError::NotCopied { name: name.into(), source },
+        error => error.into(),
     }
 }
 
@@ -150,7 +167,7 @@ pub(crate) fn seal(
     view: &View,
     object: u32,
     pages: &[Pages],
-    primary: &FileHandle,
+    primary: &Primary<'_>,
     changes: &mut Changes,
 ) -> Result<Option<Change>, ObjectError> {
     let (protection, source, name) = (view.protection(), view.source(), &info.record.name);
@@ -178,7 +195,7 @@ pub(crate) fn seal(
                     .for_each(|(page, bytes)| changes.add_whole_page(object, page, bytes));
                 sealed.append(&mut batch);
             } else {
-                changes.add_copy_noting(object, at, copy, primary, info.data_offset(), |page| {
+                changes.add_copy_noting(object, at, copy, primary, |page| {
                     sealed.push(batch[(page - at) as usize]);
                 })?;
             }
@@ -199,7 +216,7 @@ pub(crate) fn seal(
     }
     if let Some(header) = &change.header {
         if planted(Bug::AtRestHeaderApart) {
-            primary.write_at(source.data_at + source.span, header)?;
+            source.file.write_at(source.data_at + source.span, header)?;
         } else {
             changes.add_lines(object, source.line(0), header);
         }
@@ -249,12 +266,10 @@ pub(crate) fn rekey(
     };
     let ticket = journal.append(&draft)?;
     journal.make_durable(&ticket)?;
-    if let Err(source) = primary.write_at(at, &header) {
-        shared.store.poison(&format!("the primary of object \"{name}\" cannot be written: {source}"));
-        return Err(ObjectError::NotCopied { name: name.clone(), source: Box::new(source) });
-    }
-    journal.applied(ticket, [(info.id(), primary)].into_iter());
-    Ok(())
+    let target = Target { id: info.id(), file: primary, data_offset: info.data_offset() };
+    // Whoever attaches it next reads its file.
+    let applied = journal.apply_later(ticket, changes, vec![target]).and_then(|()| journal.settle(info.id()));
+    applied.map_err(|error| not_copied(name, error))
 }
 
 /// What [`crate::Attached::verify`] found.

@@ -1,0 +1,197 @@
+//! Journals of psyncs: written by the production writer, damaged or forged, then scanned. What is asserted:
+//!
+//! * nothing panics, and no record lies outside of what the file can hold;
+//! * records come in the order of their numbers, without a gap, from the one behind the last trim;
+//! * a record that nobody forged is as it was written;
+//! * a journal that nobody damaged has all records that are needed, and says of no damage;
+//! * what a scan accepts, a new session goes on from.
+
+use crate::input::Input;
+use cenote_journal::{Draft, Guard, Home, Journal, Settings, Stopped, Target, scan};
+use cenote_layout::PAGE_SIZE;
+use cenote_layout::checksum::{checksum, seed};
+use cenote_layout::id::Uuid;
+use cenote_layout::object::{JOURNAL_HALVES_OFFSET, JournalHeader, RecordHeader};
+use cenote_medium::sim::{SimMedium, SimOptions};
+use cenote_medium::{Durability, FileHandle, Medium};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use zerocopy::{FromBytes, IntoBytes};
+
+const STORE: Uuid = Uuid([5; 16]);
+const PRIMARY_LEN: u64 = 4 * PAGE_SIZE;
+
+#[derive(Debug)]
+struct Trusting;
+
+impl Guard for Trusting {
+    fn check(&self) -> Result<(), Stopped> {
+        Ok(())
+    }
+
+    fn poison(&self, reason: &str) {
+        unreachable!("nothing fails here: {reason}");
+    }
+}
+
+/// Runs as they are in a record: object, first line, contents.
+type Runs = Vec<(u32, u64, Vec<u8>)>;
+
+fn home(medium: &Arc<dyn Medium>) -> Home {
+    Home { medium: Arc::clone(medium), store: STORE, name: "journal", guard: Arc::new(Trusting) }
+}
+
+pub(crate) fn run(input: &mut Input<'_>) {
+    let medium: Arc<dyn Medium> = SimMedium::new(SimOptions::new(Durability::Process));
+    let half_len = PAGE_SIZE * (2 + input.below(3) as u64);
+    let settings = Settings { half_len_max: 64 * PAGE_SIZE, syncs: true, background: false };
+    let journal = Journal::create(home(&medium), half_len, settings).expect("a new journal");
+    let ids = [Uuid([1; 16]), Uuid([2; 16])];
+    let targets: Vec<Target> = ["p", "q"]
+        .into_iter()
+        .zip(ids)
+        .map(|(name, id)| {
+            medium.create(name, PRIMARY_LEN).expect("space");
+            let file = Arc::new(FileHandle::open(&medium, name).expect("it is there"));
+            Target { id, file, data_offset: 0 }
+        })
+        .collect();
+    let mut written: BTreeMap<u64, Runs> = BTreeMap::new();
+    for _ in 0..input.below(6) {
+        let mut changes = journal.changes();
+        for object in 0..2 {
+            for line in 0..input.below(3) as u64 {
+                let lines = vec![input.byte(); 64 * (1 + input.below(20))];
+                changes.add_lines(object, line * 22 + input.below(2) as u64, &lines);
+            }
+        }
+        if changes.runs.is_empty() {
+            continue;
+        }
+        let runs = changes.iter().map(|(run, data)| (run.object, run.first_line, data.to_vec())).collect();
+        let draft = Draft::new(&ids, &changes).expect("a small record");
+        let ticket = journal.append(&draft).expect("there is space");
+        written.insert(ticket.seq, runs);
+        journal.make_durable(&ticket).expect("a sync");
+        journal.apply_later(ticket, changes, targets.clone()).expect("room");
+        if input.one_in(4) {
+            journal.checkpoint().expect("a checkpoint");
+        }
+    }
+    drop(journal);
+
+    let len = medium.len("journal").expect("it is there") as usize;
+    let mut bytes = medium.read("journal").expect("it can be read");
+    let original = bytes.clone();
+    for _ in 0..input.below(5) {
+        // The two headers, or the beginning of some page of the halves.
+        let page = match input.below(4) {
+            0 => input.below(2),
+            _ => {
+                JOURNAL_HALVES_OFFSET as usize / PAGE_SIZE as usize
+                    + input.below(2 * half_len as usize / 4096)
+            }
+        } * PAGE_SIZE as usize;
+        let reach = if input.one_in(2) { 128 } else { PAGE_SIZE as usize };
+        let end = (page + reach).min(len);
+        if page < end {
+            input.damage(&mut bytes[page..end]);
+        }
+    }
+    let damaged = bytes != original;
+    let forged = input.one_in(2) && forge(input, &mut bytes);
+    if input.one_in(16) {
+        bytes.truncate(input.below(len));
+    }
+    medium.truncate("journal", bytes.len() as u64).expect("shorter");
+    medium.write_at("journal", 0, &bytes).expect("written");
+
+    let file = Arc::new(FileHandle::open(&medium, "journal").expect("it is there"));
+    for writing in [false, true] {
+        let found = match scan(&file, STORE, writing).expect("it can be read") {
+            Ok(found) => found,
+            Err(problem) => {
+                assert!(bytes != original, "refused what was not damaged: {problem}");
+                assert!(!problem.is_empty());
+                return;
+            }
+        };
+        let mut last = None;
+        for record in &found.records {
+            let seq = record.header.seq;
+            assert!(record.header.total_len <= bytes.len() as u64, "longer than its file");
+            assert!(found.damage.is_some() || last.is_none_or(|last| seq == last + 1), "a gap before {seq}");
+            last = Some(seq);
+            let data = record.read_data(&file).expect("it can be read");
+            let mut runs = Runs::new();
+            record
+                .for_each_run(&data, |id, offset, bytes| {
+                    let object = u32::from(id == ids[1]);
+                    runs.push((object, offset / 64, bytes.to_vec()));
+                    Ok::<(), ()>(())
+                })
+                .expect("nothing fails");
+            assert!(forged || written.get(&seq) == Some(&runs), "record {seq} is not as it was written");
+        }
+        if !damaged && !forged && bytes == original {
+            assert!(found.damage.is_none() && found.torn.is_empty(), "{found:?}");
+            assert_eq!(last.unwrap_or(found.last_seq()), written.keys().last().copied().unwrap_or(0));
+        }
+        if writing && found.damage.is_none() {
+            let records = found.records.len();
+            let again = Journal::resume(home(&medium), Arc::clone(&file), &found, settings);
+            drop(again.expect("a header is written"));
+            let next = scan(&file, STORE, true).expect("it can be read").expect("its header is whole");
+            assert!(next.records.is_empty() && next.damage.is_none(), "{records} records, then {next:?}");
+        }
+    }
+}
+
+/// Changes a header of the journal or a record, and puts its checksums right again. Whether anything was there to be changed.
+fn forge(input: &mut Input<'_>, bytes: &mut [u8]) -> bool {
+    let page = PAGE_SIZE as usize;
+    if input.one_in(3) {
+        let at = input.below(2) * page;
+        let Some(place) = bytes.get_mut(at..at + size_of::<JournalHeader>()) else { return false };
+        input.damage(place);
+        let Ok(mut header) = JournalHeader::read_from_bytes(place) else { return false };
+        cenote_layout::header::seal(&mut header);
+        place.copy_from_slice(header.as_bytes());
+        return true;
+    }
+    let first = JOURNAL_HALVES_OFFSET as usize / page;
+    let count = (bytes.len() / page).saturating_sub(first).max(1);
+    let at = (first + input.below(count)) * page;
+    let Some(place) = bytes.get_mut(at..) else { return false };
+    if place.len() < size_of::<RecordHeader>() {
+        return false;
+    }
+    input.damage(&mut place[8..size_of::<RecordHeader>()]);
+    let Ok((header, _)) = RecordHeader::read_from_prefix(place) else { return false };
+    if !header.is_plausible() {
+        return false;
+    }
+    let head = RecordHeader::head_len(header.objects, header.runs) as usize;
+    if head.saturating_add(header.data_len as usize) > place.len() {
+        return false;
+    }
+    if input.one_in(2) {
+        // The tables too.
+        input.damage(&mut place[size_of::<RecordHeader>()..head]);
+    }
+    let sum = checksum(seed::PSYNC, &place[head..head + header.data_len as usize]);
+    let at = core::mem::offset_of!(RecordHeader, data_sum);
+    place[at..at + 8].copy_from_slice(&sum.to_le_bytes());
+    let sum = RecordHeader::checksum_of(&mut place[..head].to_vec());
+    let at = core::mem::offset_of!(RecordHeader, checksum);
+    place[at..at + 8].copy_from_slice(&sum.to_le_bytes());
+    // Its commit record does not fit any more, unless that is put right too.
+    if input.one_in(2) {
+        let commit = cenote_layout::object::CommitRecord::new(header.seq, sum);
+        let end = header.total_len as usize;
+        if let Some(place) = place.get_mut(end.saturating_sub(size_of_val(&commit))..end) {
+            place.copy_from_slice(commit.as_bytes());
+        }
+    }
+    true
+}

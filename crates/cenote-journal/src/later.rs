@@ -1,0 +1,281 @@
+//! What is committed and not yet in the primaries.
+//!
+//! A psync is over when its record is durable. Bringing its lines to the primaries is work that nobody has to wait for: it is queued, and a thread does it. Who reads a primary meanwhile sees it through [`Primary`].
+//!
+//! # The argument
+//!
+//! * *Order.* One thread at a time takes from the queue, first in, first out, and the psyncs of one primary enter it one after the other. So a line gets its values in the
+//!   order of the records.
+//! * *What is read is what was committed last.* Whoever psyncs a primary is alone in adding to what is queued for it. It asks what is queued *before* it reads the file. A line that is in none of
+//!   these entries is in the file, and nobody writes it. A line that is in some may be old in the file, new, or torn; the entries are laid
+//!   over it in their order, so the last one counts. An entry that gets done meanwhile does no harm.
+//! * *After a crash* the journal has the record until it is in primaries that are synced: the half that it lies in counts as unapplied until then.
+//! * *Who needs the file itself* (a detach, a snapshot, a removal) settles first: [`Journal::settle`].
+//! * *Bounds.* The entries are in memory. There are at most [`QUEUE_MAX`], and no more than the halves of the journal hold; who finds the queue full
+//!   helps. Where there is no thread, whoever needs something to be done does it.
+//! * *A primary that cannot be written* poisons: its entry stays where it is, so that nobody trims the record, and the next open applies it.
+
+use crate::JournalError;
+use crate::diff::Changes;
+use crate::journal::{Journal, Locked, Ticket};
+use cenote_layout::id::Uuid;
+use cenote_medium::planted::{Bug, planted};
+use cenote_medium::{FileHandle, MediumError};
+use std::sync::Arc;
+
+/// Psyncs that may wait for being applied.
+const QUEUE_MAX: usize = 64;
+/// Sets of buffers that are kept, and most bytes of one.
+const SPARE_MAX: usize = 2;
+const SPARE_LEN_MAX: usize = 64 << 20;
+
+/// A primary that a record changes.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// Its id.
+    pub id: Uuid,
+    /// Its file.
+    pub file: Arc<FileHandle>,
+    /// Where its data begins there.
+    pub data_offset: u64,
+}
+
+/// Where the contents of a run lie.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    object: u32,
+    /// Bytes from the start of the primary's data.
+    from: u64,
+    to: u64,
+    /// Place in the record's data.
+    data: usize,
+}
+
+/// One committed psync that is not in the primaries yet.
+#[derive(Debug)]
+pub(crate) struct Later {
+    pub(crate) half: usize,
+    pub(crate) targets: Vec<Target>,
+    changes: Changes,
+    /// By primary and place.
+    parts: Vec<Part>,
+}
+
+impl Later {
+    pub(crate) fn new(half: usize, changes: Changes, targets: Vec<Target>) -> Self {
+        let mut data = 0;
+        let mut parts: Vec<Part> = Vec::with_capacity(changes.runs.len());
+        for run in &changes.runs {
+            let len = run.len_bytes();
+            parts.push(Part { object: run.object, from: run.offset(), to: run.offset() + len, data });
+            data += len as usize;
+        }
+        // They mostly are in order.
+        if !parts.is_sorted_by_key(|part| (part.object, part.from)) {
+            parts.sort_by_key(|part| (part.object, part.from));
+        }
+        Self { half, targets, changes, parts }
+    }
+
+    fn has(&self, id: Uuid) -> bool {
+        self.targets.iter().any(|target| target.id == id)
+    }
+
+    /// Lays what this psync wrote over bytes that were read from `offset` of a primary's data on.
+    fn lay_over(&self, id: Uuid, offset: u64, bytes: &mut [u8]) {
+        let end = offset + bytes.len() as u64;
+        let Some(object) = self.targets.iter().position(|target| target.id == id) else { return };
+        let object = object as u32;
+        let first = self.parts.partition_point(|part| (part.object, part.to) <= (object, offset));
+        for part in self.parts[first..].iter().take_while(|part| part.object == object && part.from < end) {
+            let (from, to) = (part.from.max(offset), part.to.min(end));
+            let (start, len) = (part.data + (from - part.from) as usize, (to - from) as usize);
+            if let Some(new) = self.changes.data.get(start..start + len) {
+                bytes[(from - offset) as usize..][..len].copy_from_slice(new);
+            }
+        }
+    }
+
+    /// Writes all of it to the primaries. If one cannot be written: its name, and why.
+    fn apply(&self) -> Result<(), (String, Box<MediumError>)> {
+        for (run, data) in self.changes.iter() {
+            let Some(target) = self.targets.get(run.object as usize) else { continue };
+            let written = target.file.write_in_pieces(target.data_offset + run.offset(), data);
+            written.map_err(|source| (target.file.name().to_owned(), Box::new(source)))?;
+        }
+        Ok(())
+    }
+}
+
+/// A primary as the last committed psync left it: its file, and over that what is not there yet.
+#[derive(Debug)]
+pub struct Primary<'a> {
+    file: &'a FileHandle,
+    id: Uuid,
+    data_offset: u64,
+    later: Vec<Arc<Later>>,
+}
+
+impl Primary<'_> {
+    /// Reads bytes of its data.
+    ///
+    /// # Errors
+    /// As [`FileHandle::read_exact_at`].
+    pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediumError> {
+        self.file.read_exact_at(self.data_offset + offset, bytes)?;
+        self.later.iter().for_each(|later| later.lay_over(self.id, offset, bytes));
+        Ok(())
+    }
+}
+
+impl Journal {
+    /// Empty changes, with the memory of earlier ones.
+    #[must_use]
+    pub fn changes(&self) -> Changes {
+        self.lock().spare.pop().unwrap_or_default()
+    }
+
+    /// Takes the memory of changes back that were not committed.
+    pub fn recycle(&self, changes: Changes) {
+        Self::keep(&mut self.lock(), changes);
+    }
+
+    fn keep(state: &mut Locked<'_>, mut changes: Changes) {
+        if state.spare.len() < SPARE_MAX && changes.data.capacity() <= SPARE_LEN_MAX {
+            changes.clear();
+            state.spare.push(changes);
+        }
+    }
+
+    /// A primary as the last committed psync left it. For whoever psyncs it, and for others who read what no psync changes meanwhile.
+    #[must_use]
+    pub fn primary<'a>(&self, id: Uuid, file: &'a FileHandle, data_offset: u64) -> Primary<'a> {
+        let mut later = Vec::new();
+        if !planted(Bug::LaterNotLaidOver) {
+            later.extend(self.lock().queue.iter().filter(|later| later.has(id)).cloned());
+        }
+        Primary { file, id, data_offset, later }
+    }
+
+    /// Has a committed psync applied: by the journal's thread, or, where there is none, by whoever needs it. The primaries are in the order in which `changes` counts
+    /// them.
+    ///
+    /// # Errors
+    /// [`JournalError::NotCopied`], of this psync or of an earlier one: the psync is committed all the same, and the guard was told.
+    pub fn apply_later(
+        &self,
+        ticket: Ticket,
+        changes: Changes,
+        targets: Vec<Target>,
+    ) -> Result<(), JournalError> {
+        let later = Arc::new(Later::new(ticket.half(), changes, targets));
+        let mut state = self.lock();
+        state.queue.push_back(later);
+        self.notify();
+        while state.queue.len() > QUEUE_MAX {
+            self.usable()?;
+            state = self.apply_or_wait(state)?;
+        }
+        Ok(())
+    }
+
+    /// Whether something of a primary is committed and not there yet.
+    #[must_use]
+    pub fn is_behind(&self, id: Uuid) -> bool {
+        self.lock().queue.iter().any(|later| later.has(id))
+    }
+
+    /// Sees to it that all that is committed of a primary is in its file, though not synced.
+    ///
+    /// # Errors
+    /// [`JournalError::NotCopied`]; the journal has stopped.
+    pub fn settle(&self, id: Uuid) -> Result<(), JournalError> {
+        let mut state = self.lock();
+        while state.queue.iter().any(|later| later.has(id)) {
+            self.usable()?;
+            state = self.apply_or_wait(state)?;
+        }
+        Ok(())
+    }
+
+    /// Applies the psync that has waited longest; or waits until something happens, if somebody does that or there is none.
+    pub(crate) fn apply_or_wait<'a>(&'a self, mut state: Locked<'a>) -> Result<Locked<'a>, JournalError> {
+        let first = state.queue.front().filter(|_| !state.applying).map(Arc::clone);
+        let Some(later) = first else { return Ok(self.wait(state)) };
+        state.applying = true;
+        drop(state);
+        let applied = later.apply();
+        let mut state = self.lock();
+        state.applying = false;
+        if let Err((name, source)) = applied {
+            drop(state);
+            return Err(self.not_copied(name, source));
+        }
+        drop(state.queue.pop_front());
+        let half = &mut state.halves[later.half];
+        half.unapplied = half.unapplied.saturating_sub(1);
+        half.touched.extend(later.targets.iter().map(|target| (target.id, Arc::clone(&target.file))));
+        if let Ok(later) = Arc::try_unwrap(later) {
+            Self::keep(&mut state, later.changes);
+        }
+        self.notify();
+        Ok(state)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_layout::object::Run;
+    use cenote_medium::sim::{SimMedium, SimOptions};
+    use cenote_medium::{Durability, Medium};
+
+    fn changes(runs: &[(u32, u64, u32, u8)]) -> Changes {
+        let mut changes = Changes::default();
+        for (object, first_line, lines, value) in runs.iter().copied() {
+            changes.runs.push(Run { object, lines, first_line });
+            changes.data.extend(std::iter::repeat_n(value, lines as usize * 64));
+        }
+        changes
+    }
+
+    #[test]
+    fn what_is_read_is_what_was_committed_last_whatever_the_file_holds() {
+        let medium: Arc<dyn Medium> = SimMedium::new(SimOptions::new(Durability::Process));
+        medium.create("p", 3 * 4096).expect("a file");
+        medium.create("q", 4096).expect("a file");
+        let file = |name| Arc::new(FileHandle::open(&medium, name).expect("it is there"));
+        let ids = [Uuid::from_random_bytes([1; 16]), Uuid::from_random_bytes([2; 16])];
+        let targets = || {
+            vec![
+                Target { id: ids[0], file: file("p"), data_offset: 4096 },
+                Target { id: ids[1], file: file("q"), data_offset: 0 },
+            ]
+        };
+        // Neither sorted nor of one primary alone; the second comes over the first.
+        let entries =
+            [changes(&[(1, 2, 1, 9), (0, 64, 2, 3), (0, 0, 3, 1)]), changes(&[(0, 2, 4, 2), (0, 65, 63, 4)])];
+        let mut expected = vec![0u8; 2 * 4096];
+        for (first, lines, value) in [(64, 2, 3), (0, 3, 1), (2, 4, 2), (65, 63, 4)] {
+            expected[first * 64..][..lines * 64].fill(value);
+        }
+        let later: Vec<Arc<Later>> =
+            entries.into_iter().map(|changes| Arc::new(Later::new(0, changes, targets()))).collect();
+        let primary_file = file("p");
+        let primary = Primary { file: &primary_file, id: ids[0], data_offset: 4096, later: later.clone() };
+        for done in 0..3 {
+            for (offset, len) in [(0u64, 8192usize), (100, 60), (128, 1), (4096, 4096), (4159, 3), (8191, 1)]
+            {
+                let mut bytes = vec![7; len];
+                primary.read(offset, &mut bytes).expect("read");
+                assert!(bytes == expected[offset as usize..][..len], "{done} {offset} {len}");
+            }
+            if let Some(later) = later.get(done) {
+                later.apply().expect("applied");
+            }
+        }
+        let mut other = [0; 4096];
+        file("q").read_exact_at(0, &mut other).expect("read");
+        assert!(other[128..192].iter().all(|b| *b == 9) && other[..128].iter().all(|b| *b == 0));
+    }
+}
