@@ -1,1 +1,3 @@
 //! The tests of this crate in one program.
+
+mod graphs;

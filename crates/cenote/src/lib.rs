@@ -57,6 +57,7 @@ pub mod ptr;
 pub mod raw;
 mod reader;
 mod reclaim;
+mod relocate;
 mod store;
 mod trim;
 mod tx;
@@ -83,6 +84,7 @@ pub use persist::Persist;
 pub use pool::{Blocks, Pool, View};
 pub use psync::{AutoFigures, AutoPsync, PsyncPolicy};
 pub use ptr::Ptr;
+pub use cenote_store::relocate::{Backend, ImportedPool, RelocationOptions, RelocationProgress, Rewritten};
 pub use reader::Reader;
 pub use reclaim::{
     OnReclaimProgress, ReclaimOptions, ReclaimPolicy, ReclaimProgress, ReclaimRefused, ReclaimReport,

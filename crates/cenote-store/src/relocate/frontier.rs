@@ -65,7 +65,7 @@ pub(crate) struct Frontier {
     turn: Mutex<()>,
     desk: Desk,
     clerk: Mutex<Option<JoinHandle<()>>>,
-    /// By address.
+    /// By address. They stay when they are done: several threads may have asked about one.
     waiting: Mutex<BTreeMap<u64, Waiting>>,
     /// Rewritten, and the catalog does not say so yet.
     done: Mutex<Vec<Uuid>>,
@@ -188,7 +188,6 @@ impl Frontier {
             Failed::Image(detail) => failed(detail),
         })?;
         locked(&self.sum).add(&rewritten);
-        locked(&self.waiting).remove(&puddle.addr());
         Ok(Some(rewritten))
     }
 
