@@ -319,7 +319,9 @@ fn new_addresses_are_followed_from_every_pool_of_the_store() {
     for mode in [PoolMode::Direct, PoolMode::Shadowed] {
         let name = format!("{mode:?}");
         fill(&store, &name, mode, NODES);
-        let (pool, other) = (store.pool(&name).unwrap(), store.pool(&format!("to {name}")).unwrap());
+        // A transaction is over pools of one mode.
+        let other = store.create_pool(&format!("to {name}"), &options(mode)).unwrap();
+        let pool = store.pool(&name).unwrap();
         store
             .write(&[&other, &pool], |tx| -> Result<()> {
                 let root = tx.root_in::<Root>(&pool, 0)?.expect("a root");

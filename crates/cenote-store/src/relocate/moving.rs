@@ -111,12 +111,10 @@ impl Store {
         }
         let id = find(&control, name)?;
         inner.settle_logs(&control);
-        if control.catalog.state.pools.values().any(|pool| pool.mode == PoolMode::Shadowed) {
+        let shadowed = |pool: &PoolRecord| pool.mode == PoolMode::Shadowed;
+        if control.catalog.state.pools.values().any(shadowed) && !planted(Bug::MovedNotTrimmed) {
             crate::psync::psync_leased(inner, &mut control)?;
-            let journal = Arc::clone(inner.pool_journal(&control.catalog.state)?);
-            if !planted(Bug::MovedNotTrimmed) {
-                journal.trim_all()?;
-            }
+            inner.pool_journal(&control.catalog.state)?.trim_all()?;
         }
         inner.record_done(&mut control)?;
         let mut space = control.space.clone();
