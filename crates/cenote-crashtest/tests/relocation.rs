@@ -5,9 +5,7 @@
 //!
 //! And every planted bug of this is found.
 
-use cenote::{
-    Access, Error, OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr, Reader, Store, field,
-};
+use cenote::{Access, Error, OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr, Reader, Store, field};
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, Image, Limits, SimMedium, SimOptions};
 use cenote_medium::{Durability, Medium};
@@ -185,7 +183,12 @@ impl World {
             (count, sum, next) = (count + 1, sum + node.value, node.next);
         }
         if (count, sum) != (root.count, root.sum) {
-            return Err(format!("pool {}: {count} of {sum}, not {} of {}", pool.name(), root.count, root.sum));
+            return Err(format!(
+                "pool {}: {count} of {sum}, not {} of {}",
+                pool.name(),
+                root.count,
+                root.sum
+            ));
         }
         {
             // Copies lead to themselves, as their originals do; "beside" to "direct".
@@ -288,7 +291,13 @@ fn history(sim: &Arc<SimMedium>, steps: &[Step]) -> Result<Vec<State>, String> {
     Ok(states)
 }
 
-fn verify(sim: &Arc<SimMedium>, states: &[State], kind: CrashKind, note: u64, level: Durability) -> Result<(), String> {
+fn verify(
+    sim: &Arc<SimMedium>,
+    states: &[State],
+    kind: CrashKind,
+    note: u64,
+    level: Durability,
+) -> Result<(), String> {
     let world = World::open(sim)?;
     let contents = world.contents();
     world.die();
@@ -345,7 +354,8 @@ fn explore(steps: &[Step], level: Durability, bug: Bug, every: u64) -> (Tally, O
         tally.images += 1;
         tally.power += u64::from(image.kind() != CrashKind::Process);
         plant(bug);
-        let mut found = verify(&SimMedium::from_image_unrecorded(&image), &states, image.kind(), image.note(), level);
+        let mut found =
+            verify(&SimMedium::from_image_unrecorded(&image), &states, image.kind(), image.note(), level);
         plant(Bug::None);
         if found.is_ok() && tally.images.is_multiple_of(41) {
             found = crash_recovery(&states, &image, level, &mut tally);
@@ -359,7 +369,12 @@ fn explore(steps: &[Step], level: Durability, bug: Bug, every: u64) -> (Tally, O
 }
 
 /// Crashes of the recovery of an image, and of the rewriting that follows it.
-fn crash_recovery(states: &[State], image: &Image, level: Durability, tally: &mut Tally) -> Result<(), String> {
+fn crash_recovery(
+    states: &[State],
+    image: &Image,
+    level: Durability,
+    tally: &mut Tally,
+) -> Result<(), String> {
     let again = SimMedium::from_image(image);
     verify(&again, states, image.kind(), image.note(), level)?;
     let mut result = Ok(());

@@ -455,6 +455,17 @@ mod tests {
     }
 
     #[test]
+    fn the_longest_relocation_fits_into_a_frame() {
+        let far = u64::MAX;
+        let moves = alloc::vec![MoveRecord { from: far, to: far, size: far }; RELOCATION_MOVES_MAX];
+        let pools = alloc::vec![(PoolId(far), PoolId(far)); RELOCATION_MOVES_MAX];
+        let record = Record::Relocation(RelocationRecord { id: Uuid([7; 16]), moves, pools });
+        let mut bytes = Vec::new();
+        encode_frame(1, 0, true, &record, &mut bytes);
+        assert_eq!(decode_frame(&bytes).unwrap().record, record);
+    }
+
+    #[test]
     fn every_flipped_bit_is_noticed() {
         let mut bytes = Vec::new();
         encode_frame(1, 0, true, &sample(), &mut bytes);

@@ -50,7 +50,9 @@ impl Moves {
         let mut free_from = 0;
         for moved in &record.moves {
             let end = |start: u64| {
-                start.checked_add(moved.size).filter(|end| start != 0 && moved.size != 0 && *end <= ADDRESS_END)
+                start
+                    .checked_add(moved.size)
+                    .filter(|end| start != 0 && moved.size != 0 && *end <= ADDRESS_END)
             };
             let (Some(last), Some(_)) = (end(moved.from), end(moved.to)) else {
                 return Err("a range is empty or no range of addresses");
@@ -146,10 +148,16 @@ mod tests {
         let m = moves(&[(0x1000, 0x10_0000, 0x1000), (0x2000, 0x50_0000, 0x1000)]).unwrap();
         let at = |addr| m.native(addr, 0, &mut Cursor::default());
         assert_eq!([at(0xfff), at(0x1000), at(0x1001)], [0xfff, 0x10_0000, 0x10_0001]);
-        assert_eq!([at(0x2000), at(0x2001), at(0x3000), at(0x3001)], [0x10_1000, 0x50_0001, 0x50_1000, 0x3001]);
+        assert_eq!(
+            [at(0x2000), at(0x2001), at(0x3000), at(0x3001)],
+            [0x10_1000, 0x50_0001, 0x50_1000, 0x3001]
+        );
         assert_eq!(at(0), 0, "null stays null");
         let mut cursor = Cursor::default();
-        assert_eq!(m.native(0x8000_0000_0000_2013, 0x8000_0000_0000_0003, &mut cursor), 0x8000_0000_0050_0013);
+        assert_eq!(
+            m.native(0x8000_0000_0000_2013, 0x8000_0000_0000_0003, &mut cursor),
+            0x8000_0000_0050_0013
+        );
     }
 
     #[test]
@@ -165,7 +173,10 @@ mod tests {
         assert_eq!(moved(kept, 0x20_0010, 0x100_0010), Some(holder(0x100_0010, 0x60_0000)));
         assert_eq!(moved(0, 0x20_0010, 0x100_0010), None, "null");
         let region = |pool| RegionAddress { pool: PoolId(pool), puddle: 1, offset: 32 }.encode().unwrap();
-        assert_eq!((m.region(region(3)), m.region(region(4)), m.region(5)), (Some(region(7)), Some(region(4)), None));
+        assert_eq!(
+            (m.region(region(3)), m.region(region(4)), m.region(5)),
+            (Some(region(7)), Some(region(4)), None)
+        );
     }
 
     #[test]

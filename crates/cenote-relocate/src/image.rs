@@ -74,7 +74,9 @@ fn says(image: &[u8], layout: &HeapGeometry, number: usize) -> Says {
         {
             Says::Small(d.class, d.type_id)
         }
-        Some(SuperblockState::LargeHead) if span >= 1 && span <= count - number => Says::Head(span, d.type_id),
+        Some(SuperblockState::LargeHead) if span >= 1 && span <= count - number => {
+            Says::Head(span, d.type_id)
+        }
         Some(SuperblockState::LargeTail) if span >= 1 && span <= number - first => Says::Tail(span),
         _ => Says::Invalid,
     }
@@ -303,7 +305,8 @@ pub fn for_each_pointer(
 /// The bytes are no heap puddle of that size; they are as they were.
 pub fn rewrite(image: &mut [u8], job: &RewriteJob) -> Result<Rewritten, String> {
     let contents = contents(image, &job.puddle)?;
-    let mut done = Rewritten { damaged: contents.damaged, holes: contents.holes.clone(), ..Rewritten::default() };
+    let mut done =
+        Rewritten { damaged: contents.damaged, holes: contents.holes.clone(), ..Rewritten::default() };
     let mut cursor = Cursor::default();
     if let Some(roots) = contents.roots.filter(|_| !planted(Bug::RootsNotRewritten)) {
         for number in 0..ROOT_COUNT as usize {

@@ -233,7 +233,11 @@ fn build(store: &Store, random: &mut Random) -> Graph {
                 _ => 0,
             };
             let puddle = |addr: u64| {
-                handles[target.pool].puddles().into_iter().find(|p| addr.wrapping_sub(p.addr()) < p.size()).unwrap()
+                handles[target.pool]
+                    .puddles()
+                    .into_iter()
+                    .find(|p| addr.wrapping_sub(p.addr()) < p.size())
+                    .unwrap()
             };
             let word = match kind {
                 _ if random.below(6) == 0 => tag,
@@ -458,11 +462,17 @@ fn one(seed: u64) -> Result<(), String> {
         }
     }
     let imported = import(&same, &exported);
-    let renamed: Names = pools.iter().zip(&exported.0.pools).map(|(n, pool)| (*n, pool.name.clone())).collect();
+    let renamed: Names =
+        pools.iter().zip(&exported.0.pools).map(|(n, pool)| (*n, pool.name.clone())).collect();
     if taken == 0 && pools.is_sorted() {
-        assert!(imported.pools.iter().all(|pool| !pool.moved && pool.due == 0), "nothing conflicts: {imported:?}");
+        assert!(
+            imported.pools.iter().all(|pool| !pool.moved && pool.due == 0),
+            "nothing conflicts: {imported:?}"
+        );
     }
-    graph.verify(&same, &renamed).map_err(|what| format!("in the same window, {taken} in the way: {what}"))?;
+    graph
+        .verify(&same, &renamed)
+        .map_err(|what| format!("in the same window, {taken} in the way: {what}"))?;
     same.close().map_err(|e| e.to_string())
 }
 
@@ -500,7 +510,8 @@ fn hostile_images_change_nothing_but_words_of_blocks() {
     let original = files(&source);
     let types: Arc<cenote_store::relocate::TypeTable> =
         Arc::new(types().into_iter().map(|record| (record.id, Arc::new(record))).collect());
-    let moves = graph.puddles.iter().map(|p| MoveRecord { from: p.addr, to: p.addr + (1 << 36), size: p.size });
+    let moves =
+        graph.puddles.iter().map(|p| MoveRecord { from: p.addr, to: p.addr + (1 << 36), size: p.size });
     let relocation = RelocationRecord { id: Uuid([1; 16]), moves: moves.collect(), pools: Vec::new() };
     let moves = Arc::new(Moves::new(&relocation).unwrap());
     let (mut refused, mut rewritten, mut damaged) = (0, 0, 0);
@@ -534,8 +545,12 @@ fn hostile_images_change_nothing_but_words_of_blocks() {
                 Ok(done) => {
                     rewritten += done.native;
                     damaged += done.damaged;
-                    let changed = hostile.chunks(8).zip(before.chunks(8)).filter(|(a, b)| a != b).count() as u64;
-                    assert!(changed <= done.native + done.relative + done.region, "round {round}: {changed} {done:?}");
+                    let changed =
+                        hostile.chunks(8).zip(before.chunks(8)).filter(|(a, b)| a != b).count() as u64;
+                    assert!(
+                        changed <= done.native + done.relative + done.region,
+                        "round {round}: {changed} {done:?}"
+                    );
                 }
             }
             let _ = image::for_each_pointer(&mut hostile, puddle, &types, &mut |_| ());

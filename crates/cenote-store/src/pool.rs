@@ -18,8 +18,8 @@ use crate::puddle::{
     DIR, Kind, Puddle, create_file, create_primary, file_name, primary_name, text, verify_file,
     verify_primary,
 };
-use crate::report::{Damage, PoolStart};
 use crate::relocate::Needs;
+use crate::report::{Damage, PoolStart};
 use crate::store::{Control, Inner, Store};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{POOL_NAME_LEN_MAX, PoolMode, PoolRecord, PuddleRecord, Record};
@@ -731,7 +731,11 @@ impl Store {
             } else if !by_primary {
                 problem = verify_file(&*inner.medium, &puddle, inner.uuid, inner.writable)?;
             }
-            if due.is_none() && problem.is_none() && record.mode == PoolMode::Shadowed && (by_primary || inner.writable) {
+            if due.is_none()
+                && problem.is_none()
+                && record.mode == PoolMode::Shadowed
+                && (by_primary || inner.writable)
+            {
                 problem = verify_primary(&*inner.medium, &puddle, inner.uuid, inner.writable)?;
             }
             match problem {

@@ -484,9 +484,9 @@ pub(crate) fn verify_named(
             expected.index,
         );
     if same {
-        return Ok(generation.filter(|wanted| *wanted != header.generation).map(|wanted| {
-            format!("its header is of generation {}, not {wanted}", header.generation)
-        }));
+        return Ok(generation
+            .filter(|wanted| *wanted != header.generation)
+            .map(|wanted| format!("its header is of generation {}, not {wanted}", header.generation)));
     }
     Ok(Some(format!(
         "its header is of another puddle: {} of store {}, {} bytes at {:#x}",

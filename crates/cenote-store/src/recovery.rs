@@ -392,7 +392,9 @@ impl<'a> Session<'a> {
                     None => verify_file(&*inner.medium, record, inner.uuid, inner.writable),
                     Some(due) => inner.look_at_file(record, &due).map(|found| match found {
                         Found::New => None,
-                        Found::Old => Some("it has moved and was not touched since, so no log can be about it".into()),
+                        Found::Old => {
+                            Some("it has moved and was not touched since, so no log can be about it".into())
+                        }
                         Found::Damaged(problem) => Some(problem),
                     }),
                 };

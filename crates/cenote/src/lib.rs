@@ -71,6 +71,7 @@ pub use cenote_heap::{
 pub use cenote_layout::id::{PoolId, TypeId, Uuid};
 pub use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
 pub use cenote_proto::Stat as DaemonStat;
+pub use cenote_store::relocate::{Backend, ImportedPool, RelocationOptions, RelocationProgress, Rewritten};
 pub use cenote_store::{
     Access, CrashKind, Damage, DamagePolicy, FormatOptions, HeapKind, LogDecision, OpenOptions, OpenReport,
     PermissionChange, PoolInfo, PoolMode, PoolOptions, PoolStart, PowerLossPolicy, Psync, RestoredPool,
@@ -84,7 +85,6 @@ pub use persist::Persist;
 pub use pool::{Blocks, Pool, View};
 pub use psync::{AutoFigures, AutoPsync, PsyncPolicy};
 pub use ptr::Ptr;
-pub use cenote_store::relocate::{Backend, ImportedPool, RelocationOptions, RelocationProgress, Rewritten};
 pub use reader::Reader;
 pub use reclaim::{
     OnReclaimProgress, ReclaimOptions, ReclaimPolicy, ReclaimProgress, ReclaimRefused, ReclaimReport,

@@ -45,7 +45,10 @@ impl Store {
     /// [`Error::Store`](crate::Error::Store): the pool is open, damaged or in doubt; the name is taken or impossible; there is no space, on the disk or in the window. There is no copy then.
     pub fn clone_pool(&self, name: &str, copy: &str) -> Result<ImportedPool> {
         self.inner.refuse_forked()?;
-        let cloned = self.inner.pools.while_closed(|other| other == name, || self.inner.store.clone_pool(name, copy))?;
+        let cloned = self
+            .inner
+            .pools
+            .while_closed(|other| other == name, || self.inner.store.clone_pool(name, copy))?;
         Ok(cloned.pools.into_iter().next().unwrap_or(ImportedPool {
             id: cenote_layout::id::PoolId(0),
             name: copy.into(),

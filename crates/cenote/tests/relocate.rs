@@ -4,8 +4,8 @@
 //! `CENOTE_COPIES` sets how many copies are open at once (20), `CENOTE_RELOCATE_KILLS` how often a process is killed (12).
 
 use cenote::{
-    Access, Backend, Error, OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr, Reader, RegionPtr, RelPtr,
-    RelocationOptions, Result, Store, field,
+    Access, Backend, Error, OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr, Reader, RegionPtr,
+    RelPtr, RelocationOptions, Result, Store, field,
 };
 use cenote_store::StoreError;
 use std::collections::BTreeMap;
@@ -61,7 +61,10 @@ fn fill(store: &Store, name: &str, mode: PoolMode, nodes: u64) {
         })
         .unwrap();
     }
-    assert!(nodes < NODES || store.puddle_records().iter().filter(|p| p.pool == pool.id()).count() > 2, "several puddles");
+    assert!(
+        nodes < NODES || store.puddle_records().iter().filter(|p| p.pool == pool.id()).count() > 2,
+        "several puddles"
+    );
 }
 
 /// Follows the list by every kind of pointer; all of it must lie in this pool.
@@ -73,7 +76,11 @@ fn walk(store: &Store, pool: &Pool, nodes: u64) {
     let (mut at, mut value) = (root.first, nodes);
     while let Some(node) = at {
         value -= 1;
-        assert!(ranges.iter().any(|p| node.addr().wrapping_sub(p.addr) < p.size), "a pointer out of the pool: {:#x}", node.addr());
+        assert!(
+            ranges.iter().any(|p| node.addr().wrapping_sub(p.addr) < p.size),
+            "a pointer out of the pool: {:#x}",
+            node.addr()
+        );
         let this = view.get(node).unwrap();
         assert_eq!((this.value, this.pad), (value, [value; 250]));
         assert_eq!(this.near.get(), this.next, "the off-holder of {value}");
@@ -163,9 +170,12 @@ fn copies_are_open_beside_their_original_which_stays_byte_for_byte() {
     let last = all.last().expect("copies");
     // All of them, so that no view is of one pool alone.
     let views: Vec<_> = all.iter().map(|pool| pool.read().unwrap()).collect();
-    let mut at = views.last().expect("copies").root::<Root>().unwrap().map(|root| {
-        views.last().expect("copies").get(root).unwrap().first.expect("a node")
-    });
+    let mut at = views
+        .last()
+        .expect("copies")
+        .root::<Root>()
+        .unwrap()
+        .map(|root| views.last().expect("copies").get(root).unwrap().first.expect("a node"));
     while let Some(node) = at {
         nodes += 1;
         at = views.iter().find_map(|view| view.get(node).ok()).expect("a node").next;
@@ -278,7 +288,10 @@ fn a_copy_in_shadowed_mode_is_psynced_and_goes_back_to_that() {
     pool.psync().unwrap();
     walk(&store, &pool, NODES);
     let pages = pool.psync().unwrap().pages;
-    assert!(pages < 64, "rewriting makes both files: what the heap notes of itself is dirty, not {pages} pages");
+    assert!(
+        pages < 64,
+        "rewriting makes both files: what the heap notes of itself is dirty, not {pages} pages"
+    );
     pool.write(|tx| -> Result<()> {
         let root = tx.root::<Root>()?.expect("a root");
         let first = tx.get(root)?.first.expect("a node");
@@ -345,7 +358,10 @@ fn new_addresses_are_followed_from_every_pool_of_the_store() {
             if round != 1 {
                 walk(&store, &pool, NODES);
             }
-            assert!(round != 1 || pool.due() > 0, "the third time, some puddles are moved that were never touched");
+            assert!(
+                round != 1 || pool.due() > 0,
+                "the third time, some puddles are moved that were never touched"
+            );
         }
     }
     for info in store.pools() {

@@ -92,7 +92,11 @@ pub(crate) fn finish(store: &Store, name: &str, out: &mut Out) -> Result<Rewritt
         ))?;
     }
     if done.damaged > 0 {
-        out.line(format_args!("{} {} kept as they are", out.warn("damaged:"), plural(done.damaged, "superblock")))?;
+        out.line(format_args!(
+            "{} {} kept as they are",
+            out.warn("damaged:"),
+            plural(done.damaged, "superblock")
+        ))?;
     }
     Ok(done)
 }

@@ -290,7 +290,11 @@ mod tests {
 
     fn relocation(id: u8) -> Record {
         let moves = vec![MoveRecord { from: 1 << 41, to: 1 << 40, size: 4096 }];
-        Record::Relocation(RelocationRecord { id: Uuid([id; 16]), moves, pools: vec![(PoolId(1), PoolId(9))] })
+        Record::Relocation(RelocationRecord {
+            id: Uuid([id; 16]),
+            moves,
+            pools: vec![(PoolId(1), PoolId(9))],
+        })
     }
 
     fn due(puddle: u8, relocation: u8) -> Record {

@@ -12,7 +12,9 @@
 //! A rewriting that fails, because the disk is full or the file is damaged, cannot return an error to a load. It is told on standard error, and the fault goes on as one that nobody resolves.
 //! Nothing has changed then. Who wants an error calls [`PoolHandle::finish_relocation`] or opens with [`Backend::Eager`](super::Backend).
 
-use super::{Backend, Found, RelocationOptions, RelocationProgress, Rewriter, RewriteJob, Rewritten, look_at};
+use super::{
+    Backend, Found, RelocationOptions, RelocationProgress, RewriteJob, Rewriter, Rewritten, look_at,
+};
 use crate::error::StoreError;
 use crate::pool::PoolHandle;
 use crate::puddle::{DIR, PRIMARY_DIR, Puddle, file_name, make_header_of, primary_name, text};
@@ -207,7 +209,10 @@ impl Frontier {
         }
         if job.shadowed && !planted(Bug::PrimaryNotRewritten) {
             let primary = primary_name(record.uuid);
-            let (found, name) = (look_at(&*self.medium, text(&primary), (self.store, true), record, &job.due)?, text(&primary));
+            let (found, name) = (
+                look_at(&*self.medium, text(&primary), (self.store, true), record, &job.due)?,
+                text(&primary),
+            );
             if found != Found::New {
                 self.replace(name, PRIMARY_DIR, image, &rewritten)?;
             }
@@ -272,7 +277,9 @@ impl Frontier {
             let twin = match self.simulated {
                 true => {
                     // SAFETY: the puddle's own range, where nothing is mapped.
-                    unsafe { self.medium.map(puddle.file_name(), addr as u64, len as u64, MapMode::PrivateCopy) }?;
+                    unsafe {
+                        self.medium.map(puddle.file_name(), addr as u64, len as u64, MapMode::PrivateCopy)
+                    }?;
                     None
                 }
                 // Filled through another address, so that no thread sees half of it.
@@ -283,7 +290,9 @@ impl Frontier {
             for (number, bytes) in image.chunks(STEP).enumerate() {
                 if twin.is_none() || !is_zero(bytes) {
                     // SAFETY: mapped just now, writable, as long as the image; nobody else has it.
-                    unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), at.add(number * STEP), bytes.len()) };
+                    unsafe {
+                        core::ptr::copy_nonoverlapping(bytes.as_ptr(), at.add(number * STEP), bytes.len())
+                    };
                 }
             }
             // SAFETY: the puddle's own range, mapped just now.
@@ -398,4 +407,3 @@ impl PoolHandle {
         Ok(sum)
     }
 }
-

@@ -16,9 +16,7 @@
 use super::frontier::write_sparse;
 use crate::error::{StoreError, TypeMismatch};
 use crate::pool::{check_size, why_no_name};
-use crate::puddle::{
-    DIR, PRIMARY_DIR, create_primary, file_name, make_header, primary_name, text,
-};
+use crate::puddle::{DIR, PRIMARY_DIR, create_primary, file_name, make_header, primary_name, text};
 use crate::store::{Control, Inner, Store};
 use crate::window::Space;
 use cenote_layout::catalog::{
@@ -203,8 +201,9 @@ fn place(space: &mut Space, puddles: &[ImportPuddle]) -> Option<Vec<u64>> {
         && let Some(base) = space.take(last - first)
     {
         space.give_back(base, last - first);
-        let together =
-            take_all(space, &mut |space, puddle| take_at(space, base + (puddle.old_addr - first), puddle.size));
+        let together = take_all(space, &mut |space, puddle| {
+            take_at(space, base + (puddle.old_addr - first), puddle.size)
+        });
         if together.is_some() {
             return together;
         }
@@ -376,14 +375,14 @@ impl Import {
             .zip(pools.iter().copied())
             .filter(|(old, new)| old != new)
             .collect();
-        let says_numbers = |record: &TypeRecord| record.pointers.iter().any(|p| p.kind == PointerKind::REGION);
-        let relocation = if moves.is_empty()
-            && (renumbered.is_empty() || !self.manifest.types.iter().any(says_numbers))
-        {
-            None
-        } else {
-            Some(RelocationRecord { id: inner.random_uuid()?, moves, pools: renumbered })
-        };
+        let says_numbers =
+            |record: &TypeRecord| record.pointers.iter().any(|p| p.kind == PointerKind::REGION);
+        let relocation =
+            if moves.is_empty() && (renumbered.is_empty() || !self.manifest.types.iter().any(says_numbers)) {
+                None
+            } else {
+                Some(RelocationRecord { id: inner.random_uuid()?, moves, pools: renumbered })
+            };
         control.space = space;
         control.catalog.state.next_pool += self.manifest.pools.len() as u64;
         Ok(Plan { records, pools, relocation })
@@ -512,7 +511,9 @@ mod tests {
     const BASE: u64 = 1 << 40;
 
     fn puddles(list: &[(u64, u64)]) -> Vec<ImportPuddle> {
-        list.iter().map(|&(slot, slots)| ImportPuddle { old_addr: BASE + slot * SLOT_SIZE, size: slots * SLOT_SIZE }).collect()
+        list.iter()
+            .map(|&(slot, slots)| ImportPuddle { old_addr: BASE + slot * SLOT_SIZE, size: slots * SLOT_SIZE })
+            .collect()
     }
 
     fn slots(placed: Option<Vec<u64>>) -> Option<Vec<u64>> {

@@ -263,7 +263,11 @@ impl Inner {
     }
 
     /// The same for its primary.
-    pub(crate) fn look_at_primary(&self, record: &PuddleRecord, due: &DueRecord) -> Result<Found, MediumError> {
+    pub(crate) fn look_at_primary(
+        &self,
+        record: &PuddleRecord,
+        due: &DueRecord,
+    ) -> Result<Found, MediumError> {
         look_at(&*self.medium, text(&primary_name(record.uuid)), (self.uuid, self.writable), record, due)
     }
 }

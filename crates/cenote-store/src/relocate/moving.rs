@@ -16,12 +16,14 @@ use crate::report::Damage;
 use crate::store::{Control, Inner, Store};
 use crate::window::Space;
 use cenote_layout::PAGE_SIZE;
-use cenote_layout::catalog::{DueRecord, MoveRecord, PoolMode, PoolRecord, PuddleRecord, Record, RelocationRecord};
+use cenote_layout::catalog::{
+    DueRecord, MoveRecord, PoolMode, PoolRecord, PuddleRecord, Record, RelocationRecord,
+};
 use cenote_layout::header::read;
 use cenote_layout::id::PoolId;
 use cenote_layout::puddle::PuddleHeader;
-use cenote_medium::planted::{Bug, planted};
 use cenote_medium::FileHandle;
+use cenote_medium::planted::{Bug, planted};
 use std::sync::Arc;
 
 /// A pool that nobody has open, with nothing left to be done.
@@ -79,7 +81,11 @@ impl Store {
             puddle_size: from.record.puddle_size,
             size_max: from.record.size_max,
             permissions: from.record.permissions,
-            puddles: from.puddles.iter().map(|(p, _)| ImportPuddle { old_addr: p.addr, size: p.size }).collect(),
+            puddles: from
+                .puddles
+                .iter()
+                .map(|(p, _)| ImportPuddle { old_addr: p.addr, size: p.size })
+                .collect(),
         };
         let types = self.types().into_iter().map(|record| (*record).clone()).collect();
         let mut import = self.begin_import(ImportManifest { pools: vec![pool], types })?;
@@ -121,8 +127,8 @@ impl Store {
         let (records, old) = inner.move_records(&control, id, &mut space)?;
         inner.commit(&mut control, &records)?;
         control.space = space;
-        for (from, size) in old {
-            control.space.give_back(from, size);
+        for puddle in old {
+            control.space.give_back(puddle.addr, puddle.size);
         }
         // Whoever opens a pool next looks at its puddles anew.
         let pools: Vec<PoolId> = control.catalog.state.pools.keys().copied().collect();
@@ -152,7 +158,9 @@ fn refuse_open(control: &Control, name: &str) -> Result<(), StoreError> {
     }
     if state.trace_due.contains(&id) {
         return Err(StoreError::Import {
-            detail: format!("pool \"{name}\" was in use when power failed: open it once, so that its blocks are traced"),
+            detail: format!(
+                "pool \"{name}\" was in use when power failed: open it once, so that its blocks are traced"
+            ),
         });
     }
     let damage: Vec<Damage> = concerns(&control.damage, id);
@@ -163,13 +171,13 @@ fn refuse_open(control: &Control, name: &str) -> Result<(), StoreError> {
 }
 
 impl Inner {
-    /// The batch that moves a pool, and the ranges that it leaves. New places are taken in `space`.
+    /// The batch that moves a pool, and its puddles as they were. New places are taken in `space`.
     fn move_records(
         &self,
         control: &Control,
         id: PoolId,
         space: &mut Space,
-    ) -> Result<(Vec<Record>, Vec<(u64, u64)>), StoreError> {
+    ) -> Result<(Vec<Record>, Vec<PuddleRecord>), StoreError> {
         let state = &control.catalog.state;
         let relocation = self.random_uuid()?;
         let (mut moves, mut records, mut old) = (Vec::new(), Vec::new(), Vec::new());
@@ -187,7 +195,7 @@ impl Inner {
                     })?;
                     moves.push(MoveRecord { from: puddle.addr, to, size: puddle.size });
                     records.push(Record::Puddle(PuddleRecord { addr: to, ..puddle }));
-                    old.push((puddle.addr, puddle.size));
+                    old.push(puddle);
                 }
             }
         }
