@@ -8,8 +8,8 @@ use crate::logs::Logs;
 use crate::options::OpenOptions;
 use crate::pool::PoolCore;
 use crate::puddle::Puddle;
-use crate::relocate::Rewritten;
 use crate::relocate::frontier::Frontier;
+use crate::relocate::{Backend, Rewritten};
 use crate::report::{Damage, StoreInfo};
 use crate::shadow::Shadows;
 use crate::spare::Ahead;
@@ -282,6 +282,12 @@ impl Store {
     #[must_use]
     pub fn rewritten(&self) -> Rewritten {
         self.0.frontier.sum()
+    }
+
+    /// When puddles that have moved are rewritten in this session: what the options ask for, or what there is instead.
+    #[must_use]
+    pub fn relocation_backend(&self) -> Backend {
+        self.0.frontier.backend()
     }
 
     /// What was found damaged at open.

@@ -35,7 +35,7 @@
 use crate::error::Result;
 use crate::pool::Pool;
 use crate::store::Store;
-use cenote_store::relocate::{ImportedPool, RelocationProgress, Rewritten};
+use cenote_store::relocate::{Backend, ImportedPool, RelocationProgress, Rewritten};
 
 impl Store {
     /// Makes a copy of a pool that nobody has open, under another name. Its pointers lead into the copy, and into other pools where they did before. It takes the time
@@ -55,6 +55,12 @@ impl Store {
             moved: false,
             due: 0,
         }))
+    }
+
+    /// When puddles that have moved are rewritten in this session: what [`OpenOptions::relocation`](crate::OpenOptions) asks for, or what there is instead.
+    #[must_use]
+    pub fn relocation_backend(&self) -> Backend {
+        self.inner.store.relocation_backend()
     }
 
     /// Gives a pool addresses that are chosen afresh, at random. No pool of the store may be open; pointers into the pool, from wherever in the store's pools, are rewritten when they are touched. Addresses

@@ -246,6 +246,66 @@ fn an_eager_session_has_all_done_when_the_pool_is_open() {
     walk(&store, &pool, NODES);
 }
 
+/// Threads that know nothing of Cenote and a system call, over the backends that rewrite at the first touch.
+#[test]
+fn first_touches_wait_whatever_touches() {
+    for backend in [Backend::Signal, Backend::Userfault] {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open_with_new(dir.path(), backend);
+        if store.relocation_backend() != backend {
+            println!("skipped: {backend:?} is not there");
+            continue;
+        }
+        fill(&store, "a", PoolMode::Direct, NODES);
+        for access in [Access::ReadWrite, Access::ReadOnly] {
+            let name = format!("{access:?}");
+            store.clone_pool("a", &name).unwrap();
+            let pool = store.pool_with(&name, access).unwrap();
+            let due = pool.due();
+            assert!(due > 0);
+            let first = first_of(&pool);
+            // The last puddle's last word, by the kernel.
+            let last = store
+                .puddle_records()
+                .into_iter()
+                .filter(|p| p.pool == pool.id())
+                .max_by_key(|p| p.index)
+                .unwrap();
+            let at = (last.addr + last.size - 8) as *const u8;
+            // SAFETY: of an open pool; nobody writes it.
+            let bytes = unsafe { std::slice::from_raw_parts(at, 8) };
+            let wrote = std::fs::write(dir.path().join("by the kernel"), bytes);
+            match &wrote {
+                Ok(()) => assert!(pool.due() < due, "it was rewritten for that"),
+                Err(error) => {
+                    assert_eq!(error.raw_os_error(), Some(14), "EFAULT: {error}");
+                    println!("{backend:?}: a system call is refused");
+                    store_raw_touch(at);
+                    std::fs::write(dir.path().join("by the kernel"), bytes).expect("touched before");
+                }
+            }
+            assert!(backend != Backend::Signal || wrote.is_err(), "no signal in a system call");
+            std::thread::scope(|scope| {
+                for _ in 0..8 {
+                    scope.spawn(|| walk_raw(first, NODES));
+                }
+            });
+            assert_eq!(pool.due(), 0);
+            walk(&store, &pool, NODES);
+        }
+    }
+}
+
+fn store_raw_touch(at: *const u8) {
+    // SAFETY: of an open pool.
+    unsafe { at.read_volatile() };
+}
+
+fn open_with_new(dir: &Path, backend: Backend) -> Store {
+    Store::open(dir).unwrap().close().unwrap();
+    open_with(dir, Access::ReadWrite, backend)
+}
+
 #[test]
 fn a_read_only_store_shows_rewritten_puddles_and_changes_no_file() {
     let dir = tempfile::tempdir().unwrap();
@@ -262,7 +322,7 @@ fn a_read_only_store_shows_rewritten_puddles_and_changes_no_file() {
             names.iter().map(|name| std::fs::read(name).unwrap()).collect()
         };
         let before = files(&dir);
-        for backend in [Backend::Signal, Backend::Eager] {
+        for backend in [Backend::Signal, Backend::Userfault, Backend::Eager] {
             let store = open_with(&dir, Access::ReadOnly, backend);
             let pool = store.pool_with("b", Access::ReadOnly).unwrap();
             let first = first_of(&pool);

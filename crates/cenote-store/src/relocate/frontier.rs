@@ -27,7 +27,8 @@ use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MapMode, Medium, MediumError, Operation};
 use cenote_sys::desk::Desk;
 use cenote_sys::memory::{self, Access, OwnedRegion};
-use cenote_sys::twin::Twin;
+use cenote_sys::touch::FirstTouch;
+use cenote_sys::twin;
 use core::ptr::NonNull;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -67,6 +68,9 @@ pub(crate) struct Frontier {
     turn: Mutex<()>,
     desk: Desk,
     clerk: Mutex<Option<JoinHandle<()>>>,
+    /// Where first touches wait, if that is the backend and the system has it; `None` where it has not.
+    touch: OnceLock<Option<FirstTouch>>,
+    toucher: Mutex<Option<JoinHandle<()>>>,
     /// By address. They stay when they are done: several threads may have asked about one.
     waiting: Mutex<BTreeMap<u64, Waiting>>,
     /// Rewritten, and the catalog does not say so yet.
@@ -92,6 +96,8 @@ impl Frontier {
             turn: Mutex::default(),
             desk: Desk::default(),
             clerk: Mutex::default(),
+            touch: OnceLock::new(),
+            toucher: Mutex::default(),
             waiting: Mutex::default(),
             done: Mutex::default(),
             sum: Mutex::default(),
@@ -113,6 +119,56 @@ impl Frontier {
             let frontier = Arc::clone(self);
             let named = std::thread::Builder::new().name("cenote-relocate".into());
             *clerk = named.spawn(move || frontier.desk.serve(|addr| frontier.answer(addr))).ok();
+        }
+        drop(clerk);
+        if self.options.backend == Backend::Userfault && !self.simulated {
+            // SAFETY: as above.
+            self.watch(unsafe { puddle.as_ref() });
+        }
+    }
+
+    /// Lets first touches of a puddle wait. What cannot be watched is left to the signal handler.
+    fn watch(self: &Arc<Self>, puddle: &Puddle) {
+        let Some(touch) = self.touch.get_or_init(|| FirstTouch::open().ok()) else { return };
+        let mut toucher = locked(&self.toucher);
+        if toucher.is_none() {
+            let frontier = Arc::clone(self);
+            let named = std::thread::Builder::new().name("cenote-touch".into());
+            *toucher = named.spawn(move || frontier.serve_touches()).ok();
+        }
+        if toucher.is_some() {
+            // SAFETY: the puddle's own range, where nothing is mapped: it is due.
+            let _ = unsafe { touch.watch(puddle.addr() as usize, puddle.size() as usize) };
+        }
+    }
+
+    fn serve_touches(&self) {
+        let Some(Some(touch)) = self.touch.get() else { return };
+        touch.serve(|address| {
+            let waiting = locked(&self.waiting);
+            let Some((_, Waiting(puddle))) = waiting.range(..=address as u64).next_back() else { return };
+            // SAFETY: puddles live until the store is dropped, which ends this thread first.
+            let puddle = unsafe { puddle.as_ref() };
+            drop(waiting);
+            let (addr, len) = (puddle.addr() as usize, puddle.size() as usize);
+            if !self.answer(puddle.addr()) {
+                // Whoever waits gets a fault that nobody resolves, and not zeros.
+                // SAFETY: the puddle's own range, in which there is nothing but the watch.
+                let _ = unsafe { memory::unmap_to_reserved(addr, len) };
+            }
+            touch.wake(addr, len);
+        });
+    }
+
+    /// How puddles that are due are rewritten here: what was asked for, or what there is instead.
+    pub(crate) fn backend(&self) -> Backend {
+        match self.options.backend {
+            Backend::Userfault
+                if self.simulated || self.touch.get_or_init(|| FirstTouch::open().ok()).is_none() =>
+            {
+                Backend::Signal
+            }
+            chosen => chosen,
         }
     }
 
@@ -142,11 +198,15 @@ impl Frontier {
 
     /// Sends the thread home. Faults are not resolved any more.
     pub(crate) fn stop(&self, forked: bool) {
-        let clerk = locked(&self.clerk).take();
+        let (clerk, toucher) = (locked(&self.clerk).take(), locked(&self.toucher).take());
         if forked {
-            // The thread is the parent's.
-            core::mem::forget(clerk);
+            // The threads are the parent's.
+            core::mem::forget((clerk, toucher));
             return;
+        }
+        if let (Some(Some(touch)), Some(toucher)) = (self.touch.get(), toucher) {
+            touch.stop();
+            let _ = toucher.join();
         }
         self.desk.close();
         if let Some(clerk) = clerk {
@@ -274,29 +334,18 @@ impl Frontier {
         let (addr, len) = (puddle.addr() as usize, image.len());
         let failed = |source| MediumError::from_io(Operation::Map, puddle.file_name(), source);
         puddle.show(|| {
-            let twin = match self.simulated {
-                true => {
-                    // SAFETY: the puddle's own range, where nothing is mapped.
-                    unsafe {
-                        self.medium.map(puddle.file_name(), addr as u64, len as u64, MapMode::PrivateCopy)
-                    }?;
-                    None
-                }
-                // Filled through another address, so that no thread sees half of it.
-                // SAFETY: as above.
-                false => Some(unsafe { Twin::map(addr, len) }.map_err(failed)?),
-            };
-            let at = twin.as_ref().map_or(core::ptr::with_exposed_provenance_mut(addr), Twin::alias);
-            for (number, bytes) in image.chunks(STEP).enumerate() {
-                if twin.is_none() || !is_zero(bytes) {
-                    // SAFETY: mapped just now, writable, as long as the image; nobody else has it.
-                    unsafe {
-                        core::ptr::copy_nonoverlapping(bytes.as_ptr(), at.add(number * STEP), bytes.len())
-                    };
-                }
+            if !self.simulated {
+                // As a whole, so that no thread sees half of it.
+                // SAFETY: the puddle's own range, where nothing is mapped that anybody relies on.
+                return unsafe { twin::map_image(addr, image) }.map_err(failed);
             }
-            // SAFETY: the puddle's own range, mapped just now.
-            unsafe { memory::protect(addr, len, Some(Access::ReadOnly)) }.map_err(failed)
+            // SAFETY: as above; mapped as long as the image, and nobody else runs in the simulation's window.
+            unsafe {
+                self.medium.map(puddle.file_name(), addr as u64, len as u64, MapMode::PrivateCopy)?;
+                let at = core::ptr::with_exposed_provenance_mut(addr);
+                core::ptr::copy_nonoverlapping(image.as_ptr(), at, len);
+                memory::protect(addr, len, Some(Access::ReadOnly)).map_err(failed)
+            }
         })
     }
 }

@@ -137,6 +137,9 @@ pub enum Backend {
     /// fails with `EFAULT`, as it does with any puddle that is not mapped yet: read a byte of it first, or call [`crate::Store::ensure_mapped`].
     #[default]
     Signal,
+    /// When they are first touched, by whatever touches them: the kernel lets the thread wait (userfaultfd). System calls wait too, where the process may have that; if it may not,
+    /// or there is no userfaultfd, as [`Backend::Signal`] ([`crate::Store::relocation_backend`] says which).
+    Userfault,
     /// When their pool is opened, all of them, before the handle is given out.
     Eager,
 }
