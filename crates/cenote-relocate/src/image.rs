@@ -52,7 +52,8 @@ enum Says {
     Free,
     Hole,
     Small(u32, TypeId),
-    Head(usize, TypeId),
+    /// Superblocks, bytes of the block.
+    Head(usize, usize, TypeId),
     Tail(usize),
     Invalid,
 }
@@ -69,15 +70,21 @@ fn says(image: &[u8], layout: &HeapGeometry, number: usize) -> Says {
     match SuperblockState::from_u32(d.state) {
         Some(SuperblockState::Free) => Says::Free,
         Some(SuperblockState::Hole) => Says::Hole,
-        Some(SuperblockState::Small)
+        Some(SuperblockState::Small | SuperblockState::SmallCut)
             if blocks_per_superblock(d.class) != 0 && class_size(d.class) == d.block_size =>
         {
             Says::Small(d.class, d.type_id)
         }
-        Some(SuperblockState::LargeHead) if span >= 1 && span <= count - number => {
-            Says::Head(span, d.type_id)
+        Some(SuperblockState::LargeHead | SuperblockState::LargeHeadCut)
+            if span >= 1 && span <= count - number && d.block_size.div_ceil(SUPERBLOCK_SIZE) == d.span =>
+        {
+            Says::Head(span, d.block_size as usize, d.type_id)
         }
-        Some(SuperblockState::LargeTail) if span >= 1 && span <= number - first => Says::Tail(span),
+        Some(SuperblockState::LargeTail | SuperblockState::LargeTailCut)
+            if span >= 1 && span <= number - first =>
+        {
+            Says::Tail(span)
+        }
         _ => Says::Invalid,
     }
 }
@@ -118,7 +125,7 @@ fn contents(image: &[u8], puddle: &PuddleRecord) -> Result<Contents, String> {
                 let (block, count) = (block as usize, blocks_per_superblock(class) as usize);
                 out.extents.push(Extent { start, block, marks, count, type_id });
             }
-            Says::Head(span, type_id) => {
+            Says::Head(span, block, type_id) => {
                 let tails = &all[number..number - 1 + span];
                 let whole = tails.iter().zip(1..).all(|(tail, distance)| match tail {
                     Says::Tail(says) => *says == distance,
@@ -127,7 +134,6 @@ fn contents(image: &[u8], puddle: &PuddleRecord) -> Result<Contents, String> {
                 });
                 if whole {
                     number += span - 1;
-                    let block = span * superblock;
                     out.extents.push(Extent { start, block, marks: outer, count: 1, type_id });
                 }
             }
