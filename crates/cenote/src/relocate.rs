@@ -57,6 +57,12 @@ impl Store {
         }))
     }
 
+    /// What rewriting of pointers has done in this session, in all pools: also of puddles that opening a pool touches.
+    #[must_use]
+    pub fn rewritten(&self) -> Rewritten {
+        self.inner.store.rewritten()
+    }
+
     /// When puddles that have moved are rewritten in this session: what [`OpenOptions::relocation`](crate::OpenOptions) asks for, or what there is instead.
     #[must_use]
     pub fn relocation_backend(&self) -> Backend {

@@ -72,6 +72,8 @@ pub(crate) fn run(arguments: &Relocate, out: &mut Out) -> Result<Verdict, Failur
 
 /// Rewrites all of a pool now, with a progress bar.
 pub(crate) fn finish(store: &Store, name: &str, out: &mut Out) -> Result<Rewritten, Failure> {
+    // Opening the pool touches its root puddle.
+    let before = store.rewritten();
     let pool = store.pool_with(name, Access::ReadOnly)?;
     let bar = progress::bar(0, "rewriting", out.is_json());
     let done = pool.finish_relocation(&mut |at| {
@@ -80,7 +82,8 @@ pub(crate) fn finish(store: &Store, name: &str, out: &mut Out) -> Result<Rewritt
         bar.set_message(format!("MiB of {name}"));
     });
     bar.finish_and_clear();
-    let done = done?;
+    done?;
+    let done = store.rewritten().since(&before);
     let pointers = done.native + done.relative + done.region;
     out.line(format_args!("pool \"{name}\": {} rewritten", plural(pointers, "pointer")))?;
     if done.kept > 0 || done.out_of_reach > 0 {

@@ -123,6 +123,22 @@ impl Rewritten {
         self.holes.clear();
     }
 
+    /// What was done since `before`, which the same store said earlier.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            blocks: self.blocks.saturating_sub(before.blocks),
+            native: self.native.saturating_sub(before.native),
+            relative: self.relative.saturating_sub(before.relative),
+            region: self.region.saturating_sub(before.region),
+            kept: self.kept.saturating_sub(before.kept),
+            first_kept: if before.first_kept == 0 { self.first_kept } else { 0 },
+            out_of_reach: self.out_of_reach.saturating_sub(before.out_of_reach),
+            damaged: self.damaged.saturating_sub(before.damaged),
+            holes: Vec::new(),
+        }
+    }
+
     /// Whether every pointer is right now, as far as its type tells.
     #[must_use]
     pub fn is_whole(&self) -> bool {
