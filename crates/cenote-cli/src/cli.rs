@@ -51,6 +51,12 @@ pub(crate) enum Command {
     #[command(after_help = EXIT_HELP)]
     Trim(Trim),
     #[command(after_help = EXIT_HELP)]
+    Clone(ClonePool),
+    #[command(after_help = EXIT_HELP)]
+    Randomize(Randomize),
+    #[command(after_help = EXIT_HELP)]
+    Relocate(Relocate),
+    #[command(after_help = EXIT_HELP)]
     Object(Object),
     #[command(after_help = EXIT_HELP)]
     Verify(Verify),
@@ -305,6 +311,49 @@ pub(crate) struct Trim {
     /// Only say what would be done
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
+}
+
+/// Make a copy of a pool beside it
+///
+/// Pointers in the copy lead into the copy. They are rewritten when they are first touched, by whatever program. Where the file system can share
+/// blocks of files, copying takes neither time nor space.
+#[derive(Debug, Args)]
+pub(crate) struct ClonePool {
+    #[command(flatten)]
+    pub(crate) store: StoreDir,
+    /// The pool
+    pub(crate) pool: String,
+    /// What the copy is to be called
+    pub(crate) name: String,
+    /// Rewrite all pointers now
+    #[arg(long)]
+    pub(crate) eager: bool,
+}
+
+/// Give a pool new addresses, chosen at random
+///
+/// Pointers into it, from all pools of the store, are rewritten when they are first touched. Addresses that are kept in objects or outside the store
+/// lead nowhere afterwards.
+#[derive(Debug, Args)]
+pub(crate) struct Randomize {
+    #[command(flatten)]
+    pub(crate) store: StoreDir,
+    /// The pool
+    pub(crate) pool: String,
+    /// Rewrite all pointers now
+    #[arg(long)]
+    pub(crate) eager: bool,
+}
+
+/// Rewrite the pointers of pools that were imported, cloned or moved, now
+///
+/// Without it they are rewritten when they are first touched. A daemon grants a pool only when nothing of it is left to be rewritten.
+#[derive(Debug, Args)]
+pub(crate) struct Relocate {
+    #[command(flatten)]
+    pub(crate) store: StoreDir,
+    /// Only these pools
+    pub(crate) pools: Vec<String>,
 }
 
 /// Make, show, fill and remove objects: raw memory that a psync makes durable as a whole

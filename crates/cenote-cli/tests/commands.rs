@@ -323,6 +323,9 @@ fn help_names_the_exit_statuses_and_fits_a_terminal() {
         "rm",
         "stats",
         "trim",
+        "clone",
+        "randomize",
+        "relocate",
         "object",
         "doctor",
         "tour",
@@ -413,6 +416,34 @@ fn a_heap_is_drawn_within_80_columns_and_adds_up() {
     assert!(bytes("largest_free_bytes") <= bytes("free_bytes"));
     fixture.run("info", &["--heap", "nobody"]).complains(3, &["no pool \"nobody\"", "tour"]);
     assert_eq!(fixture.files(), files, "looking has changed something");
+}
+
+#[test]
+fn a_pool_is_copied_and_moved_and_holds_what_it_held() {
+    let fixture = killed();
+    let stats = |pool: &str| fixture.run("stats", &[pool, "--json"]).exits(0).json()["blocks"].clone();
+    let before = stats("tour");
+    let files = fixture.files();
+    fixture.run("clone", &["nobody", "copy"]).complains(3, &["\"nobody\""]);
+    assert_eq!(fixture.files(), files, "a pool that is not there changes nothing");
+    let copy = fixture.run("clone", &["tour", "copy", "--json"]).exits(0).json();
+    assert_eq!((&copy["pool"], &copy["from"]), (&"copy".into(), &"tour".into()));
+    let due = copy["due_puddles"].as_u64().expect("a number");
+    assert!(due > 0);
+    let listed = || -> u64 {
+        let pools = fixture.run("ls", &["--json"]).exits(0).json_lines();
+        pools.iter().map(|pool| pool["due_puddles"].as_u64().expect("a number")).sum()
+    };
+    assert_eq!(listed(), due, "looking writes nothing");
+    assert_eq!(stats("copy"), before);
+    fixture.run("clone", &["tour", "copy"]).complains(3, &["\"copy\""]);
+    let done = fixture.run("relocate", &["copy", "--json"]).exits(0).json();
+    assert!(done["rewritten"]["native"].as_u64().expect("a number") > 10, "{done:?}");
+    assert_eq!(listed(), 0);
+    let moved = fixture.run("randomize", &["copy", "--eager", "--json"]).exits(0).json();
+    assert!(moved["rewritten"]["native"].as_u64().expect("a number") > 10, "{moved:?}");
+    assert_eq!((listed(), stats("copy"), stats("tour")), (0, before.clone(), before));
+    fixture.run("check", &[]).exits(0);
 }
 
 #[test]

@@ -237,6 +237,44 @@ pub struct LeaseRecord {
     pub writable: bool,
 }
 
+/// Most ranges of one [`RelocationRecord`], and most pools: such a record always fits into one frame.
+pub const RELOCATION_MOVES_MAX: usize = 16_384;
+
+/// Where puddles have gone that were imported, cloned or moved together: what native pointers into them are to become.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RelocationRecord {
+    /// Its number, by which [`DueRecord`]s name it.
+    pub id: Uuid,
+    /// Ranges of addresses that have another address now, by rising old address, none on top of another.
+    pub moves: Vec<MoveRecord>,
+    /// Pools that have another number now, old and new: what region pointers are to become.
+    pub pools: Vec<(PoolId, PoolId)>,
+}
+
+/// A range of addresses that moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MoveRecord {
+    /// Its old first address.
+    pub from: u64,
+    /// Its new one.
+    pub to: u64,
+    /// Its bytes.
+    pub size: u64,
+}
+
+/// A puddle whose pointers are still what they were before a relocation. Nobody has ever mapped it since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DueRecord {
+    /// The puddle.
+    pub puddle: Uuid,
+    /// Which relocation.
+    pub relocation: Uuid,
+    /// The address for which its contents are right. The header of its file says the same until it is rewritten.
+    pub from: u64,
+    /// The generation that the header says once it is rewritten; one less until then.
+    pub generation: u64,
+}
+
 /// One change of the catalog. The order of variants is part of the format: add at the end only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Record {
@@ -288,6 +326,12 @@ pub enum Record {
         /// What.
         pool: PoolId,
     },
+    /// Puddles have moved. It is forgotten with the last [`Record::Due`] that names it.
+    Relocation(RelocationRecord),
+    /// A puddle is to be rewritten before it is mapped. Its relocation's record comes before.
+    Due(DueRecord),
+    /// That has been done, or the puddle is gone.
+    Relocated(Uuid),
 }
 
 /// Why bytes are no record.
@@ -408,6 +452,17 @@ mod tests {
         let frame = decode_frame(&bytes).unwrap();
         assert_eq!((frame.batch, frame.index, frame.last, frame.len), (9, 2, true, bytes.len()));
         assert_eq!(frame.record, sample());
+    }
+
+    #[test]
+    fn the_longest_relocation_fits_into_a_frame() {
+        let far = u64::MAX;
+        let moves = alloc::vec![MoveRecord { from: far, to: far, size: far }; RELOCATION_MOVES_MAX];
+        let pools = alloc::vec![(PoolId(far), PoolId(far)); RELOCATION_MOVES_MAX];
+        let record = Record::Relocation(RelocationRecord { id: Uuid([7; 16]), moves, pools });
+        let mut bytes = Vec::new();
+        encode_frame(1, 0, true, &record, &mut bytes);
+        assert_eq!(decode_frame(&bytes).unwrap().record, record);
     }
 
     #[test]

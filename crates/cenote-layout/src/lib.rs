@@ -23,6 +23,7 @@ pub mod heap;
 pub mod id;
 pub mod log;
 pub mod log_space;
+pub mod moves;
 pub mod object;
 pub mod pointer;
 pub mod puddle;

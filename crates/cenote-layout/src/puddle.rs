@@ -63,7 +63,8 @@ pub struct PuddleHeader {
     pub uuid: Uuid,
     /// The store that it belongs to.
     pub store: Uuid,
-    /// Assigned address: a multiple of [`SLOT_SIZE`] in the store's window.
+    /// The address for which the contents are right: the assigned one, a multiple of [`SLOT_SIZE`] in the store's window, or the one before it while the
+    /// catalog says that the puddle is still to be rewritten ([`crate::catalog::DueRecord`]).
     pub addr: u64,
     /// Bytes of the puddle, header included: a multiple of [`PAGE_SIZE`].
     pub size: u64,

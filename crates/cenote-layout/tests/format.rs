@@ -2,9 +2,9 @@
 //! changes without the other. (The section about heap puddles has its own checks beside the heap's code.)
 
 use cenote_layout::catalog::{
-    AtRest, BATCH_NUMBER_MAX, ClientRecord, FLAG_LAST, GuestRecord, HeapKind, LeaseRecord, ObjectRecord,
-    PAYLOAD_LEN_MAX, PoolMode, PoolRecord, PuddleRecord, RECORD_MAGIC, Record, RecordError, RecordHeader,
-    decode_frame, encode_frame,
+    AtRest, BATCH_NUMBER_MAX, ClientRecord, DueRecord, FLAG_LAST, GuestRecord, HeapKind, LeaseRecord,
+    MoveRecord, ObjectRecord, PAYLOAD_LEN_MAX, PoolMode, PoolRecord, PuddleRecord, RECORD_MAGIC, Record,
+    RecordError, RecordHeader, RelocationRecord, decode_frame, encode_frame,
 };
 use cenote_layout::checksum::{checksum, seed};
 use cenote_layout::header::{FORMAT_VERSION, Header, HeaderPrefix};
@@ -284,6 +284,13 @@ fn the_catalog_is_drawn_as_it_is() {
         }),
         Record::ObjectRemoved(uuid),
         Record::Guest(GuestRecord { client: uuid, pid: 1, start_ticks: 1, uid: 0, gid: 0 }),
+        Record::Relocation(RelocationRecord {
+            id: uuid,
+            moves: vec![MoveRecord { from: 1 << 21, to: 1 << 22, size: 4096 }],
+            pools: vec![(pool, pool)],
+        }),
+        Record::Due(DueRecord { puddle: uuid, relocation: uuid, from: 1 << 21, generation: 2 }),
+        Record::Relocated(uuid),
     ];
     let documented = rows(section(&text, "### Payload"));
     let documented: Vec<&Vec<String>> =

@@ -99,6 +99,24 @@ pub enum Bug {
     JournalEpochIgnored,
     /// A psync of several objects makes a record for each.
     PsyncNotTogether,
+    /// A puddle that has moved is mapped as it is.
+    DuePuddleMapped,
+    /// The primary of a puddle that has moved stays as it was.
+    PrimaryNotRewritten,
+    /// A puddle is rewritten in its file.
+    RewrittenInPlace,
+    /// A rewritten puddle takes the old one's name before it is synced.
+    RewrittenNotSynced,
+    /// A rewritten puddle is used before its name is durable.
+    RenameNotSynced,
+    /// The batch of an import comes before its files are synced.
+    ImportNotSynced,
+    /// An import forgets to say that its puddles are to be rewritten.
+    ImportNotDue,
+    /// A pool moves while the journal of psyncs has records of it.
+    MovedNotTrimmed,
+    /// Rewriting leaves out the roots.
+    RootsNotRewritten,
     /// A psync that failed forgets which pages were dirty.
     PsyncForgetsPages,
     /// What is left of a removed pool stays in the spare puddle that another pool takes.

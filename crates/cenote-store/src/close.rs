@@ -82,6 +82,7 @@ impl Drop for Inner {
             core::mem::forget(control.lock.take());
         }
         control.registration = None; // waits for resolvers that are running
+        self.frontier.stop(forked);
         self.shadows.stop(forked);
         if !forked {
             // SAFETY: no handle of the store is left, and references borrow from handles.

@@ -16,6 +16,8 @@ use crate::logs::Logs;
 use crate::options::{Access, OpenOptions, PoolOptions};
 use crate::pool::{PoolCore, PoolHandle};
 use crate::puddle::{Puddle, file_name};
+use crate::relocate::RelocationOptions;
+use crate::relocate::frontier::Frontier;
 use crate::report::{Damage, PoolStart};
 use crate::set_aside::{LogDecision, SetAside};
 use crate::shadow::Shadows;
@@ -234,6 +236,10 @@ impl Store {
         })?;
         let mut superblock = Superblock::new_zeroed();
         (superblock.store, superblock.window_base, superblock.window_len) = (home.store, base, len);
+        let poisoned = Arc::default();
+        let (files_of, of) = (Arc::clone(&medium), home.store);
+        let frontier =
+            Frontier::new(files_of, of, (false, false), RelocationOptions::default(), Arc::clone(&poisoned));
         let store = Self::new(Arc::new(Inner {
             window: Window::new(base, len),
             persistence: medium.persistence(home.durability),
@@ -244,8 +250,9 @@ impl Store {
             options: OpenOptions { spare_bytes_max: 0, ..OpenOptions::default() },
             durability: home.durability,
             token: fork_guard::token(),
-            poisoned: Arc::default(),
+            poisoned,
             shadows: Shadows::default(),
+            frontier,
             guarded: AtomicBool::new(false),
             silent: AtomicBool::new(false),
             connection: Some(Connection { keeper, files, listed: Mutex::default() }),

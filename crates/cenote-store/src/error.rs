@@ -249,6 +249,30 @@ pub enum StoreError {
         /// Who.
         by: String,
     },
+    /// A pool has moved, and this program does not find pointers.
+    #[error(
+        "pool \"{name}\" was imported or moved, and {puddles} of its puddles are still to be rewritten: open it with a program that rewrites pointers, or finish it (cenote relocate)"
+    )]
+    RelocationDue {
+        /// The pool.
+        name: String,
+        /// How many.
+        puddles: u64,
+    },
+    /// A puddle that has moved could not be rewritten. It is as it was.
+    #[error("puddle {puddle} has moved and was not rewritten: {detail}")]
+    NotRewritten {
+        /// The puddle.
+        puddle: Uuid,
+        /// Why.
+        detail: String,
+    },
+    /// What is to be imported cannot be.
+    #[error("nothing was imported: {detail}")]
+    Import {
+        /// Why, and what to do.
+        detail: String,
+    },
     /// What a daemon does not do for its clients.
     #[error("{what}: stop the daemon and open the store in this process")]
     NotHosted {

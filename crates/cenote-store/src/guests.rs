@@ -247,6 +247,10 @@ impl Store {
                 control.hosted.get(other).map_or_else(String::new, |h| format!("process {}", h.guest.pid));
             return Err(StoreError::PoolBusy { name: name.into(), by });
         }
+        let due = state.puddles_of(id).iter().filter(|p| state.due.contains_key(&p.uuid)).count() as u64;
+        if due > 0 {
+            return Err(StoreError::RelocationDue { name: name.into(), puddles: due });
+        }
         let held = state.leases.get(&(client, id)).copied();
         let shared = state.shared.contains(&(client, id));
         let used = state.used.contains(&id);

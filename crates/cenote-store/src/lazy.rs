@@ -6,6 +6,8 @@
 //!
 //! In a pool in shadowed mode the first store into a page faults too: the page is noted, and may be written from then on ([`crate::psync`]).
 //!
+//! One whose pointers are still to be rewritten is handed to a thread first ([`crate::relocate::frontier`]).
+//!
 //! A puddle that is mapped already was mapped by another thread while this one faulted: the access is tried again. A
 //! stray write to a read-only puddle looks the same; `cenote_sys::fault` tries that a bounded number of times, and then
 //! it goes to the next handler.
@@ -22,5 +24,8 @@ pub(crate) unsafe fn resolve(context: *const (), address: usize) -> bool {
     let Some(puddle) = inner.window.find(address as u64) else {
         return inner.guarding(address) && inner.stand_in(address);
     };
+    if puddle.is_due() {
+        return inner.frontier.ask(puddle);
+    }
     puddle.resolve(&*inner.medium, address)
 }

@@ -40,6 +40,7 @@ mod psync;
 mod puddle;
 mod recovery;
 mod region;
+pub mod relocate;
 mod report;
 mod set_aside;
 mod shadow;

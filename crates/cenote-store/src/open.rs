@@ -10,6 +10,7 @@ use crate::error::OpenError;
 use crate::logs::Logs;
 use crate::options::{DamagePolicy, OpenOptions};
 use crate::puddle::DIR;
+use crate::relocate::frontier::Frontier;
 use crate::report::{Damage, DamageEffect, OpenReport};
 use crate::shadow::Shadows;
 use crate::spare::Ahead;
@@ -124,6 +125,14 @@ impl Store {
 
         // From here on `Inner` owns the window and the lock, and gives both back whatever happens.
         let durability = options.durability.unwrap_or(info.durability);
+        let poisoned = Arc::default();
+        let frontier = Frontier::new(
+            Arc::clone(&medium),
+            block.store,
+            (writable, info.kind == MediumKind::Simulated),
+            options.relocation.clone(),
+            Arc::clone(&poisoned),
+        );
         let store = Self::new(Arc::new(Inner {
             window: Window::new(base, len),
             persistence: medium.persistence(durability),
@@ -135,8 +144,9 @@ impl Store {
             options,
             durability,
             token: fork_guard::token(),
-            poisoned: Arc::default(),
+            poisoned,
             shadows: Shadows::default(),
+            frontier,
             guarded: AtomicBool::new(false),
             silent: AtomicBool::new(true),
             connection: None,

@@ -1,5 +1,6 @@
 //! What the caller decides: nothing here is guessed for them.
 
+use crate::relocate::RelocationOptions;
 use cenote_layout::catalog::{HeapKind, PoolMode};
 use cenote_layout::id::Uuid;
 use cenote_medium::{Durability, MediumInfo, MediumKind};
@@ -93,6 +94,8 @@ pub struct OpenOptions {
     pub hosting: bool,
     /// Bytes of each half of the journal of psyncs of pools, when it is made: a multiple of 4 KiB. It grows when a psync needs more.
     pub journal_half_len: u64,
+    /// How pools that have moved are rewritten: by what, and when.
+    pub relocation: RelocationOptions,
 }
 
 impl Default for OpenOptions {
@@ -107,6 +110,7 @@ impl Default for OpenOptions {
             spare_bytes_max: 32 << 20,
             hosting: false,
             journal_half_len: 4 << 20,
+            relocation: RelocationOptions::default(),
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::puddle::{
     DIR, Kind, Puddle, create_file, create_primary, file_name, primary_name, text, verify_file,
     verify_primary,
 };
+use crate::relocate::Needs;
 use crate::report::{Damage, PoolStart};
 use crate::store::{Control, Inner, Store};
 use cenote_layout::PAGE_SIZE;
@@ -44,6 +45,8 @@ pub struct PoolInfo {
     pub opened: bool,
     /// How this session found it.
     pub start: PoolStart,
+    /// Puddles that moved with the pool and are still to be rewritten, as far as the catalog knows.
+    pub due: u64,
 }
 
 /// What the handles of one pool share.
@@ -435,6 +438,10 @@ impl Store {
             let sum = sums.entry(puddle.pool).or_default();
             *sum = (sum.0 + puddle.size, sum.1 + 1);
         }
+        let mut due: std::collections::BTreeMap<PoolId, u64> = Default::default();
+        for puddle in state.due.keys().filter_map(|uuid| state.puddles.get(uuid)) {
+            *due.entry(puddle.pool).or_default() += 1;
+        }
         let info = |record: &PoolRecord| {
             let (bytes, puddles) = sums.get(&record.id).copied().unwrap_or_default();
             let opened = control.pools.get(&record.id).is_some_and(|core| Arc::strong_count(core) > 1);
@@ -442,7 +449,8 @@ impl Store {
                 .pools
                 .get(&record.id)
                 .map_or_else(|| start_of(&control, record.id), |core| core.start);
-            PoolInfo { record: record.clone(), bytes, puddles, opened, start }
+            let due = due.get(&record.id).copied().unwrap_or_default();
+            PoolInfo { record: record.clone(), bytes, puddles, opened, start, due }
         };
         state.pools.values().map(info).collect()
     }
@@ -604,14 +612,22 @@ impl Store {
     }
 
     /// Opens a pool. For writing, a lease is recorded before anything is mapped. Only the root puddle is mapped; the
-    /// others follow when they are touched.
+    /// others follow when they are touched. Of a pool that has moved, a puddle's pointers are rewritten before it is mapped ([`crate::relocate`]).
     ///
     /// The handle may be read-only although writing was asked for, if a policy says so: see [`PoolHandle::is_writable`].
     ///
     /// # Errors
     /// The name is not known; the store is open read-only; the pool is damaged, or not covered, and the policy is to
-    /// refuse; a log that concerns it is set aside and writing is wanted.
+    /// refuse; a log that concerns it is set aside and writing is wanted; it has moved, and cannot be rewritten.
     pub fn open_pool(&self, name: &str, access: Access) -> Result<PoolHandle, StoreError> {
+        let handle = self.open_as_it_is(name, access)?;
+        if self.inner().frontier.is_eager() && handle.due() > 0 {
+            handle.finish_relocation(&mut |_| ())?;
+        }
+        Ok(handle)
+    }
+
+    fn open_as_it_is(&self, name: &str, access: Access) -> Result<PoolHandle, StoreError> {
         let inner = self.inner();
         inner.check_usable()?;
         if access.writes() && !inner.writable {
@@ -669,7 +685,7 @@ impl Store {
                 puddle.set_mode(&*inner.medium, puddle.writable_mode()).map_err(|e| inner.failed(e))?;
             }
             if puddle.index() == 0 || inner.eager {
-                puddle.map(&*inner.medium).map_err(|e| inner.failed(e))?;
+                inner.make_accessible(puddle)?;
             }
         }
         control.pools.insert(id, Arc::clone(&handle.core));
@@ -692,6 +708,11 @@ impl Store {
             })
             .cloned()
             .collect();
+        let due = records.iter().filter(|p| control.catalog.state.due.contains_key(&p.uuid)).count() as u64;
+        if due > 0 && inner.options.relocation.rewriter.is_none() {
+            return Err(StoreError::RelocationDue { name: record.name, puddles: due });
+        }
+        let mut needs = Needs::default();
         let mut sound = Vec::new();
         let mut expected = 0;
         for puddle in records {
@@ -704,10 +725,17 @@ impl Store {
             let known = control.puddles.get(&puddle.uuid).map(|known| unsafe { known.as_ref() });
             let by_primary = known.is_some_and(Puddle::shows_primary);
             let mut problem = None;
-            if !by_primary {
+            let due = control.catalog.state.due.get(&puddle.uuid).copied();
+            if let Some(due) = due {
+                problem = inner.mark_due(control, &puddle, due, &mut needs)?;
+            } else if !by_primary {
                 problem = verify_file(&*inner.medium, &puddle, inner.uuid, inner.writable)?;
             }
-            if problem.is_none() && record.mode == PoolMode::Shadowed && (by_primary || inner.writable) {
+            if due.is_none()
+                && problem.is_none()
+                && record.mode == PoolMode::Shadowed
+                && (by_primary || inner.writable)
+            {
                 problem = verify_primary(&*inner.medium, &puddle, inner.uuid, inner.writable)?;
             }
             match problem {

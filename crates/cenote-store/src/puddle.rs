@@ -11,14 +11,16 @@
 //! REFUSED                          damaged, or removed: never mapped
 //! ```
 
+use crate::relocate::frontier::Job;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::header::{self, HeaderPrefix, read};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::{PuddleHeader, Role, header_space};
+use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{MapMode, Medium, MediumError};
 use cenote_sys::notes::Notes;
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use zerocopy::IntoBytes;
 
@@ -44,6 +46,9 @@ pub struct Puddle {
     state: AtomicU32,
     mode: AtomicU8,
     heap_slot: AtomicPtr<()>,
+    /// Its file is still that of another address; what is to be done about it is in `job`. Never mapped as long as it is so.
+    due: AtomicBool,
+    job: OnceLock<Job>,
 }
 
 /// What a puddle's mapping shows.
@@ -67,7 +72,50 @@ impl Puddle {
             state: AtomicU32::new(ABSENT),
             mode: AtomicU8::new(encode_mode(mode)),
             heap_slot: AtomicPtr::new(core::ptr::null_mut()),
+            due: AtomicBool::new(false),
+            job: OnceLock::new(),
         }
+    }
+
+    /// It is to be rewritten before it is mapped. Said before it can be found.
+    pub(crate) fn set_due(&self, job: Job) {
+        if self.job.set(job).is_ok() {
+            self.due.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether it is still to be rewritten, at the first touch ([`crate::relocate`]).
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        self.due.load(Ordering::Acquire)
+    }
+
+    /// What is to be done, or was, if it has moved.
+    pub(crate) fn job(&self) -> Option<&Job> {
+        self.job.get()
+    }
+
+    /// Its file has been rewritten.
+    pub(crate) fn set_done(&self) {
+        self.due.store(false, Ordering::Release);
+    }
+
+    /// Shows memory in place of the file, which nobody writes: `fill` makes it, at the puddle's address, readable. Nothing is to be mapped there now.
+    pub(crate) fn show(&self, fill: impl FnOnce() -> Result<(), MediumError>) -> Result<(), MediumError> {
+        while let Err(state) =
+            self.state.compare_exchange(ABSENT, MAPPING, Ordering::AcqRel, Ordering::Acquire)
+        {
+            if state != MAPPING {
+                return Ok(());
+            }
+            std::thread::yield_now();
+        }
+        let filled = fill();
+        if filled.is_ok() {
+            self.set_done();
+        }
+        self.state.store(if filled.is_ok() { MAPPED } else { ABSENT }, Ordering::Release);
+        filled
     }
 
     /// Its identity, and the name of its file.
@@ -188,8 +236,11 @@ impl Puddle {
     }
 
     /// Maps it if it is not mapped. Allocates nothing and takes no lock but waits while another thread maps it: may be
-    /// called by the fault handler. `Ok(false)`: it is refused.
+    /// called by the fault handler. `Ok(false)`: it is refused, or still to be rewritten.
     pub(crate) fn map(&self, medium: &dyn Medium) -> Result<bool, MediumError> {
+        if self.is_due() && !planted(Bug::DuePuddleMapped) {
+            return Ok(false);
+        }
         loop {
             match self.state.compare_exchange(ABSENT, MAPPING, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
@@ -308,6 +359,11 @@ pub(crate) fn text(name: &[u8; 40]) -> &str {
 
 /// The header of a new puddle.
 pub(crate) fn make_header(record: &PuddleRecord, store: Uuid) -> PuddleHeader {
+    make_header_of(record, store, 1)
+}
+
+/// The header of a puddle of some generation.
+pub(crate) fn make_header_of(record: &PuddleRecord, store: Uuid, generation: u64) -> PuddleHeader {
     let mut header = PuddleHeader {
         prefix: HeaderPrefix::new(*b"CENPUDDL", size_of::<PuddleHeader>() as u32),
         uuid: record.uuid,
@@ -317,7 +373,7 @@ pub(crate) fn make_header(record: &PuddleRecord, store: Uuid) -> PuddleHeader {
         pool: record.pool,
         role: record.role as u32,
         index: record.index,
-        generation: 1,
+        generation,
         reserved: [0; 3976],
     };
     header::seal(&mut header);
@@ -374,7 +430,7 @@ pub(crate) fn verify_file(
     store: Uuid,
     writing: bool,
 ) -> Result<Option<String>, MediumError> {
-    verify_as(medium, text(&file_name(record.uuid)), record, store, writing)
+    verify_named(medium, text(&file_name(record.uuid)), record, store, writing, None)
 }
 
 /// The same for the primary.
@@ -384,15 +440,17 @@ pub(crate) fn verify_primary(
     store: Uuid,
     writing: bool,
 ) -> Result<Option<String>, MediumError> {
-    verify_as(medium, text(&primary_name(record.uuid)), record, store, writing)
+    verify_named(medium, text(&primary_name(record.uuid)), record, store, writing, None)
 }
 
-fn verify_as(
+/// The same for any file, and for one generation if that is given.
+pub(crate) fn verify_named(
     medium: &dyn Medium,
     name: &str,
     record: &PuddleRecord,
     store: Uuid,
     writing: bool,
+    generation: Option<u64>,
 ) -> Result<Option<String>, MediumError> {
     let len = match medium.len(name) {
         Ok(len) => len,
@@ -426,7 +484,9 @@ fn verify_as(
             expected.index,
         );
     if same {
-        return Ok(None);
+        return Ok(generation
+            .filter(|wanted| *wanted != header.generation)
+            .map(|wanted| format!("its header is of generation {}, not {wanted}", header.generation)));
     }
     Ok(Some(format!(
         "its header is of another puddle: {} of store {}, {} bytes at {:#x}",

@@ -34,6 +34,7 @@
 
 use crate::options::PowerLossPolicy;
 use crate::puddle::{Puddle, verify_file};
+use crate::relocate::Found;
 use crate::report::{Damage, LogReport, OpenReport};
 use crate::store::{Control, Inner};
 use cenote_layout::catalog::{LeaseRecord, PuddleRecord, Record};
@@ -383,11 +384,21 @@ impl<'a> Session<'a> {
     /// Why a puddle cannot be used, if so.
     fn problem(&mut self, record: &PuddleRecord) -> Option<String> {
         let inner = self.inner;
+        let due = self.control.catalog.state.due.get(&record.uuid).copied();
         self.verified
             .entry(record.uuid)
-            .or_insert_with(|| match verify_file(&*inner.medium, record, inner.uuid, inner.writable) {
-                Ok(problem) => problem,
-                Err(error) => Some(error.to_string()),
+            .or_insert_with(|| {
+                let found = match due {
+                    None => verify_file(&*inner.medium, record, inner.uuid, inner.writable),
+                    Some(due) => inner.look_at_file(record, &due).map(|found| match found {
+                        Found::New => None,
+                        Found::Old => {
+                            Some("it has moved and was not touched since, so no log can be about it".into())
+                        }
+                        Found::Damaged(problem) => Some(problem),
+                    }),
+                };
+                found.unwrap_or_else(|error| Some(error.to_string()))
             })
             .clone()
     }

@@ -25,11 +25,12 @@ use crate::psync::Gate;
 use crate::puddle::{
     DIR, Kind, PRIMARY_DIR, Puddle, create_file, file_name, primary_name, text, verify_file, verify_primary,
 };
+use crate::relocate::{Found, Needs};
 use crate::report::{Damage, OpenReport, RestoredPool};
 use crate::store::{Control, Inner};
 use cenote_journal::{Guard, Home, Journal, Record, Settings, Stopped, scan};
 use cenote_layout::PAGE_SIZE;
-use cenote_layout::catalog::PuddleRecord;
+use cenote_layout::catalog::{DueRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_log::CrashKind;
 use cenote_medium::planted::{Bug, planted};
@@ -184,7 +185,12 @@ impl Inner {
         // What the dead left in a shadow and did not psync is in no note.
         let unknown = control.dirty.get(&pool) == Some(&CrashKind::Process);
         let shadow = Arc::new(Shadow { gate: Gate::default(), parts: Mutex::default() });
+        let mut needs = Needs::default();
         for record in control.catalog.state.puddles_of(pool) {
+            if let Some(due) = control.catalog.state.due.get(&record.uuid).copied() {
+                // What is wrong with it is said by whoever opens the pool.
+                let _ = self.mark_due(control, &record, due, &mut needs)?;
+            }
             shadow.add(self.own(control, record, MapMode::ReadOnly), unknown);
         }
         locked(&self.shadows.pools).insert(pool, Arc::clone(&shadow));
@@ -194,6 +200,11 @@ impl Inner {
     /// The same, if there is one.
     pub(crate) fn known_shadow(&self, pool: PoolId) -> Option<Arc<Shadow>> {
         locked(&self.shadows.pools).get(&pool).map(Arc::clone)
+    }
+
+    /// The puddles of a pool are not what they were: whoever opens it next makes them anew.
+    pub(crate) fn forget_parts(&self, pool: PoolId) {
+        locked(&self.shadows.pools).remove(&pool);
     }
 
     /// A pool is removed.
@@ -266,6 +277,7 @@ impl Inner {
                 // A puddle that was removed since.
                 let Some(puddle) = state.puddles.get(&id) else { return Ok(()) };
                 check_run(record.header.seq, puddle, offset, bytes.len())?;
+                // One that has moved and is not rewritten has no record; verification refuses it.
                 let primary = match primaries.entry(id) {
                     Entry::Occupied(known) => known.into_mut(),
                     Entry::Vacant(new) => {
@@ -349,7 +361,13 @@ pub(crate) fn restore(
         let puddles = control.catalog.state.puddles_of(*pool);
         let mut problems = Vec::new();
         for record in &puddles {
-            if let Some(detail) = verify_primary(&*inner.medium, record, inner.uuid, inner.writable)? {
+            let due = control.catalog.state.due.get(&record.uuid);
+            let problem = match due.map(|due| inner.look_at_primary(record, due)).transpose()? {
+                None => verify_primary(&*inner.medium, record, inner.uuid, inner.writable)?,
+                Some(Found::Old | Found::New) => None,
+                Some(Found::Damaged(detail)) => Some(detail),
+            };
+            if let Some(detail) = problem {
                 problems.push(Damage::Puddle {
                     uuid: record.uuid,
                     pool: *pool,
@@ -366,7 +384,7 @@ pub(crate) fn restore(
         let mut pages = 0;
         for record in &puddles {
             if inner.writable {
-                pages += copy_primary(inner, record)?;
+                pages += copy_primary(inner, record, control.catalog.state.due.get(&record.uuid))?;
             } else {
                 map_primary(inner, control, record, patches.get(&record.uuid))?;
             }
@@ -382,7 +400,7 @@ pub(crate) fn restore(
 }
 
 /// Makes a shadow what its primary is; returns the pages that were not.
-fn copy_primary(inner: &Inner, record: &PuddleRecord) -> Result<u64, MediumError> {
+fn copy_primary(inner: &Inner, record: &PuddleRecord, due: Option<&DueRecord>) -> Result<u64, MediumError> {
     if planted(Bug::ShadowNotRestored) {
         return Ok(0);
     }
@@ -402,7 +420,11 @@ fn copy_primary(inner: &Inner, record: &PuddleRecord) -> Result<u64, MediumError
         written += 1;
         shadow.write_at(page * PAGE_SIZE, theirs)
     })?;
-    if verify_file(&*inner.medium, record, inner.uuid, true)?.is_some() {
+    let good = match due {
+        None => verify_file(&*inner.medium, record, inner.uuid, true)?.is_none(),
+        Some(due) => !matches!(inner.look_at_file(record, due)?, Found::Damaged(_)),
+    };
+    if !good {
         return Err(MediumError::from_io(
             Operation::Write,
             name,
@@ -480,6 +502,12 @@ fn map_primary(
 ) -> Result<(), MediumError> {
     let puddle = Box::leak(Box::new(Puddle::new(*record, MapMode::PrivateCopy, Kind::Primary)));
     control.puddles.insert(record.uuid, NonNull::from(&*puddle));
+    if let Some(due) = control.catalog.state.due.get(&record.uuid)
+        && inner.look_at_primary(record, due)? != Found::New
+    {
+        // It is rewritten from this file when it is touched; no psync has changed it since it moved.
+        return Ok(());
+    }
     puddle.map(&*inner.medium)?;
     for (offset, bytes) in patches.into_iter().flatten() {
         // SAFETY: mapped just now, private and writable; `check_run` saw to the range; nobody has a reference yet.
@@ -506,10 +534,11 @@ pub(crate) fn void(state: &State, crash: Option<CrashKind>) -> BTreeSet<PoolId> 
 
 /// All pages of a part that may differ are noted; those that a session before this one left, by comparison, which keeps nobody from writing.
 pub(crate) fn note_unknown(inner: &Inner, part: &Part) -> Result<(), MediumError> {
-    if !part.unknown.load(Ordering::Acquire) {
+    let puddle = part.puddle();
+    // One that is due nobody has stored into.
+    if !part.unknown.load(Ordering::Acquire) || puddle.is_due() {
         return Ok(());
     }
-    let puddle = part.puddle();
     compare(part.shadow(inner)?, part.primary(inner)?, puddle.size(), |page, _| {
         puddle.notes().note(page..page + 1);
         Ok(())

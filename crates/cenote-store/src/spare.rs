@@ -172,7 +172,9 @@ impl Inner {
             return BTreeSet::new();
         }
         let mut all = named(control);
-        let mut by_size: Vec<&PuddleRecord> = puddles.iter().collect();
+        // The header of one that is still to be rewritten is that of another address.
+        let due = &control.catalog.state.due;
+        let mut by_size: Vec<&PuddleRecord> = puddles.iter().filter(|p| !due.contains_key(&p.uuid)).collect();
         by_size.sort_by_key(|p| (p.size, p.index));
         let mut kept = BTreeSet::new();
         for record in by_size {

@@ -8,6 +8,8 @@ use crate::logs::Logs;
 use crate::options::OpenOptions;
 use crate::pool::PoolCore;
 use crate::puddle::Puddle;
+use crate::relocate::frontier::Frontier;
+use crate::relocate::{Backend, Rewritten};
 use crate::report::{Damage, StoreInfo};
 use crate::shadow::Shadows;
 use crate::spare::Ahead;
@@ -57,6 +59,7 @@ pub(crate) struct Inner {
     pub(crate) token: u64,
     pub(crate) poisoned: Arc<OnceLock<String>>,
     pub(crate) shadows: Shadows,
+    pub(crate) frontier: Arc<Frontier>,
     /// Nothing is written on drop: the store is not open yet, or abandoned, or closed already.
     pub(crate) silent: AtomicBool,
     /// A guest's logs are being replayed, which may have cut short what is mapped for that.
@@ -208,13 +211,13 @@ impl Store {
         self.0.window.find(addr)
     }
 
-    /// Maps a puddle that nobody has touched yet.
+    /// Maps a puddle that nobody has touched yet; if it has moved, its pointers are rewritten before.
     ///
     /// # Errors
-    /// Its file cannot be mapped, or it is damaged.
+    /// Its file cannot be mapped or rewritten, or it is damaged.
     pub fn ensure_mapped(&self, puddle: &Puddle) -> Result<(), StoreError> {
         self.0.check_usable()?;
-        if puddle.map(&*self.0.medium)? {
+        if self.0.make_accessible(puddle)? {
             return Ok(());
         }
         Err(StoreError::PuddleDamaged(Damage::Puddle {
@@ -279,6 +282,18 @@ impl Store {
     #[must_use]
     pub fn types(&self) -> Vec<Arc<TypeRecord>> {
         self.0.control().catalog.state.types.values().cloned().collect()
+    }
+
+    /// What rewriting of pointers has done in this session, in all pools.
+    #[must_use]
+    pub fn rewritten(&self) -> Rewritten {
+        self.0.frontier.sum()
+    }
+
+    /// When puddles that have moved are rewritten in this session: what the options ask for, or what there is instead.
+    #[must_use]
+    pub fn relocation_backend(&self) -> Backend {
+        self.0.frontier.backend()
     }
 
     /// What was found damaged at open.
@@ -375,7 +390,7 @@ impl Inner {
         error.into()
     }
 
-    /// Makes one change of the catalog.
+    /// Makes one change of the catalog, which says too which puddles have been rewritten since the last one.
     pub(crate) fn commit(&self, control: &mut Control, records: &[Record]) -> Result<(), StoreError> {
         let split = |error: catalog::AppendError| {
             let (error, unknown) = error.split();
@@ -384,7 +399,13 @@ impl Inner {
             }
             error
         };
-        control.catalog.append(records).map_err(split)?;
+        let (records, done) = self.with_done(records);
+        if records.is_empty() {
+            return Ok(());
+        }
+        control.catalog.append(&records).map_err(split).inspect_err(|_| {
+            done.iter().for_each(|puddle| self.frontier.note_done(*puddle));
+        })?;
         // The change is made, whatever becomes of this.
         if let Err(error) = control.catalog.compact_if_it_pays() {
             let _ = split(error);
@@ -404,7 +425,7 @@ impl Inner {
 }
 
 /// Whether an error is a failed sync: then what is on the medium is not known.
-fn is_sync(error: &MediumError) -> bool {
+pub(crate) fn is_sync(error: &MediumError) -> bool {
     match error {
         MediumError::Io { op, .. } | MediumError::NoSpace { op, .. } | MediumError::Denied { op, .. } => {
             matches!(op, Operation::Sync | Operation::SyncDirectory)

@@ -105,6 +105,23 @@ impl Space {
         Some(self.base + first * SLOT_SIZE)
     }
 
+    /// Takes `size` bytes at one of the places that have room for them, by a random number.
+    pub(crate) fn take_random(&mut self, size: u64, random: u64) -> Option<u64> {
+        let count = size.div_ceil(SLOT_SIZE);
+        let choices = |room: u64| (room + 1).saturating_sub(count);
+        let all: u64 = self.free.values().map(|room| choices(*room)).sum();
+        let mut choice = random.checked_rem(all)?;
+        for (first, room) in &self.free {
+            if choice < choices(*room) {
+                let addr = self.base + (first + choice) * SLOT_SIZE;
+                self.occupy(addr, size);
+                return Some(addr);
+            }
+            choice -= choices(*room);
+        }
+        None
+    }
+
     /// Takes `size` bytes at `addr`, if all of them are free.
     pub(crate) fn take_at(&mut self, addr: u64, size: u64) -> bool {
         let Some(offset) = addr.checked_sub(self.base).filter(|offset| offset.is_multiple_of(SLOT_SIZE))
@@ -242,5 +259,25 @@ mod tests {
         assert!(!space.take_at(BASE + (14 << 20) + 4096, 4096) && !space.take_at(0, 4096));
         assert!(space.take_at(BASE + (16 << 20), 1) && !space.take_at(BASE + (16 << 20), 1));
         assert_eq!(space.free_bytes(), 4 << 20);
+    }
+
+    #[test]
+    fn a_random_place_is_any_that_is_free() {
+        let space = {
+            let mut space = Space::new(BASE, 16 << 20);
+            assert!(space.take_at(BASE + (6 << 20), 1));
+            space
+        };
+        // Of three and four free slots, two in a row: five places.
+        let mut seen = std::collections::BTreeSet::new();
+        for random in 0..5 {
+            let mut space = space.clone();
+            let at = space.take_random(3 << 20, random).unwrap();
+            assert!(!space.take_at(at, 1) && !space.take_at(at + (2 << 20), 1));
+            assert_eq!(space.free_bytes(), 10 << 20);
+            seen.insert((at - BASE) >> 21);
+        }
+        assert_eq!(seen.into_iter().collect::<Vec<_>>(), [0, 1, 4, 5, 6]);
+        assert_eq!(space.clone().take_random(9 << 20, 1), None);
     }
 }

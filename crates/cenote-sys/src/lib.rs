@@ -29,6 +29,7 @@ pub mod probe;
 pub mod process;
 pub mod record_lock;
 pub mod secret;
+pub mod touch;
 pub mod twin;
 
 #[cfg(test)]

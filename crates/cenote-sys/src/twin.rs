@@ -18,6 +18,7 @@ use rustix::fs::MemfdFlags;
 use rustix::mm::Advice;
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 
 /// Memory that is mapped twice; see the module. The mapping at the first address is the caller's to take away.
 #[derive(Debug)]
@@ -82,6 +83,29 @@ impl Drop for Twin {
         let _ = unsafe { memory::release(self.alias, self.len) };
     }
 }
+
+/// Maps memory with these contents at `addr`, over whatever is there, to be read: all of it at once, so that nobody sees half. It has no file, and parts that
+/// are zero take no memory.
+///
+/// # Errors
+/// What the kernel says. What lies at `addr` is then what it was.
+///
+/// # Safety
+/// The range, whole pages, lies in a reservation of the caller's, and nothing relies on what is mapped there.
+pub unsafe fn map_image(addr: usize, image: &[u8]) -> io::Result<()> {
+    let file = std::fs::File::from(rustix::fs::memfd_create("cenote-image", MemfdFlags::CLOEXEC)?);
+    file.set_len(image.len() as u64)?;
+    for (number, bytes) in image.chunks(STEP).enumerate() {
+        if bytes.iter().any(|byte| *byte != 0) {
+            file.write_all_at(bytes, (number * STEP) as u64)?;
+        }
+    }
+    // SAFETY: handed on to the caller.
+    unsafe { memory::map_file(file.as_fd(), addr, image.len(), Access::ReadOnly, Sharing::Shared) }
+}
+
+/// Bytes that are looked at, and written, at once.
+const STEP: usize = 64 << 10;
 
 /// Maps a page at `addr`, over whatever is there, that nothing is behind: every access to it is `SIGBUS`.
 ///

@@ -57,6 +57,7 @@ pub mod ptr;
 pub mod raw;
 mod reader;
 mod reclaim;
+mod relocate;
 mod store;
 mod trim;
 mod tx;
@@ -70,6 +71,7 @@ pub use cenote_heap::{
 pub use cenote_layout::id::{PoolId, TypeId, Uuid};
 pub use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
 pub use cenote_proto::Stat as DaemonStat;
+pub use cenote_store::relocate::{Backend, ImportedPool, RelocationOptions, RelocationProgress, Rewritten};
 pub use cenote_store::{
     Access, CrashKind, Damage, DamagePolicy, FormatOptions, HeapKind, LogDecision, OpenOptions, OpenReport,
     PermissionChange, PoolInfo, PoolMode, PoolOptions, PoolStart, PowerLossPolicy, Psync, RestoredPool,

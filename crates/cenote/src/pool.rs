@@ -88,6 +88,17 @@ impl OpenPools {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Does something while no pool that `concerns` is being closed, and none is opened. Those that are open are for the store to refuse.
+    pub(crate) fn while_closed<R>(&self, concerns: impl Fn(&str) -> bool, work: impl FnOnce() -> R) -> R {
+        let mut list = self.locked();
+        while list.iter().any(|(name, pool)| concerns(name) && pool.strong_count() == 0) {
+            list = self.gone.wait(list).unwrap_or_else(PoisonError::into_inner);
+        }
+        let done = work();
+        drop(list);
+        done
+    }
+
     pub(crate) fn find_or_open(
         &self,
         store: &Arc<Inner>,

@@ -195,8 +195,12 @@ impl Store {
     }
 
     fn open_any(medium: Arc<dyn Medium>, options: &OpenOptions, torn_allowed: bool) -> Result<Self> {
-        let (store, report) = cenote_store::Store::open(medium, options.clone())?;
-        Ok(Self::over_with(store, report, torn_allowed, options.damage))
+        let mut options = options.clone();
+        // Pools that have moved are rewritten by what knows heaps; when, the caller says.
+        options.relocation.rewriter.get_or_insert_with(|| Arc::new(cenote_relocate::PointerRewriter));
+        let damage = options.damage;
+        let (store, report) = cenote_store::Store::open(medium, options)?;
+        Ok(Self::over_with(store, report, torn_allowed, damage))
     }
 
     /// The facade of a store that a daemon keeps.

@@ -12,6 +12,7 @@ mod names;
 mod pools_together;
 mod progress;
 mod reclaim;
+mod relocate;
 mod shadowed;
 mod soundness;
 mod store;

@@ -123,7 +123,7 @@ pub(crate) fn as_json(listed: &Listed) -> Value {
         roots.iter().map(root).collect::<Vec<_>>()
     });
     json!({
-        "pool": record.name, "id": record.id.0, "bytes": pool.bytes, "puddles": pool.puddles,
+        "pool": record.name, "id": record.id.0, "bytes": pool.bytes, "puddles": pool.puddles, "due_puddles": pool.due,
         "mode": mode(record.mode), "heap": heap(record.heap), "puddle_bytes": record.puddle_size,
         "bytes_max": if record.size_max == u64::MAX { Value::Null } else { json!(record.size_max) },
         "uid": record.uid, "gid": record.gid, "permissions": format!("{:o}", record.permissions),

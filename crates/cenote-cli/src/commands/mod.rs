@@ -15,6 +15,7 @@ pub(crate) mod manual;
 pub(crate) mod object;
 pub(crate) mod permissions;
 pub(crate) mod reclaim;
+pub(crate) mod relocate;
 pub(crate) mod rm;
 pub(crate) mod set_aside;
 pub(crate) mod snapshot;

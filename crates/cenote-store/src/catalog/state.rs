@@ -2,7 +2,8 @@
 
 use crate::report::Damage;
 use cenote_layout::catalog::{
-    GuestRecord, LeaseRecord, ObjectRecord, PoolMode, PoolRecord, PuddleRecord, Record,
+    DueRecord, GuestRecord, LeaseRecord, ObjectRecord, PoolMode, PoolRecord, PuddleRecord, Record,
+    RelocationRecord,
 };
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::puddle::Role;
@@ -37,6 +38,10 @@ pub(crate) struct State {
     pub(crate) used: BTreeSet<PoolId>,
     /// Clients that are other processes.
     pub(crate) guests: BTreeMap<Uuid, GuestRecord>,
+    /// Relocations that some puddle still needs.
+    pub(crate) relocations: BTreeMap<Uuid, Arc<RelocationRecord>>,
+    /// Puddles that are still to be rewritten.
+    pub(crate) due: BTreeMap<Uuid, DueRecord>,
 }
 
 impl State {
@@ -62,9 +67,14 @@ impl State {
             }
             Record::Puddle(puddle) => {
                 self.puddles.insert(puddle.uuid, *puddle);
+                if puddle.role != Role::Heap {
+                    // It became spare.
+                    self.relocated(&puddle.uuid);
+                }
             }
             Record::PuddleRemoved(uuid) => {
                 self.puddles.remove(uuid);
+                self.relocated(uuid);
             }
             Record::Type(record) => {
                 self.types.insert(record.id, Arc::new(record.clone()));
@@ -117,11 +127,26 @@ impl State {
             Record::Guest(guest) => {
                 self.guests.insert(guest.client, *guest);
             }
+            Record::Relocation(relocation) => {
+                self.relocations.insert(relocation.id, Arc::new(relocation.clone()));
+            }
+            Record::Due(due) => {
+                self.due.insert(due.puddle, *due);
+            }
+            Record::Relocated(puddle) => self.relocated(puddle),
             Record::ObjectRemoved(puddle) => {
                 if let Some(old) = self.objects.remove(puddle) {
                     self.object_names.remove(&old.name);
                 }
             }
+        }
+    }
+
+    /// A puddle is not due any more; a relocation that no other needs is forgotten.
+    fn relocated(&mut self, puddle: &Uuid) {
+        let Some(due) = self.due.remove(puddle) else { return };
+        if self.due.values().all(|other| other.relocation != due.relocation) {
+            self.relocations.remove(&due.relocation);
         }
     }
 
@@ -144,6 +169,8 @@ impl State {
         out.extend(self.objects.values().cloned().map(Record::Object));
         out.extend(self.used.iter().copied().map(Record::PoolUsed));
         out.extend(self.guests.values().copied().map(Record::Guest));
+        out.extend(self.relocations.values().map(|relocation| Record::Relocation((**relocation).clone())));
+        out.extend(self.due.values().copied().map(Record::Due));
         out
     }
 
@@ -215,7 +242,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cenote_layout::catalog::HeapKind;
+    use cenote_layout::catalog::{HeapKind, MoveRecord};
 
     fn pool(id: u64, name: &str) -> Record {
         Record::Pool(PoolRecord {
@@ -259,6 +286,20 @@ mod tests {
     fn guest(client: u8) -> Record {
         let client = Uuid([client; 16]);
         Record::Guest(GuestRecord { client, pid: 4, start_ticks: 5, uid: 6, gid: 7 })
+    }
+
+    fn relocation(id: u8) -> Record {
+        let moves = vec![MoveRecord { from: 1 << 41, to: 1 << 40, size: 4096 }];
+        Record::Relocation(RelocationRecord {
+            id: Uuid([id; 16]),
+            moves,
+            pools: vec![(PoolId(1), PoolId(9))],
+        })
+    }
+
+    fn due(puddle: u8, relocation: u8) -> Record {
+        let (puddle, relocation) = (Uuid([puddle; 16]), Uuid([relocation; 16]));
+        Record::Due(DueRecord { puddle, relocation, from: 1 << 41, generation: 2 })
     }
 
     #[test]
@@ -305,6 +346,13 @@ mod tests {
             object(3, "matrix"),
             object(4, "gone"),
             Record::ObjectRemoved(Uuid([4; 16])),
+            relocation(1),
+            due(1, 1),
+            due(2, 1),
+            Record::Relocated(Uuid([2; 16])),
+            relocation(2),
+            due(3, 2),
+            Record::PuddleRemoved(Uuid([3; 16])),
         ] {
             state.apply(&record);
         }
@@ -317,6 +365,7 @@ mod tests {
         let shared = [(Uuid([7; 16]), PoolId(1))];
         assert!(state.shared.iter().eq(&shared) && state.leases.len() == 3, "{state:?}");
         assert_eq!(again.next_pool, 3, "the number of a removed pool is not given again");
+        assert_eq!((again.relocations.len(), again.due.len()), (1, 1), "the second relocation is over");
     }
 
     #[test]

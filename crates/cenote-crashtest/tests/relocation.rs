@@ -1,0 +1,532 @@
+//! Every crash of clones, of new addresses, and of the rewriting at first touch, through the safe interface; also in the recovery after it.
+//!
+//! The oracle: a clone is there whole or not at all; whatever pool is there leads to its own values and, where it did so before, to another pool's; transactions and psyncs
+//! count as in any pool. A puddle that is half rewritten, or rewritten twice, leads elsewhere.
+//!
+//! And every planted bug of this is found.
+
+use cenote::{Access, Error, OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr, Reader, Store, field};
+use cenote_medium::planted::{Bug, plant};
+use cenote_medium::sim::{CrashKind, Image, Limits, SimMedium, SimOptions};
+use cenote_medium::{Durability, Medium};
+use cenote_store::StoreError;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+#[derive(Persist)]
+#[persist(name = "relocation::Root")]
+struct Root {
+    count: u64,
+    sum: u64,
+    first: Option<Ptr<Node>>,
+    wide: Option<Ptr<Wide>>,
+    /// In pool "direct".
+    peer: Option<Ptr<Node>>,
+}
+
+#[derive(Persist)]
+#[persist(name = "relocation::Node")]
+struct Node {
+    value: u64,
+    next: Option<Ptr<Node>>,
+}
+
+/// More than a superblock, so that it lies in a puddle of its own.
+#[derive(Persist)]
+#[persist(name = "relocation::Wide")]
+struct Wide {
+    back: Option<Ptr<Root>>,
+    data: [u64; 9000],
+}
+
+const NAMES: [&str; 3] = ["direct", "beside", "shadowed"];
+
+/// Count and sum of a pool's list.
+type Content = (u64, u64);
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Twin(&'static str, &'static str),
+    Randomize(&'static str),
+    /// Opens a pool for writing, or for reading; the simulation touches all of it.
+    Write(&'static str),
+    Read(&'static str),
+    Push(&'static str, u64),
+    Psync(&'static str),
+    /// Lets go of all pools.
+    Release,
+    Die,
+}
+use Step::{Die, Psync, Push, Randomize, Read, Release, Twin, Write};
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+fn open_options() -> OpenOptions {
+    OpenOptions { log_puddle_size: 8 << 10, journal_half_len: 8192, ..OpenOptions::default() }
+}
+
+/// A free window for this thread's simulations.
+fn window_base() -> u64 {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    thread_local! { static MINE: u64 = 0x3900_0000_0000 + (NEXT.fetch_add(1, Ordering::Relaxed) << 32) }
+    MINE.with(|base| *base)
+}
+
+fn base_image(level: Durability) -> Result<Image, String> {
+    let sim = SimMedium::new(SimOptions::new(level));
+    let medium: Arc<dyn Medium> = sim.clone();
+    let format = cenote_store::FormatOptions {
+        window_base: Some(window_base()),
+        window_len: 128 << 20,
+        ..Default::default()
+    };
+    cenote_store::format(medium.clone(), &format).map_err(text)?;
+    let store = Store::open_on(medium, &open_options()).map_err(text)?;
+    let mut pools = Vec::new();
+    for (name, mode) in NAMES.into_iter().zip([PoolMode::Direct, PoolMode::Direct, PoolMode::Shadowed]) {
+        let options = PoolOptions { puddle_size: 2 << 16, mode, ..PoolOptions::default() };
+        pools.push(store.create_pool(name, &options).map_err(text)?);
+    }
+    // Those of one mode together: "beside" leads to "direct", "shadowed" to itself.
+    for pools in [&[&pools[0], &pools[1]][..], &[&pools[2]]] {
+        let made = store.write(pools, |tx| -> cenote::Result<()> {
+            let mut peer = None;
+            for pool in pools {
+                let first = tx.alloc_in(pool, Node { value: 1, next: None })?;
+                let peer = *peer.get_or_insert(first);
+                let wide = tx.alloc_in(pool, Wide { back: None, data: [7; 9000] })?;
+                let root = Root { count: 1, sum: 1, first: Some(first), wide: Some(wide), peer: Some(peer) };
+                let root = tx.alloc_in(pool, root)?;
+                tx.set(wide, field!(Wide, back), Some(root))?;
+                tx.set_root_in(pool, 0, Some(root))?;
+            }
+            Ok(())
+        });
+        made.map_err(text)?;
+    }
+    drop(pools);
+    store.close().map_err(text)?;
+    Ok(sim.image_now(CrashKind::Process))
+}
+
+struct World {
+    store: Store,
+    pools: BTreeMap<&'static str, Pool>,
+}
+
+impl World {
+    fn open(sim: &Arc<SimMedium>) -> Result<Self, String> {
+        let medium: Arc<dyn Medium> = sim.clone();
+        let store = Store::open_on(medium, &open_options()).map_err(|e| format!("open: {e}"))?;
+        Ok(Self { store, pools: BTreeMap::new() })
+    }
+
+    fn step(&mut self, step: Step) -> cenote::Result<()> {
+        match step {
+            Twin(from, to) => self.store.clone_pool(from, to).map(drop),
+            Randomize(name) => self.store.randomize_pool(name),
+            Write(name) | Read(name) => {
+                let access = if matches!(step, Write(_)) { Access::ReadWrite } else { Access::ReadOnly };
+                self.pools.insert(name, self.store.pool_with(name, access)?);
+                Ok(())
+            }
+            Push(name, value) => self.pools[name].write(|tx| {
+                let root = tx.root::<Root>()?.expect("a root");
+                let (count, sum, next) = {
+                    let root = tx.get(root)?;
+                    (root.count, root.sum, root.first)
+                };
+                let node = tx.alloc(Node { value, next })?;
+                tx.set(root, field!(Root, count), count + 1)?;
+                tx.set(root, field!(Root, sum), sum + value)?;
+                tx.set(root, field!(Root, first), Some(node))
+            }),
+            Psync(name) => self.store.psync(&[&self.pools[name]]).map(drop),
+            Release => {
+                self.pools.clear();
+                Ok(())
+            }
+            Die => Ok(()),
+        }
+    }
+
+    /// Contents of all pools. One that a loss of power may have torn is `None`.
+    fn contents(&self) -> Result<BTreeMap<String, Option<Content>>, String> {
+        let names: Vec<String> = self.store.pools().into_iter().map(|info| info.record.name).collect();
+        let mut contents = BTreeMap::new();
+        for name in names {
+            let content = match self.store.pool_with(&name, Access::ReadOnly) {
+                Ok(pool) => Some(self.content(&pool)?),
+                Err(Error::Store(StoreError::PoolNotCovered { .. })) => None,
+                Err(error) => return Err(format!("{name}: {error}")),
+            };
+            contents.insert(name, content);
+        }
+        Ok(contents)
+    }
+
+    fn content(&self, pool: &Pool) -> Result<Content, String> {
+        let failed = |error: Error| format!("pool {}: {error}", pool.name());
+        let view = pool.read().map_err(failed)?;
+        let at = view.root::<Root>().map_err(failed)?.ok_or("no root")?;
+        let root = view.get(at).map_err(failed)?;
+        let wide = view.get(root.wide.ok_or("no wide")?).map_err(failed)?;
+        if wide.back != Some(at) || wide.data != [7; 9000] {
+            return Err(format!("pool {}: what is wide leads to {:?}, not {at:?}", pool.name(), wide.back));
+        }
+        let (mut count, mut sum, mut next) = (0, 0, root.first);
+        while let Some(node) = next {
+            let node = view.get(node).map_err(failed)?;
+            (count, sum, next) = (count + 1, sum + node.value, node.next);
+        }
+        if (count, sum) != (root.count, root.sum) {
+            return Err(format!(
+                "pool {}: {count} of {sum}, not {} of {}",
+                pool.name(),
+                root.count,
+                root.sum
+            ));
+        }
+        {
+            // Copies lead to themselves, as their originals do; "beside" to "direct".
+            let home = if pool.name() != "beside" {
+                None
+            } else {
+                match self.store.pool_with("direct", Access::ReadOnly) {
+                    Ok(home) => Some(home),
+                    Err(Error::Store(StoreError::PoolNotCovered { .. })) => return Ok((count, sum)),
+                    Err(error) => return Err(failed(error)),
+                }
+            };
+            let peer = root.peer.ok_or("no peer")?;
+            let value = match &home {
+                None => view.get(peer).map_err(failed)?.value,
+                Some(home) => {
+                    let there = home.read().map_err(failed)?;
+                    there.get(peer).map_err(failed)?.value
+                }
+            };
+            if value != 1 {
+                return Err(format!("pool {}: its peer is {value}", pool.name()));
+            }
+        }
+        drop(view);
+        let report = pool.check().map_err(failed)?;
+        // A leak is what only another pool leads to.
+        if report.unallocated_blocks > 0 || !report.damage.is_empty() {
+            return Err(format!("pool {}: {report:?}", pool.name()));
+        }
+        Ok((count, sum))
+    }
+
+    fn die(self) {
+        self.store.clone().abandon();
+    }
+}
+
+/// What is to be there after each step: by transactions, and by psyncs.
+#[derive(Clone, Debug, Default)]
+struct State {
+    written: BTreeMap<String, Content>,
+    psynced: BTreeMap<String, Content>,
+    shadowed: BTreeMap<String, bool>,
+}
+
+impl State {
+    fn first() -> Self {
+        let all: BTreeMap<String, Content> = NAMES.map(|name| (name.to_string(), (1, 1))).into();
+        let shadowed = NAMES.map(|name| (name.to_string(), name == "shadowed")).into();
+        Self { written: all.clone(), psynced: all, shadowed }
+    }
+
+    fn after(&self, step: Step) -> Self {
+        let mut next = self.clone();
+        match step {
+            Twin(from, to) => {
+                let content = self.written[from];
+                next.written.insert(to.into(), content);
+                next.psynced.insert(to.into(), content);
+                next.shadowed.insert(to.into(), self.shadowed[from]);
+            }
+            // All pools that are leased are psynced.
+            Randomize(_) => next.psynced = self.written.clone(),
+            Push(name, value) => {
+                let (count, sum) = self.written[name];
+                next.written.insert(name.into(), (count + 1, sum + value));
+            }
+            Psync(name) => {
+                next.psynced.insert(name.into(), self.written[name]);
+            }
+            _ => {}
+        }
+        next
+    }
+
+    fn expects(&self, name: &str, kind: CrashKind) -> Option<Content> {
+        let by_psync = kind != CrashKind::Process && self.shadowed.get(name) == Some(&true);
+        let of = if by_psync { &self.psynced } else { &self.written };
+        of.get(name).copied()
+    }
+}
+
+/// Runs a script; the simulation's note says how many steps are done.
+fn history(sim: &Arc<SimMedium>, steps: &[Step]) -> Result<Vec<State>, String> {
+    let mut world = World::open(sim)?;
+    let mut states = vec![State::first()];
+    sim.note(0);
+    for (done, step) in steps.iter().enumerate() {
+        if matches!(step, Die) {
+            world.die();
+            world = World::open(sim)?;
+        } else {
+            world.step(*step).map_err(|e| format!("{step:?}: {e}"))?;
+        }
+        states.push(states[done].after(*step));
+        sim.note(done as u64 + 1);
+    }
+    world.die();
+    Ok(states)
+}
+
+fn verify(
+    sim: &Arc<SimMedium>,
+    states: &[State],
+    kind: CrashKind,
+    note: u64,
+    level: Durability,
+) -> Result<(), String> {
+    let world = World::open(sim)?;
+    let contents = world.contents();
+    world.die();
+    let contents = contents?;
+    let between = &states[note as usize..states.len().min(note as usize + 2)];
+    let names: std::collections::BTreeSet<&String> =
+        contents.keys().chain(between.iter().flat_map(|state| state.written.keys())).collect();
+    for name in names {
+        let found = match contents.get(name) {
+            // Power failed at a level that does not cover it: named, and refused.
+            Some(None) if kind != CrashKind::Process && level == Durability::Process => continue,
+            Some(None) => return Err(format!("pool {name} is not covered")),
+            Some(Some(content)) => Some(*content),
+            None => None,
+        };
+        if !between.iter().any(|state| state.expects(name, kind) == found) {
+            let expected: Vec<_> = between.iter().map(|state| state.expects(name, kind)).collect();
+            return Err(format!("pool {name} holds {found:?}, not one of {expected:?}"));
+        }
+    }
+    Ok(())
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    images: u64,
+    power: u64,
+    recovery: u64,
+}
+
+fn explore(steps: &[Step], level: Durability, bug: Bug, every: u64) -> (Tally, Option<String>) {
+    let mut tally = Tally::default();
+    let base = match base_image(level) {
+        Ok(base) => base,
+        Err(error) => return (tally, Some(error)),
+    };
+    let sim = SimMedium::from_image(&base);
+    plant(bug);
+    let states = history(&sim, steps);
+    plant(Bug::None);
+    let states = match states {
+        Ok(states) => states,
+        Err(violation) => return (tally, Some(violation)),
+    };
+    let mut violation = None;
+    let mut seen = 0u64;
+    let limits = Limits { exhaustive_units: 3, samples: 6, ..Limits::default() };
+    sim.explore(.., limits, |crash, image| {
+        seen += 1;
+        // Spread over extremes and samples alike.
+        if violation.is_some() || (every > 1 && !(seen * 7 + seen / 5).is_multiple_of(every)) {
+            return;
+        }
+        tally.images += 1;
+        tally.power += u64::from(image.kind() != CrashKind::Process);
+        plant(bug);
+        let mut found =
+            verify(&SimMedium::from_image_unrecorded(&image), &states, image.kind(), image.note(), level);
+        plant(Bug::None);
+        if found.is_ok() && tally.images.is_multiple_of(41) {
+            found = crash_recovery(&states, &image, level, &mut tally);
+        }
+        violation = found.err().map(|what| {
+            format!("crash after event {} ({:?}), note {}: {what}", crash.event(), image.kind(), image.note())
+        });
+    });
+    println!("{seen} images in all");
+    (tally, violation)
+}
+
+/// Crashes of the recovery of an image, and of the rewriting that follows it.
+fn crash_recovery(
+    states: &[State],
+    image: &Image,
+    level: Durability,
+    tally: &mut Tally,
+) -> Result<(), String> {
+    let again = SimMedium::from_image(image);
+    verify(&again, states, image.kind(), image.note(), level)?;
+    let mut result = Ok(());
+    let mut seen = 0u64;
+    let limits = Limits { exhaustive_units: 1, samples: 1, ..Limits::default() };
+    again.explore(.., limits, |crash, inner| {
+        seen += 1;
+        if result.is_err() || !seen.is_multiple_of(5) {
+            return;
+        }
+        tally.recovery += 1;
+        let kinds = [image.kind(), inner.kind()];
+        let kind = if kinds.contains(&CrashKind::Power) { CrashKind::Power } else { CrashKind::Process };
+        let sim = SimMedium::from_image_unrecorded(&inner);
+        result = verify(&sim, states, kind, image.note(), level).map_err(|what| {
+            format!("in recovery, after event {} ({:?}): {what}", crash.event(), inner.kind())
+        });
+    });
+    result
+}
+
+/// Of so many images one is verified; `CENOTE_RELOCATION_EVERY=1`: all.
+fn every(default: u64) -> u64 {
+    std::env::var("CENOTE_RELOCATION_EVERY").ok().map_or(default, |text| text.parse().expect("a number"))
+}
+
+#[track_caller]
+fn holds(name: &str, steps: &[Step], level: Durability, thin: u64) {
+    let (tally, violation) = explore(steps, level, Bug::None, every(thin));
+    println!("{name}, {level}: {tally:?}");
+    assert!(violation.is_none(), "{name}: {}", violation.unwrap_or_default());
+    assert!(tally.power > 100 && tally.recovery > 20, "{name}: {tally:?}");
+}
+
+#[track_caller]
+fn caught(bug: Bug, steps: &[Step], level: Durability) {
+    let (tally, violation) = explore(steps, level, bug, 1);
+    let Some(violation) = violation else { panic!("{bug:?} was not found: {tally:?}") };
+    println!("{bug:?}: found after {} images: {violation}", tally.images);
+    let (tally, violation) = explore(steps, level, Bug::None, 3);
+    assert!(violation.is_none(), "without {bug:?}: {}", violation.unwrap_or_default());
+    println!("without it: {tally:?}");
+}
+
+const CLONES: [Step; 12] = [
+    Twin("direct", "copy"),
+    Write("copy"),
+    Push("copy", 2),
+    Release,
+    Twin("shadowed", "twin"),
+    Write("twin"),
+    Push("twin", 3),
+    Psync("twin"),
+    Push("twin", 4),
+    Die,
+    Write("twin"),
+    Psync("twin"),
+];
+
+const MOVES: [Step; 13] = [
+    Randomize("direct"),
+    Read("beside"),
+    Write("direct"),
+    Push("direct", 2),
+    Release,
+    Write("shadowed"),
+    Push("shadowed", 3),
+    Psync("shadowed"),
+    Push("shadowed", 4),
+    Release,
+    Randomize("shadowed"),
+    Write("shadowed"),
+    Push("shadowed", 5),
+];
+
+#[test]
+fn clones_at_level_power() {
+    holds("clones", &CLONES, Durability::Power, 5);
+}
+
+#[test]
+fn moves_at_level_power() {
+    holds("moves", &MOVES, Durability::Power, 9);
+}
+
+#[test]
+fn clones_and_moves_at_level_process() {
+    let steps = [
+        Twin("direct", "copy"),
+        Read("copy"),
+        Release,
+        Twin("shadowed", "twin"),
+        Write("twin"),
+        Push("twin", 3),
+        Psync("twin"),
+        Release,
+        Die,
+        Randomize("direct"),
+        Read("beside"),
+        Read("copy"),
+        Release,
+    ];
+    holds("both", &steps, Durability::Process, 4);
+}
+
+#[test]
+fn a_puddle_that_is_rewritten_in_its_file() {
+    caught(Bug::RewrittenInPlace, &CLONES[..2], Durability::Power);
+}
+
+#[test]
+fn a_rewritten_puddle_that_is_not_synced_before_it_is_renamed() {
+    caught(Bug::RewrittenNotSynced, &[Twin("direct", "copy"), Read("copy"), Release], Durability::Process);
+}
+
+#[test]
+fn a_name_that_is_not_durable_before_the_puddle_is_used() {
+    caught(Bug::RenameNotSynced, &CLONES[..3], Durability::Power);
+}
+
+#[test]
+fn an_import_whose_files_are_not_synced() {
+    caught(Bug::ImportNotSynced, &CLONES[..1], Durability::Power);
+}
+
+#[test]
+fn an_import_that_forgets_what_is_due() {
+    caught(Bug::ImportNotDue, &CLONES[..2], Durability::Power);
+}
+
+#[test]
+fn a_puddle_that_is_mapped_as_it_is() {
+    caught(Bug::DuePuddleMapped, &CLONES[..2], Durability::Power);
+}
+
+#[test]
+fn a_primary_that_stays_as_it_was() {
+    let steps = [Twin("shadowed", "twin"), Write("twin"), Push("twin", 3), Psync("twin")];
+    caught(Bug::PrimaryNotRewritten, &steps, Durability::Process);
+}
+
+#[test]
+fn a_pool_that_moves_while_the_journal_speaks_of_it() {
+    let steps = [
+        Write("shadowed"),
+        Push("shadowed", 3),
+        Psync("shadowed"),
+        Release,
+        Randomize("shadowed"),
+        Write("shadowed"),
+        Push("shadowed", 4),
+        Psync("shadowed"),
+    ];
+    caught(Bug::MovedNotTrimmed, &steps, Durability::Process);
+}

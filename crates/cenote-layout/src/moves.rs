@@ -1,0 +1,225 @@
+//! Where puddles have gone, as a function from old addresses to new ones: what every pointer is sent through when a puddle is rewritten.
+//!
+//! A puddle that was at `from..from + size` answers for the addresses `from + 1 ..= from + size`: a pointer may stand one past the end of the last block of a
+//! puddle, and none stands at the very start of one, because a header lies there. So where one puddle ended at the address at which another began, the
+//! address between them belongs to the first. (At the start of a puddle that none ended at, its own distance is used: somebody may have stored it.)
+//!
+//! Looking up is a comparison with the range that was found last, and a binary search over the ranges if that was another. Neighbours that moved by
+//! the same distance are one range.
+
+use crate::catalog::RelocationRecord;
+use crate::id::PoolId;
+use crate::pointer::{RegionAddress, decode_relative, encode_relative};
+
+extern crate alloc;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+/// Addresses that a program can have lie below this.
+const ADDRESS_END: u64 = 1 << 47;
+
+/// A range of addresses, and how far it moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Range {
+    /// The first address behind the start.
+    first: u64,
+    /// The end, which belongs to it.
+    last: u64,
+    /// New address less the old one.
+    delta: u64,
+}
+
+/// A relocation, ready to be asked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Moves {
+    ranges: Vec<Range>,
+    pools: BTreeMap<PoolId, PoolId>,
+}
+
+/// The range that was found last; each user has one of its own.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cursor(usize);
+
+impl Moves {
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// What cannot be: ranges that are empty, beyond the addresses of a program, out of order or on top of another.
+    pub fn new(record: &RelocationRecord) -> Result<Self, &'static str> {
+        let mut ranges: Vec<Range> = Vec::with_capacity(record.moves.len());
+        let mut free_from = 0;
+        for moved in &record.moves {
+            let end = |start: u64| {
+                start
+                    .checked_add(moved.size)
+                    .filter(|end| start != 0 && moved.size != 0 && *end <= ADDRESS_END)
+            };
+            let (Some(last), Some(_)) = (end(moved.from), end(moved.to)) else {
+                return Err("a range is empty or no range of addresses");
+            };
+            if moved.from < free_from {
+                return Err("ranges are out of order, or one lies on top of another");
+            }
+            free_from = last;
+            let delta = moved.to.wrapping_sub(moved.from);
+            match ranges.last_mut() {
+                Some(before) if before.last == moved.from && before.delta == delta => before.last = last,
+                _ => ranges.push(Range { first: moved.from + 1, last, delta }),
+            }
+        }
+        Ok(Self { ranges, pools: record.pools.iter().copied().collect() })
+    }
+
+    /// How far what was at `addr` has moved: 0 for addresses that are in no puddle which moved.
+    #[inline]
+    #[must_use]
+    pub fn delta(&self, addr: u64, cursor: &mut Cursor) -> u64 {
+        if let Some(range) = self.ranges.get(cursor.0)
+            && addr.wrapping_sub(range.first) <= range.last - range.first
+        {
+            return range.delta;
+        }
+        self.search(addr, cursor)
+    }
+
+    #[cold]
+    fn search(&self, addr: u64, cursor: &mut Cursor) -> u64 {
+        let at = self.ranges.partition_point(|range| range.last < addr);
+        match self.ranges.get(at) {
+            Some(range) if addr >= range.first => {
+                cursor.0 = at;
+                range.delta
+            }
+            // The start of a puddle that no other ended at.
+            Some(range) if addr == range.first - 1 => range.delta,
+            _ => 0,
+        }
+    }
+
+    /// What a native pointer is to become; bits of `tag_mask` stay.
+    #[inline]
+    #[must_use]
+    pub fn native(&self, word: u64, tag_mask: u64, cursor: &mut Cursor) -> u64 {
+        let addr = word & !tag_mask;
+        let moved = addr.wrapping_add(self.delta(addr, cursor));
+        // New addresses are below 2^47 and as aligned as old ones, so that a mask of low or high bits keeps its bits.
+        moved & !tag_mask | word & tag_mask
+    }
+
+    /// What an off-holder is to become that stood at `from` and stands at `to` now. `None`: it is no off-holder (null is not), or its target is out of reach.
+    #[must_use]
+    pub fn relative(&self, word: u64, from: u64, to: u64, cursor: &mut Cursor) -> Option<u64> {
+        let target = decode_relative(from, word)?;
+        encode_relative(to, target.wrapping_add(self.delta(target, cursor)))
+    }
+
+    /// What a region pointer is to become. `None`: it is none, or its pool's new number does not fit into one.
+    #[must_use]
+    pub fn region(&self, word: u64) -> Option<u64> {
+        let region = RegionAddress::decode(word)?;
+        match self.pools.get(&region.pool) {
+            Some(pool) => RegionAddress { pool: *pool, ..region }.encode(),
+            None => Some(word),
+        }
+    }
+
+    /// Whether nothing moved and no pool has another number.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty() && self.pools.iter().all(|(old, new)| old == new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SLOT_SIZE;
+    use crate::catalog::MoveRecord;
+    use crate::id::Uuid;
+    use proptest::prelude::*;
+
+    fn moves(list: &[(u64, u64, u64)]) -> Result<Moves, &'static str> {
+        let moves = list.iter().map(|&(from, to, size)| MoveRecord { from, to, size }).collect();
+        Moves::new(&RelocationRecord { id: Uuid([1; 16]), moves, pools: alloc::vec![(PoolId(3), PoolId(7))] })
+    }
+
+    #[test]
+    fn one_past_the_end_belongs_to_what_ended_there() {
+        let m = moves(&[(0x1000, 0x10_0000, 0x1000), (0x2000, 0x50_0000, 0x1000)]).unwrap();
+        let at = |addr| m.native(addr, 0, &mut Cursor::default());
+        assert_eq!([at(0xfff), at(0x1000), at(0x1001)], [0xfff, 0x10_0000, 0x10_0001]);
+        assert_eq!(
+            [at(0x2000), at(0x2001), at(0x3000), at(0x3001)],
+            [0x10_1000, 0x50_0001, 0x50_1000, 0x3001]
+        );
+        assert_eq!(at(0), 0, "null stays null");
+        let mut cursor = Cursor::default();
+        assert_eq!(
+            m.native(0x8000_0000_0000_2013, 0x8000_0000_0000_0003, &mut cursor),
+            0x8000_0000_0050_0013
+        );
+    }
+
+    #[test]
+    fn off_holders_stay_where_both_ends_move_alike_and_follow_where_they_do_not() {
+        let m = moves(&[(0x20_0000, 0x100_0000, 0x1000), (0x40_0000, 0x200_0000, 0x1000)]).unwrap();
+        let holder = |at, to| encode_relative(at, to).unwrap();
+        let moved = |word, from, to| m.relative(word, from, to, &mut Cursor::default());
+        let near = holder(0x20_0010, 0x20_0800);
+        assert_eq!(moved(near, 0x20_0010, 0x100_0010), Some(near));
+        let far = holder(0x20_0010, 0x40_0800);
+        assert_eq!(moved(far, 0x20_0010, 0x100_0010), Some(holder(0x100_0010, 0x200_0800)));
+        let kept = holder(0x20_0010, 0x60_0000);
+        assert_eq!(moved(kept, 0x20_0010, 0x100_0010), Some(holder(0x100_0010, 0x60_0000)));
+        assert_eq!(moved(0, 0x20_0010, 0x100_0010), None, "null");
+        let region = |pool| RegionAddress { pool: PoolId(pool), puddle: 1, offset: 32 }.encode().unwrap();
+        assert_eq!(
+            (m.region(region(3)), m.region(region(4)), m.region(5)),
+            (Some(region(7)), Some(region(4)), None)
+        );
+    }
+
+    #[test]
+    fn records_that_cannot_be_are_refused() {
+        for list in [
+            &[(0, 0x1000, 0x1000)][..],
+            &[(0x1000, 0, 0x1000)],
+            &[(0x1000, 0x9000, 0)],
+            &[(u64::MAX - 10, 0x9000, 0x1000)],
+            &[(0x1000, ADDRESS_END - 1, 0x1000)],
+            &[(0x1000, 0x9000, 0x1001), (0x2000, 0xf000, 0x1000)],
+            &[(0x2000, 0x9000, 0x1000), (0x1000, 0xf000, 0x1000)],
+        ] {
+            assert!(moves(list).is_err(), "{list:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn looking_up_is_what_a_plain_search_says(
+            sizes in proptest::collection::vec((1..9u64, 0..3u64, 1..1u64 << 20), 1..12),
+            questions in proptest::collection::vec((any::<proptest::sample::Index>(), -2..3i64), 1..64),
+        ) {
+            let mut at = SLOT_SIZE;
+            let mut list = alloc::vec![];
+            for (size, gap, to) in sizes {
+                at += gap * SLOT_SIZE;
+                list.push((at, to * SLOT_SIZE, size * SLOT_SIZE));
+                at += size * SLOT_SIZE;
+            }
+            let m = moves(&list).unwrap();
+            let mut cursor = Cursor::default();
+            for (which, by) in questions {
+                let (from, _, size) = list[which.index(list.len())];
+                for edge in [from, from + size] {
+                    let addr = edge.wrapping_add(by as u64);
+                    let inside = list.iter().find(|(from, _, size)| addr > *from && addr <= from + size);
+                    let moved = inside.or_else(|| list.iter().find(|(from, ..)| addr == *from));
+                    let expected = moved.map_or(addr, |(from, to, _)| addr - from + to);
+                    prop_assert_eq!(m.native(addr, 0, &mut cursor), expected);
+                    prop_assert_eq!(m.native(addr, 0, &mut Cursor::default()), expected);
+                }
+            }
+        }
+    }
+}

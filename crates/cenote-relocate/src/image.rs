@@ -1,0 +1,385 @@
+//! The image of a heap puddle: its allocated blocks, the pointers in them, and the same image for another address.
+//!
+//! Everything here is a function of bytes. An image may come from an archive that nobody vouches for, so nothing in it is believed: descriptors count by their checksums, spans and
+//! classes are checked, and no word is read or written that is not inside a block inside the image. What descriptors and marks say together is decided as the heap decides it
+//! when it adopts a puddle (`cenote_heap`, adoption): a block is allocated if its superblock's descriptor is whole and its mark says ALLOCATED, and nothing else.
+//!
+//! Conditions of a pointer map look at the bytes of the value as it was: all pointers of a value are found before the first of them is changed.
+
+use cenote_heap::class::{blocks_per_superblock, class_size};
+use cenote_layout::catalog::PuddleRecord;
+use cenote_layout::heap::{
+    Descriptor, HeapGeometry, MARKS_SIZE, ROOT_COUNT, RootEntry, SUPERBLOCK_SIZE, SuperblockState, mark,
+    marks_offset,
+};
+use cenote_layout::id::TypeId;
+use cenote_layout::moves::Cursor;
+use cenote_layout::pointer::{PointerKind, RegionAddress, decode_relative};
+use cenote_layout::types::TypeRecord;
+use cenote_medium::planted::{Bug, planted};
+use cenote_store::relocate::{RewriteJob, Rewritten, TypeTable};
+use std::collections::HashMap;
+use std::sync::Arc;
+use zerocopy::FromBytes;
+
+/// Most pointers of a value that are written out one by one; a type with more is gone through by its map.
+const FIXED_MAX: u64 = 1024;
+
+/// Blocks of one size and one type that lie side by side.
+struct Extent {
+    /// Offset of the first.
+    start: usize,
+    /// Bytes of each.
+    block: usize,
+    /// Offset of their marks, one byte each.
+    marks: usize,
+    count: usize,
+    type_id: TypeId,
+}
+
+/// What descriptors say of an image.
+struct Contents {
+    extents: Vec<Extent>,
+    damaged: u64,
+    holes: Vec<(u64, u64)>,
+    /// Offset of the numbered roots, in a root puddle.
+    roots: Option<usize>,
+}
+
+/// What a descriptor says, before its neighbours are asked.
+#[derive(Clone, Copy)]
+enum Says {
+    Free,
+    Hole,
+    Small(u32, TypeId),
+    /// Superblocks, bytes of the block.
+    Head(usize, usize, TypeId),
+    Tail(usize),
+    Invalid,
+}
+
+fn says(image: &[u8], layout: &HeapGeometry, number: usize) -> Says {
+    let at = layout.descriptors as usize + number * size_of::<Descriptor>();
+    let bytes = image.get(at..at + size_of::<Descriptor>());
+    let Some(Ok(d)) = bytes.map(Descriptor::read_from_bytes) else { return Says::Invalid };
+    if !d.is_valid() {
+        return Says::Invalid;
+    }
+    let (first, count) = (layout.first_usable as usize, layout.superblocks as usize);
+    let span = usize::try_from(d.span).unwrap_or(usize::MAX);
+    match SuperblockState::from_u32(d.state) {
+        Some(SuperblockState::Free) => Says::Free,
+        Some(SuperblockState::Hole) => Says::Hole,
+        Some(SuperblockState::Small | SuperblockState::SmallCut)
+            if blocks_per_superblock(d.class) != 0 && class_size(d.class) == d.block_size =>
+        {
+            Says::Small(d.class, d.type_id)
+        }
+        Some(SuperblockState::LargeHead | SuperblockState::LargeHeadCut)
+            if span >= 1 && span <= count - number && d.block_size.div_ceil(SUPERBLOCK_SIZE) == d.span =>
+        {
+            Says::Head(span, d.block_size as usize, d.type_id)
+        }
+        Some(SuperblockState::LargeTail | SuperblockState::LargeTailCut)
+            if span >= 1 && span <= number - first =>
+        {
+            Says::Tail(span)
+        }
+        _ => Says::Invalid,
+    }
+}
+
+/// Reads the descriptors of a puddle's image.
+fn contents(image: &[u8], puddle: &PuddleRecord) -> Result<Contents, String> {
+    let layout = HeapGeometry::new(puddle.size, puddle.index == 0)
+        .filter(|_| image.len() as u64 == puddle.size)
+        .ok_or_else(|| format!("{} bytes are no heap puddle of {}", image.len(), puddle.size))?;
+    let (first, count) = (layout.first_usable as usize, layout.superblocks as usize);
+    let all: Vec<Says> = (0..count)
+        .map(|number| if number < first { Says::Free } else { says(image, &layout, number) })
+        .collect();
+    let superblock = SUPERBLOCK_SIZE as usize;
+    let outer = |number: usize| layout.marks as usize + number * MARKS_SIZE as usize;
+    let mut out = Contents {
+        extents: Vec::new(),
+        damaged: 0,
+        holes: Vec::new(),
+        roots: (puddle.index == 0).then_some(layout.roots as usize),
+    };
+    let mut number = first;
+    while number < count {
+        let (start, outer) = (number * superblock, outer(number));
+        number += 1;
+        match all[number - 1] {
+            Says::Free | Says::Tail(_) => {}
+            Says::Hole => match out.holes.last_mut() {
+                Some((offset, len)) if *offset + *len == start as u64 => *len += SUPERBLOCK_SIZE,
+                _ => out.holes.push((start as u64, SUPERBLOCK_SIZE)),
+            },
+            Says::Small(class, type_id) => {
+                let block = class_size(class);
+                let marks = match marks_offset(block) {
+                    SUPERBLOCK_SIZE => outer,
+                    inside => start + inside as usize,
+                };
+                let (block, count) = (block as usize, blocks_per_superblock(class) as usize);
+                out.extents.push(Extent { start, block, marks, count, type_id });
+            }
+            Says::Head(span, block, type_id) => {
+                let tails = &all[number..number - 1 + span];
+                let whole = tails.iter().zip(1..).all(|(tail, distance)| match tail {
+                    Says::Tail(says) => *says == distance,
+                    Says::Invalid => true,
+                    _ => false,
+                });
+                if whole {
+                    number += span - 1;
+                    out.extents.push(Extent { start, block, marks: outer, count: 1, type_id });
+                }
+            }
+            Says::Invalid => {
+                let marks = image.get(outer..outer + MARKS_SIZE as usize).unwrap_or_default();
+                let used = marks.first() == Some(&mark::TINY) || marks.contains(&mark::ALLOCATED);
+                out.damaged += u64::from(used);
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// A pointer of a value.
+#[derive(Clone, Copy)]
+struct Slot {
+    offset: usize,
+    kind: PointerKind,
+    tag_mask: u64,
+}
+
+/// How the pointers in a block of a type are found.
+enum Program {
+    /// There are none.
+    Nothing,
+    /// In each value of so many bytes, always the same.
+    Fixed { size: usize, repeats: bool, slots: Box<[Slot]> },
+    /// By the map.
+    Map(Arc<TypeRecord>),
+    /// Any word may be one.
+    Words,
+}
+
+impl Program {
+    fn of(types: &TypeTable, id: TypeId) -> Self {
+        let Some(record) = types.get(&id).filter(|record| record.check().is_ok()) else { return Self::Words };
+        if record.pointers.is_empty() {
+            return Self::Nothing;
+        }
+        let count: u64 = record.pointers.iter().fold(0, |sum, field| field.count.saturating_add(sum));
+        if count > FIXED_MAX || record.pointers.iter().any(|field| !field.conditions.is_empty()) {
+            return Self::Map(Arc::clone(record));
+        }
+        let slots = record.pointers.iter().flat_map(|field| {
+            let slot = move |k| Slot {
+                offset: (field.offset + k * field.stride) as usize,
+                kind: field.kind,
+                tag_mask: field.tag_mask,
+            };
+            (0..field.count).map(slot)
+        });
+        Self::Fixed { size: record.size as usize, repeats: record.repeats, slots: slots.collect() }
+    }
+
+    /// Calls `visit` with the block and the place in it of every pointer that it has. `found` is room for what is found before it is visited.
+    fn run(&self, block: &mut [u8], found: &mut Vec<Slot>, visit: &mut impl FnMut(&mut [u8], Slot)) {
+        match self {
+            Self::Nothing => {}
+            Self::Fixed { size, repeats, slots } => {
+                let values = if *repeats { block.len() / size } else { usize::from(block.len() >= *size) };
+                for value in 0..values {
+                    for slot in slots {
+                        visit(block, Slot { offset: value * size + slot.offset, ..*slot });
+                    }
+                }
+            }
+            Self::Map(record) => {
+                found.clear();
+                record.for_each_pointer(block, &mut |offset, field| {
+                    found.push(Slot { offset, kind: field.kind, tag_mask: field.tag_mask });
+                });
+                for slot in found.iter() {
+                    visit(block, *slot);
+                }
+            }
+            Self::Words => {
+                for offset in (0..block.len() / 8 * 8).step_by(8) {
+                    visit(block, Slot { offset, kind: PointerKind::PERHAPS, tag_mask: 0 });
+                }
+            }
+        }
+    }
+}
+
+/// The word at an offset of a block, which the caller has seen to lie in it; 0 otherwise.
+#[inline]
+fn word(block: &[u8], offset: usize) -> u64 {
+    block.get(offset..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
+
+#[inline]
+fn set_word(block: &mut [u8], offset: usize, value: u64) {
+    if let Some(bytes) = block.get_mut(offset..).and_then(|rest| rest.first_chunk_mut()) {
+        *bytes = value.to_le_bytes();
+    }
+}
+
+/// Calls `visit` with every allocated block's offset and bytes, and the number of its type's program in `programs`.
+fn each_block(
+    image: &mut [u8],
+    contents: &Contents,
+    types: &TypeTable,
+    mut visit: impl FnMut(usize, &mut [u8], &Program),
+) {
+    let mut programs: HashMap<TypeId, Program> = HashMap::new();
+    for extent in &contents.extents {
+        let program = programs.entry(extent.type_id).or_insert_with(|| Program::of(types, extent.type_id));
+        if matches!(program, Program::Nothing) {
+            continue;
+        }
+        for number in 0..extent.count {
+            if image.get(extent.marks + number) != Some(&mark::ALLOCATED) {
+                continue;
+            }
+            let start = extent.start + number * extent.block;
+            if let Some(block) = image.get_mut(start..start + extent.block) {
+                visit(start, block, program);
+            }
+        }
+    }
+}
+
+/// A pointer, as it stands in an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Bytes from the puddle's start to the word.
+    pub offset: u64,
+    /// How it says where it leads. [`PointerKind::PERHAPS`]: nobody but a program knows whether it is one.
+    pub kind: PointerKind,
+    /// The address that it leads to, without tag bits; 0 for region pointers.
+    pub target: u64,
+    /// Where a region pointer leads to.
+    pub region: Option<RegionAddress>,
+}
+
+/// Calls `visit` with every pointer that is not null of the allocated blocks, and of the roots, of a puddle's image. Words that may be pointers are among them. The
+/// image is as it was on return.
+///
+/// # Errors
+/// The bytes are no heap puddle of that size.
+pub fn for_each_pointer(
+    image: &mut [u8],
+    puddle: &PuddleRecord,
+    types: &TypeTable,
+    visit: &mut dyn FnMut(Found),
+) -> Result<(), String> {
+    let contents = contents(image, puddle)?;
+    for number in 0..contents.roots.map_or(0, |_| ROOT_COUNT as usize) {
+        let at = contents.roots.unwrap_or_default() + number * size_of::<RootEntry>();
+        let target = word(image, at);
+        if target != 0 {
+            visit(Found { offset: at as u64, kind: PointerKind::NATIVE, target, region: None });
+        }
+    }
+    let mut room = Vec::new();
+    each_block(image, &contents, types, |start, block, program| {
+        program.run(block, &mut room, &mut |block, slot| {
+            let (value, offset) = (word(block, slot.offset), (start + slot.offset) as u64);
+            let (target, region) = match slot.kind {
+                PointerKind::RELATIVE => (decode_relative(puddle.addr + offset, value).unwrap_or(0), None),
+                PointerKind::REGION => (0, RegionAddress::decode(value)),
+                _ => (value & !slot.tag_mask, None),
+            };
+            if target != 0 || region.is_some() {
+                visit(Found { offset, kind: slot.kind, target, region });
+            }
+        });
+    });
+    Ok(())
+}
+
+/// Makes an image right for the address that its puddle has now. Its header page is not touched.
+///
+/// # Errors
+/// The bytes are no heap puddle of that size; they are as they were.
+pub fn rewrite(image: &mut [u8], job: &RewriteJob) -> Result<Rewritten, String> {
+    let contents = contents(image, &job.puddle)?;
+    let mut done =
+        Rewritten { damaged: contents.damaged, holes: contents.holes.clone(), ..Rewritten::default() };
+    let mut cursor = Cursor::default();
+    if let Some(roots) = contents.roots.filter(|_| !planted(Bug::RootsNotRewritten)) {
+        for number in 0..ROOT_COUNT as usize {
+            let at = roots + number * size_of::<RootEntry>();
+            let (old, new) = (word(image, at), job.moves.native(word(image, at), 0, &mut cursor));
+            if old != new {
+                set_word(image, at, new);
+                done.native += 1;
+            }
+        }
+    }
+    let mut room = Vec::new();
+    each_block(image, &contents, &job.types, |start, block, program| {
+        done.blocks += 1;
+        program.run(block, &mut room, &mut |block, slot| {
+            let old = word(block, slot.offset);
+            if old == 0 {
+                return;
+            }
+            match slot.kind {
+                PointerKind::NATIVE => {
+                    let new = job.moves.native(old, slot.tag_mask, &mut cursor);
+                    if new != old {
+                        set_word(block, slot.offset, new);
+                        done.native += 1;
+                    }
+                }
+                PointerKind::RELATIVE => {
+                    let at = (start + slot.offset) as u64;
+                    if decode_relative(job.from + at, old).is_none() {
+                        return;
+                    }
+                    match job.moves.relative(old, job.from + at, job.puddle.addr + at, &mut cursor) {
+                        Some(new) if new != old => {
+                            set_word(block, slot.offset, new);
+                            done.relative += 1;
+                        }
+                        Some(_) => {}
+                        None => done.out_of_reach += 1,
+                    }
+                }
+                PointerKind::REGION => match job.moves.region(old) {
+                    Some(new) if new != old => {
+                        set_word(block, slot.offset, new);
+                        done.region += 1;
+                    }
+                    Some(_) => {}
+                    None => done.out_of_reach += u64::from(RegionAddress::decode(old).is_some()),
+                },
+                _ => {
+                    if may_lead_to_moved(old, start + slot.offset, job, &mut cursor) {
+                        done.kept += 1;
+                        if done.first_kept == 0 {
+                            done.first_kept = job.puddle.addr + (start + slot.offset) as u64;
+                        }
+                    }
+                }
+            }
+        });
+    });
+    Ok(done)
+}
+
+/// Whether a word, if it is a pointer, would have to be another one now.
+fn may_lead_to_moved(old: u64, offset: usize, job: &RewriteJob, cursor: &mut Cursor) -> bool {
+    let at = offset as u64;
+    job.moves.delta(old, cursor) != 0
+        || job.moves.region(old).is_some_and(|new| new != old)
+        || job.moves.relative(old, job.from + at, job.puddle.addr + at, cursor).is_some_and(|new| new != old)
+}

@@ -1,0 +1,538 @@
+//! Taking puddles in that were another store's, or another pool's of this one: one batch, whatever is in them.
+//!
+//! States of an import: (1) files of the puddles are made, under the identities that they will have, and filled by the caller: orphans; (2) their headers are written, in shadowed
+//! mode the primaries are made, all files are synced, and their directories; (3) one batch registers types, pools, puddles, where they went and which are due: **the catalog's
+//! batch commits**. What a crash before leaves is orphans, and goes at the next writable open; after it the pools are there, and each puddle is rewritten when it is touched.
+//!
+//! # Addresses
+//!
+//! A pool whose addresses are all free in this window keeps them. One that cannot moves as a whole, by one distance, if there is room for it in one piece; if not, each puddle goes
+//! where there is room. So off-holders inside a pool usually stay right as they are; but nothing relies on it, because the rewriter corrects them where two puddles
+//! moved by different distances.
+//!
+//! If every pool keeps its addresses, and no registered type has region pointers to a pool that has another number now, nothing is due: no rewriting, no fault. Else all
+//! puddles of the import are due, also those that did not move: what they point to may have.
+
+use super::frontier::write_sparse;
+use crate::error::{StoreError, TypeMismatch};
+use crate::pool::{check_size, why_no_name};
+use crate::puddle::{DIR, PRIMARY_DIR, create_primary, file_name, make_header, primary_name, text};
+use crate::store::{Control, Inner, Store};
+use crate::window::Space;
+use cenote_layout::catalog::{
+    DueRecord, HeapKind, MoveRecord, PoolMode, PoolRecord, PuddleRecord, RELOCATION_MOVES_MAX, Record,
+    RelocationRecord,
+};
+use cenote_layout::heap::{HeapGeometry, MEMBERS_SIZE};
+use cenote_layout::id::{PoolId, TypeId, Uuid};
+use cenote_layout::pointer::PointerKind;
+use cenote_layout::puddle::Role;
+use cenote_layout::types::TypeRecord;
+use cenote_layout::{PAGE_SIZE, SLOT_SIZE};
+use cenote_medium::planted::{Bug, planted};
+use cenote_medium::{FileHandle, MediumError};
+use std::collections::{BTreeMap, BTreeSet};
+use zerocopy::IntoBytes;
+
+/// Addresses of programs lie below this.
+const ADDRESS_END: u64 = 1 << 47;
+/// A pool moves as a whole if the room that takes is at most so many times its size.
+const SPREAD_MAX: u64 = 4;
+
+/// What is to be imported together: pointers between these pools stay right.
+#[derive(Clone, Debug, Default)]
+pub struct ImportManifest {
+    /// Pools, each with all its puddles.
+    pub pools: Vec<ImportPool>,
+    /// The types of what is in them, with pointer maps. Those that the store knows must be the same.
+    pub types: Vec<TypeRecord>,
+}
+
+/// A pool to be imported.
+#[derive(Clone, Debug)]
+pub struct ImportPool {
+    /// What it is to be called.
+    pub name: String,
+    /// Its number where it comes from: region pointers say it.
+    pub old_id: PoolId,
+    /// Its mode.
+    pub mode: PoolMode,
+    /// Its allocator.
+    pub heap: HeapKind,
+    /// Bytes that its first puddle was created with.
+    pub puddle_size: u64,
+    /// The pool never takes more bytes than this.
+    pub size_max: u64,
+    /// Permission bits, as of a file.
+    pub permissions: u32,
+    /// In index order, from the root puddle on, without a gap.
+    pub puddles: Vec<ImportPuddle>,
+}
+
+/// A puddle to be imported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImportPuddle {
+    /// The address for which its pointers are right.
+    pub old_addr: u64,
+    /// Its bytes, header included.
+    pub size: u64,
+}
+
+/// Where the bytes of one puddle go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImportSlot {
+    /// The file's name in the store's directory.
+    pub file: String,
+    /// Its bytes.
+    pub size: u64,
+    /// Which pool of the manifest.
+    pub pool: usize,
+    /// Which of its puddles.
+    pub puddle: usize,
+}
+
+/// An import that has begun. Dropped, it leaves nothing.
+#[derive(Debug)]
+pub struct Import {
+    store: Store,
+    manifest: ImportManifest,
+    slots: Vec<ImportSlot>,
+    ids: Vec<Uuid>,
+    /// Files that are there, to be removed if nothing comes of it.
+    made: BTreeSet<String>,
+    uid: u32,
+    gid: u32,
+}
+
+/// What was imported.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Imported {
+    /// The pools, in the manifest's order.
+    pub pools: Vec<ImportedPool>,
+}
+
+/// A pool that was imported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImportedPool {
+    /// Its number in this store.
+    pub id: PoolId,
+    /// Its name.
+    pub name: String,
+    /// Whether some puddle of it has another address than before.
+    pub moved: bool,
+    /// Puddles that are to be rewritten when they are touched.
+    pub due: u64,
+}
+
+fn refused(detail: impl Into<String>) -> StoreError {
+    StoreError::Import { detail: detail.into() }
+}
+
+/// Checks what does not depend on the store. Manifests come from archives, so nothing in them is believed.
+fn check(manifest: &ImportManifest) -> Result<(), StoreError> {
+    let count: usize = manifest.pools.iter().map(|pool| pool.puddles.len()).sum();
+    if manifest.pools.is_empty() {
+        return Err(refused("there is no pool in it"));
+    }
+    if count > RELOCATION_MOVES_MAX || manifest.pools.len() > RELOCATION_MOVES_MAX {
+        return Err(refused(format!(
+            "it has {count} puddles, and at most {RELOCATION_MOVES_MAX} are imported together: import fewer pools at once"
+        )));
+    }
+    let (mut names, mut numbers, mut ranges) = (BTreeSet::new(), BTreeSet::new(), BTreeMap::new());
+    for pool in &manifest.pools {
+        let name = || pool.name.chars().take(80).collect::<String>();
+        why_no_name(&pool.name).map_err(|reason| StoreError::PoolName { name: name(), reason })?;
+        if !names.insert(&pool.name) || !numbers.insert(pool.old_id) {
+            return Err(refused(format!("pool \"{}\" is in it twice, by name or number", name())));
+        }
+        if pool.puddles.is_empty() {
+            return Err(refused(format!("pool \"{}\" has no puddle", name())));
+        }
+        let mut sum = 0u64;
+        for (index, puddle) in pool.puddles.iter().enumerate() {
+            check_size(puddle.size, index == 0)?;
+            sum = sum.saturating_add(puddle.size);
+            let end = puddle.old_addr.checked_add(puddle.size).filter(|end| *end <= ADDRESS_END);
+            if puddle.old_addr == 0 || !puddle.old_addr.is_multiple_of(SLOT_SIZE) || end.is_none() {
+                return Err(refused(format!("a puddle was at {:#x}, where none can be", puddle.old_addr)));
+            }
+            if ranges.insert(puddle.old_addr, end.unwrap_or(0)).is_some() {
+                return Err(refused(format!("two puddles were at {:#x}", puddle.old_addr)));
+            }
+        }
+        check_size(pool.puddle_size, true)?;
+        if sum > pool.size_max {
+            return Err(StoreError::PoolFull { name: name(), wanted: 0, used: sum, size_max: pool.size_max });
+        }
+    }
+    let ends = ranges.values().zip(ranges.keys().skip(1));
+    if let Some((_, addr)) = ends.into_iter().find(|(end, next)| end > next) {
+        return Err(refused(format!("the puddle at {addr:#x} lay on top of another")));
+    }
+    Ok(())
+}
+
+/// Finds places: new addresses of all puddles of a pool. Those are taken then; `None`, and nothing is, if there is no room.
+fn place(space: &mut Space, puddles: &[ImportPuddle]) -> Option<Vec<u64>> {
+    let take_all = |space: &mut Space, at: &mut dyn FnMut(&mut Space, &ImportPuddle) -> Option<u64>| {
+        let mut taken = Vec::with_capacity(puddles.len());
+        for puddle in puddles {
+            match at(space, puddle) {
+                Some(addr) => taken.push(addr),
+                None => {
+                    for (addr, puddle) in taken.iter().zip(puddles) {
+                        space.give_back(*addr, puddle.size);
+                    }
+                    return None;
+                }
+            }
+        }
+        Some(taken)
+    };
+    let take_at = |space: &mut Space, addr: u64, size| space.take_at(addr, size).then_some(addr);
+    if let Some(kept) = take_all(space, &mut |space, puddle| take_at(space, puddle.old_addr, puddle.size)) {
+        return Some(kept);
+    }
+    let first = puddles.iter().map(|puddle| puddle.old_addr).min()?;
+    let last = puddles.iter().map(|puddle| puddle.old_addr + puddle.size).max()?;
+    let sum: u64 = puddles.iter().map(|puddle| puddle.size.next_multiple_of(SLOT_SIZE)).sum();
+    if (last - first) / SPREAD_MAX <= sum
+        && let Some(base) = space.take(last - first)
+    {
+        space.give_back(base, last - first);
+        let together = take_all(space, &mut |space, puddle| {
+            take_at(space, base + (puddle.old_addr - first), puddle.size)
+        });
+        if together.is_some() {
+            return together;
+        }
+    }
+    take_all(space, &mut |space, puddle| space.take(puddle.size))
+}
+
+impl Store {
+    /// Begins to import pools: checks what can be checked, and changes nothing. What is in the puddles comes next ([`Import::create`]), and then [`Import::commit`].
+    ///
+    /// # Errors
+    /// A manifest that cannot be; a name that is taken; a type with another layout here; no room in the window; a store that is read-only, or kept by a daemon.
+    pub fn begin_import(&self, manifest: ImportManifest) -> Result<Import, StoreError> {
+        check(&manifest)?;
+        let inner = self.inner();
+        if inner.connection.is_some() {
+            return Err(StoreError::NotHosted { what: "a pool is imported".into() });
+        }
+        let control = inner.begin_write("import a pool")?;
+        new_types(&control, &manifest)?;
+        free_names(&control, &manifest)?;
+        let mut space = control.space.clone();
+        for pool in &manifest.pools {
+            place(&mut space, &pool.puddles).ok_or_else(|| no_room(inner, &control, pool))?;
+        }
+        drop(control);
+        let (mut slots, mut ids) = (Vec::new(), Vec::new());
+        for (pool, from) in manifest.pools.iter().enumerate() {
+            for (puddle, image) in from.puddles.iter().enumerate() {
+                let id = inner.random_uuid()?;
+                ids.push(id);
+                slots.push(ImportSlot { file: text(&file_name(id)).into(), size: image.size, pool, puddle });
+            }
+        }
+        let (uid, gid) = (cenote_sys::process::uid(), cenote_sys::process::gid());
+        Ok(Import { store: self.clone(), manifest, slots, ids, made: BTreeSet::new(), uid, gid })
+    }
+}
+
+fn no_room(inner: &Inner, control: &Control, pool: &ImportPool) -> StoreError {
+    StoreError::WindowFull {
+        wanted: pool.puddles.iter().map(|puddle| puddle.size).sum(),
+        window_len: inner.window.len(),
+        free: control.space.free_bytes(),
+    }
+}
+
+/// The types of a manifest that the store does not know yet.
+fn new_types(control: &Control, manifest: &ImportManifest) -> Result<Vec<Record>, StoreError> {
+    let mut new: BTreeMap<TypeId, &TypeRecord> = BTreeMap::new();
+    for offered in &manifest.types {
+        offered.check()?;
+        let known = control.catalog.state.types.get(&offered.id).map(|known| &**known);
+        match known.or_else(|| new.get(&offered.id).copied()) {
+            Some(known) if known == offered => {}
+            Some(known) => {
+                return Err(Box::new(TypeMismatch { known: known.clone(), offered: offered.clone() }).into());
+            }
+            None => {
+                new.insert(offered.id, offered);
+            }
+        }
+    }
+    Ok(new.into_values().cloned().map(Record::Type).collect())
+}
+
+fn free_names(control: &Control, manifest: &ImportManifest) -> Result<(), StoreError> {
+    match manifest.pools.iter().find(|pool| control.catalog.state.names.contains_key(&pool.name)) {
+        Some(pool) => Err(StoreError::PoolExists { name: pool.name.clone() }),
+        None => Ok(()),
+    }
+}
+
+/// What an import comes to, when its addresses are known.
+struct Plan {
+    records: Vec<PuddleRecord>,
+    pools: Vec<PoolId>,
+    relocation: Option<RelocationRecord>,
+}
+
+impl Import {
+    /// One for each puddle, in the manifest's order.
+    #[must_use]
+    pub fn slots(&self) -> &[ImportSlot] {
+        &self.slots
+    }
+
+    /// Makes the file of a slot: zeros, with its space taken. What the puddle holds is written into it, at the offsets where it was; its first page, which is
+    /// the old header, and zeros may be left out.
+    ///
+    /// # Errors
+    /// There is no such slot, or its file was made before; a full disk; the medium.
+    pub fn create(&mut self, slot: usize) -> Result<FileHandle, StoreError> {
+        let inner = self.store.inner();
+        let slot = self.slots.get(slot).ok_or_else(|| refused("there is no such slot"))?;
+        inner.medium.create(&slot.file, slot.size).map_err(|error| inner.failed(error))?;
+        self.made.insert(slot.file.clone());
+        Ok(FileHandle::open(&inner.medium, &slot.file)?)
+    }
+
+    /// Makes the file of a slot by sharing the blocks of another, if it can be shared and will be rewritten before it is mapped. `false`: it is still to be made.
+    pub(super) fn share(&mut self, slot: usize, source: &FileHandle) -> Result<bool, StoreError> {
+        let inner = self.store.inner();
+        let slot = self.slots.get(slot).ok_or_else(|| refused("there is no such slot"))?;
+        let failed = |error| inner.failed(error);
+        // An empty file: what is shared needs no space of its own.
+        inner.medium.create(&slot.file, 0).map_err(failed)?;
+        self.made.insert(slot.file.clone());
+        let target = inner.medium.descriptor(&slot.file).map_err(failed)?;
+        if target.is_some_and(|target| source.share_blocks_with(&target)) {
+            return Ok(true);
+        }
+        inner.medium.remove(&slot.file).map_err(failed)?;
+        self.made.remove(&slot.file);
+        Ok(false)
+    }
+
+    /// Makes the pools part of the store. Durable on return; no time is spent on what is in the puddles, but for making it durable and for copying it where a pool
+    /// is in shadowed mode.
+    ///
+    /// # Errors
+    /// A file that was not made; a name that was taken meanwhile; no room in the window any more; a full disk; the medium. Nothing was imported then, and the files are gone.
+    pub fn commit(mut self) -> Result<Imported, StoreError> {
+        let store = self.store.clone();
+        let inner = store.inner();
+        if let Some(slot) = self.slots.iter().find(|slot| !self.made.contains(&slot.file)) {
+            return Err(refused(format!("the file {} of a puddle was not made", slot.file)));
+        }
+        let plan = self.plan(&mut *inner.begin_write("import a pool")?)?;
+        let committed = self.prepare(&plan).and_then(|()| self.register(&plan));
+        if committed.is_err() {
+            // Where the batch may have been made after all the store is poisoned, and the files have to stay.
+            if inner.check_poisoned().is_ok() {
+                let mut control = inner.control();
+                plan.records.iter().for_each(|record| control.space.give_back(record.addr, record.size));
+            } else {
+                self.made.clear();
+            }
+        }
+        committed
+    }
+
+    /// Takes addresses and numbers; only this process knows of it.
+    fn plan(&self, control: &mut Control) -> Result<Plan, StoreError> {
+        let inner = self.store.inner();
+        free_names(control, &self.manifest)?;
+        let mut space = control.space.clone();
+        let (mut records, mut moves, mut pools) = (Vec::new(), Vec::new(), Vec::new());
+        let mut ids = self.ids.iter();
+        for (number, pool) in self.manifest.pools.iter().enumerate() {
+            let addrs = place(&mut space, &pool.puddles).ok_or_else(|| no_room(inner, control, pool))?;
+            let id = PoolId(control.catalog.state.next_pool + number as u64);
+            pools.push(id);
+            for (index, (addr, old)) in addrs.into_iter().zip(&pool.puddles).enumerate() {
+                let uuid = ids.next().copied().unwrap_or_default();
+                let (role, index, size) = (Role::Heap, index as u32, old.size);
+                records.push(PuddleRecord { uuid, pool: id, role, index, addr, size });
+                if addr != old.old_addr {
+                    moves.push(MoveRecord { from: old.old_addr, to: addr, size });
+                }
+            }
+        }
+        moves.sort_by_key(|moved| moved.from);
+        let renumbered: Vec<(PoolId, PoolId)> = self
+            .manifest
+            .pools
+            .iter()
+            .map(|pool| pool.old_id)
+            .zip(pools.iter().copied())
+            .filter(|(old, new)| old != new)
+            .collect();
+        let says_numbers =
+            |record: &TypeRecord| record.pointers.iter().any(|p| p.kind == PointerKind::REGION);
+        let relocation =
+            if moves.is_empty() && (renumbered.is_empty() || !self.manifest.types.iter().any(says_numbers)) {
+                None
+            } else {
+                Some(RelocationRecord { id: inner.random_uuid()?, moves, pools: renumbered })
+            };
+        control.space = space;
+        control.catalog.state.next_pool += self.manifest.pools.len() as u64;
+        Ok(Plan { records, pools, relocation })
+    }
+
+    fn old(&self, number: usize) -> ImportPuddle {
+        let slot = &self.slots[number];
+        self.manifest.pools[slot.pool].puddles[slot.puddle]
+    }
+
+    /// Step 2.
+    fn prepare(&mut self, plan: &Plan) -> Result<(), StoreError> {
+        let store = self.store.clone();
+        let inner = store.inner();
+        let failed = |error| inner.failed(error);
+        let mut shadowed = false;
+        for (number, record) in plan.records.iter().enumerate() {
+            let said = match plan.relocation {
+                Some(_) => PuddleRecord { addr: self.old(number).old_addr, ..*record },
+                None => *record,
+            };
+            let file = FileHandle::open(&inner.medium, &self.slots[number].file).map_err(failed)?;
+            file.write_at(0, make_header(&said, inner.uuid).as_bytes()).map_err(failed)?;
+            if let Some(geometry) = HeapGeometry::new(record.size, true).filter(|_| record.index == 0) {
+                // Who had the pool open elsewhere has not this one.
+                file.write_at(geometry.members, &[0; MEMBERS_SIZE as usize]).map_err(failed)?;
+            }
+            if self.manifest.pools[self.slots[number].pool].mode == PoolMode::Shadowed {
+                shadowed = true;
+                let primary = primary_name(record.uuid);
+                create_primary(&*inner.medium, &said, inner.uuid).map_err(failed)?;
+                self.made.insert(text(&primary).into());
+                let primary = FileHandle::open(&inner.medium, text(&primary)).map_err(failed)?;
+                copy(&file, &primary, PAGE_SIZE, record.size).map_err(failed)?;
+                inner.medium.sync(primary.name()).map_err(failed)?;
+            }
+            if !planted(Bug::ImportNotSynced) {
+                inner.medium.sync(file.name()).map_err(failed)?;
+            }
+        }
+        if shadowed {
+            inner.medium.sync_dir(PRIMARY_DIR).map_err(failed)?;
+        }
+        inner.medium.sync_dir(DIR).map_err(failed)
+    }
+
+    /// Step 3.
+    fn register(&mut self, plan: &Plan) -> Result<Imported, StoreError> {
+        let store = self.store.clone();
+        let inner = store.inner();
+        let mut control = inner.begin_write("import a pool")?;
+        free_names(&control, &self.manifest)?;
+        let mut records = new_types(&control, &self.manifest)?;
+        if self.manifest.pools.iter().any(|pool| pool.mode == PoolMode::Shadowed) {
+            // Before the pool, so that there is none without a journal.
+            inner.pool_journal(&control.catalog.state)?;
+        }
+        let mut imported = Imported::default();
+        for (pool, id) in self.manifest.pools.iter().zip(&plan.pools) {
+            records.push(Record::Pool(PoolRecord {
+                id: *id,
+                name: pool.name.clone(),
+                mode: pool.mode,
+                heap: pool.heap,
+                puddle_size: pool.puddle_size,
+                size_max: pool.size_max,
+                uid: self.uid,
+                gid: self.gid,
+                permissions: pool.permissions,
+                created_at_s: inner.medium.now_s(),
+            }));
+            // It is not as a pool is when it is created.
+            records.push(Record::PoolUsed(*id));
+            let own = plan.records.iter().filter(|record| record.pool == *id);
+            let moved = own.zip(&pool.puddles).any(|(record, old)| record.addr != old.old_addr);
+            let due = if plan.relocation.is_some() { pool.puddles.len() as u64 } else { 0 };
+            imported.pools.push(ImportedPool { id: *id, name: pool.name.clone(), moved, due });
+        }
+        records.extend(plan.records.iter().map(|record| Record::Puddle(*record)));
+        if let Some(relocation) = &plan.relocation {
+            records.push(Record::Relocation(relocation.clone()));
+            let due = |(number, record): (usize, &PuddleRecord)| {
+                let from = self.old(number).old_addr;
+                Record::Due(DueRecord { puddle: record.uuid, relocation: relocation.id, from, generation: 2 })
+            };
+            if !planted(Bug::ImportNotDue) {
+                records.extend(plan.records.iter().enumerate().map(due));
+            }
+        }
+        inner.commit(&mut control, &records)?;
+        self.made.clear();
+        Ok(imported)
+    }
+}
+
+impl Drop for Import {
+    fn drop(&mut self) {
+        let inner = self.store.inner();
+        if inner.check_usable().is_err() {
+            return;
+        }
+        for file in &self.made {
+            // What stays is an orphan; the next writable open removes it.
+            let _ = inner.medium.remove(file);
+        }
+    }
+}
+
+/// Copies `from..to` of a file into a file of zeros.
+pub(crate) fn copy(source: &FileHandle, target: &FileHandle, from: u64, to: u64) -> Result<(), MediumError> {
+    let mut buffer = vec![0; (to - from).min(1 << 20) as usize];
+    let mut at = from;
+    while at < to {
+        let bytes = &mut buffer[..(to - at).min(1 << 20) as usize];
+        source.read_exact_at(at, bytes)?;
+        write_sparse(target, at, bytes)?;
+        at += bytes.len() as u64;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASE: u64 = 1 << 40;
+
+    fn puddles(list: &[(u64, u64)]) -> Vec<ImportPuddle> {
+        list.iter()
+            .map(|&(slot, slots)| ImportPuddle { old_addr: BASE + slot * SLOT_SIZE, size: slots * SLOT_SIZE })
+            .collect()
+    }
+
+    fn slots(placed: Option<Vec<u64>>) -> Option<Vec<u64>> {
+        Some(placed?.into_iter().map(|addr| (addr - BASE) / SLOT_SIZE).collect())
+    }
+
+    #[test]
+    fn addresses_are_kept_if_all_are_free_and_else_moved_together_and_at_last_one_by_one() {
+        let mut space = Space::new(BASE, 16 * SLOT_SIZE);
+        let pool = puddles(&[(2, 1), (4, 2)]);
+        assert_eq!(slots(place(&mut space, &pool)), Some(vec![2, 4]), "free: kept");
+        assert_eq!(slots(place(&mut space, &pool)), Some(vec![6, 8]), "taken: both by one distance");
+        assert_eq!(slots(place(&mut space, &puddles(&[(2, 1), (4, 2)]))), Some(vec![10, 12]));
+        let free = space.free_bytes();
+        assert_eq!(free, 7 * SLOT_SIZE);
+        // 0, 1, 3, 7, 11, 14 and 15 are left: no room for four in a row.
+        assert_eq!(slots(place(&mut space, &pool)), Some(vec![0, 14]), "one by one");
+        assert_eq!(space.free_bytes(), 4 * SLOT_SIZE);
+        assert_eq!(place(&mut space, &pool), None, "no room");
+        assert_eq!(space.free_bytes(), 4 * SLOT_SIZE, "and nothing is taken");
+    }
+}

@@ -1,0 +1,292 @@
+//! Relocation: puddles that came to another address, and what becomes of the pointers in them (PUD-8; Puddles paper, 3.3 and 4.2).
+//!
+//! The store knows where puddles went and which of them are still to be rewritten; how pointers are found is not its business. A [`Rewriter`], from a layer that knows
+//! heaps, changes an image of one puddle; without one a pool that has something to do is not opened.
+//!
+//! # What the catalog says
+//!
+//! One [`RelocationRecord`](cenote_layout::catalog::RelocationRecord) for puddles that moved together: old ranges, new addresses, new numbers of pools. One
+//! [`DueRecord`] for each puddle that is still to be rewritten. Both come in the batch that made the move: an import, a clone (import.rs) or a
+//! new choice of addresses (moving.rs). Nothing in that batch depends on how many pointers there are.
+//!
+//! **A puddle that is due has never been mapped since it moved.** So no log and no psync says anything about it, and whoever recovers a store need not look at
+//! it. It follows from two things: mapping refuses a puddle that is due, and everything that makes one accessible rewrites it first (frontier.rs).
+//!
+//! # Rewriting one puddle
+//!
+//! The header of a puddle's file says for which address its contents are right, and a generation. States:
+//!
+//! 1. *Old*: the catalog says due, the header has the old address and the generation before.
+//! 2. The image is rewritten in memory and written to a new file, under a name that nobody knows: an orphan. It is synced.
+//! 3. **The renaming of the new file over the old one commits.** The header in it has the new address and generation. The directory is synced before anything is mapped.
+//! 4. *New*: the catalog says due, the header says done. Whoever opens the pool sees that, and asks for nothing more.
+//! 5. The next batch of the catalog, whatever it is about, says that the puddle is not due any more. Nobody waits for it.
+//!
+//! A crash before 3 leaves the old file, and an orphan that the next writable open removes; after it the new one. In shadowed mode there are two files of one contents:
+//! the primary is renamed and its directory synced before the shadow is. In between the shadow is old, so the puddle is, and it is rewritten again; the
+//! primary, which is new, is left alone. A loss of power that makes shadows void copies primaries over them, whichever they are.
+//!
+//! A store that is open for reading only writes no file: the rewritten image is put into private memory at the puddle's address.
+//!
+//! # Who reads a puddle without touching it
+//!
+//! | who | and a puddle that is due |
+//! | --- | --- |
+//! | recovery, replaying logs | has no log entry; an entry that names it all the same is refused, and its log kept |
+//! | going back to the last psync | is copied from its primary as any, headers included |
+//! | the journal of psyncs | has no record of it: it is trimmed before a pool moves |
+//! | psync, comparing shadows with primaries | is skipped: they are equal, or about to be made so |
+//! | a daemon, granting a pool | refuses: the pool is to be finished first |
+//! | removing a pool | may; the puddle does not become spare |
+//! | heap, tracing, check, trim, statistics | map it first, by [`crate::Store::ensure_mapped`] or by a fault, and so rewrite it |
+
+pub(crate) mod frontier;
+pub(crate) mod import;
+pub(crate) mod moving;
+
+use crate::puddle::{Puddle, file_name, primary_name, text, verify_named};
+use crate::store::{Control, Inner};
+use cenote_layout::catalog::{DueRecord, PuddleRecord};
+use cenote_layout::id::{TypeId, Uuid};
+use cenote_layout::moves::Moves;
+use cenote_layout::types::TypeRecord;
+use cenote_medium::{MapMode, Medium, MediumError};
+use frontier::Job;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub use import::{Import, ImportManifest, ImportPool, ImportPuddle, ImportSlot, Imported, ImportedPool};
+pub use moving::QuiescentPool;
+
+/// Registered types, by id.
+pub type TypeTable = BTreeMap<TypeId, Arc<TypeRecord>>;
+
+/// Makes the pointers of a puddle right.
+pub trait Rewriter: Send + Sync + core::fmt::Debug {
+    /// Rewrites the image of a heap puddle, its header page excepted. May look at nothing but what it is given, and touch no memory of a store: it runs while a
+    /// thread waits at a fault.
+    ///
+    /// # Errors
+    /// Why the image is no puddle's; it is not used then.
+    fn rewrite(&self, image: &mut [u8], job: &RewriteJob) -> Result<Rewritten, String>;
+}
+
+/// What is to be done to one puddle.
+#[derive(Debug)]
+pub struct RewriteJob {
+    /// The puddle, with its new address.
+    pub puddle: PuddleRecord,
+    /// The address for which its contents are right.
+    pub from: u64,
+    /// Where everything went.
+    pub moves: Arc<Moves>,
+    /// The store's types.
+    pub types: Arc<TypeTable>,
+}
+
+/// What was done to one puddle, or to several.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rewritten {
+    /// Blocks that were looked at.
+    pub blocks: u64,
+    /// Native pointers that have another value now, roots included.
+    pub native: u64,
+    /// Off-holders.
+    pub relative: u64,
+    /// Region pointers.
+    pub region: u64,
+    /// Words that may be pointers to what has moved, by their type or in blocks without one, and were kept as they are: only who knows their meaning can rewrite them.
+    pub kept: u64,
+    /// Address of the first of these words, now; 0 if there is none.
+    pub first_kept: u64,
+    /// Off-holders and region pointers that cannot say where their target is now: they were kept.
+    pub out_of_reach: u64,
+    /// Superblocks whose description is damaged; their bytes were kept.
+    pub damaged: u64,
+    /// Offset and bytes of parts of the file that need no space.
+    pub holes: Vec<(u64, u64)>,
+}
+
+impl Rewritten {
+    /// Adds what was done to another puddle; holes, which are places in one file, are forgotten.
+    pub fn add(&mut self, other: &Self) {
+        self.blocks += other.blocks;
+        self.native += other.native;
+        self.relative += other.relative;
+        self.region += other.region;
+        self.kept += other.kept;
+        if self.first_kept == 0 {
+            self.first_kept = other.first_kept;
+        }
+        self.out_of_reach += other.out_of_reach;
+        self.damaged += other.damaged;
+        self.holes.clear();
+    }
+
+    /// What was done since `before`, which the same store said earlier.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            blocks: self.blocks.saturating_sub(before.blocks),
+            native: self.native.saturating_sub(before.native),
+            relative: self.relative.saturating_sub(before.relative),
+            region: self.region.saturating_sub(before.region),
+            kept: self.kept.saturating_sub(before.kept),
+            first_kept: if before.first_kept == 0 { self.first_kept } else { 0 },
+            out_of_reach: self.out_of_reach.saturating_sub(before.out_of_reach),
+            damaged: self.damaged.saturating_sub(before.damaged),
+            holes: Vec::new(),
+        }
+    }
+
+    /// Whether every pointer is right now, as far as its type tells.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.kept == 0 && self.out_of_reach == 0 && self.damaged == 0
+    }
+}
+
+/// When puddles that are due are rewritten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Backend {
+    /// When they are first touched: a signal handler hands the fault to a thread. A system call that is given an address in a puddle that nobody has touched
+    /// fails with `EFAULT`, as it does with any puddle that is not mapped yet: read a byte of it first, or call [`crate::Store::ensure_mapped`].
+    #[default]
+    Signal,
+    /// When they are first touched, by whatever touches them: the kernel lets the thread wait (userfaultfd). System calls wait too, where the process may have that; if it may not,
+    /// or there is no userfaultfd, as [`Backend::Signal`] ([`crate::Store::relocation_backend`] says which).
+    Userfault,
+    /// When their pool is opened, all of them, before the handle is given out.
+    Eager,
+}
+
+/// How a session rewrites.
+#[derive(Clone, Debug, Default)]
+pub struct RelocationOptions {
+    /// What finds pointers. `None`: pools with puddles that are due are not opened.
+    pub rewriter: Option<Arc<dyn Rewriter>>,
+    /// When.
+    pub backend: Backend,
+}
+
+/// How far [`crate::PoolHandle::finish_relocation`] has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RelocationProgress {
+    /// Puddles that are done.
+    pub puddles: u64,
+    /// All that were due.
+    pub puddles_total: u64,
+    /// Bytes of those that are done.
+    pub bytes: u64,
+    /// Bytes of all.
+    pub bytes_total: u64,
+}
+
+/// What a file is, of a puddle that the catalog says is due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// Still to be rewritten.
+    Old,
+    /// Rewritten; the catalog has not heard of it.
+    New,
+    Damaged(String),
+}
+
+/// Looks at one file of a puddle that is due, in a store that is open for writing or not.
+fn look_at(
+    medium: &dyn Medium,
+    name: &str,
+    (store, writing): (Uuid, bool),
+    record: &PuddleRecord,
+    due: &DueRecord,
+) -> Result<Found, MediumError> {
+    let old = PuddleRecord { addr: due.from, ..*record };
+    let check = |record: &PuddleRecord, generation| {
+        verify_named(medium, name, record, store, writing, Some(generation))
+    };
+    if check(record, due.generation)?.is_none() {
+        return Ok(Found::New);
+    }
+    Ok(match check(&old, due.generation.saturating_sub(1))? {
+        None => Found::Old,
+        Some(problem) => Found::Damaged(problem),
+    })
+}
+
+/// What the puddles of one pool that are due need, each read once.
+#[derive(Default)]
+pub(crate) struct Needs {
+    moves: BTreeMap<Uuid, Arc<Moves>>,
+    types: Option<Arc<TypeTable>>,
+}
+
+impl Inner {
+    /// Looks at a puddle that the catalog says is due, before it can be found, and marks it unless it has been rewritten. `Some`: why it cannot be used.
+    pub(crate) fn mark_due(
+        &self,
+        control: &mut Control,
+        record: &PuddleRecord,
+        due: DueRecord,
+        needs: &mut Needs,
+    ) -> Result<Option<String>, MediumError> {
+        // SAFETY: puddles live until the store is dropped.
+        let known = control.puddles.get(&record.uuid).map(|known| unsafe { known.as_ref() });
+        if known.is_some_and(|known| known.job().is_some()) {
+            return Ok(None);
+        }
+        let by_primary = known.is_some_and(Puddle::shows_primary);
+        let found = match by_primary {
+            true => self.look_at_primary(record, &due)?,
+            false => self.look_at_file(record, &due)?,
+        };
+        match found {
+            Found::Damaged(detail) => return Ok(Some(detail)),
+            Found::New => {
+                self.frontier.note_done(record.uuid);
+                return Ok(None);
+            }
+            Found::Old => {}
+        }
+        let state = &control.catalog.state;
+        let shadowed = self.writable && state.is_shadowed(record.pool);
+        if shadowed && let Found::Damaged(detail) = self.look_at_primary(record, &due)? {
+            return Ok(Some(detail));
+        }
+        let moves = match (needs.moves.get(&due.relocation), state.relocations.get(&due.relocation)) {
+            (Some(known), _) => Arc::clone(known),
+            (None, None) => return Ok(Some("it has moved, and the catalog has lost where from".into())),
+            (None, Some(relocation)) => match Moves::new(relocation) {
+                Err(reason) => {
+                    return Ok(Some(format!("it has moved, and the record of that cannot be: {reason}")));
+                }
+                Ok(moves) => {
+                    let moves = Arc::new(moves);
+                    needs.moves.insert(due.relocation, Arc::clone(&moves));
+                    moves
+                }
+            },
+        };
+        let types = Arc::clone(needs.types.get_or_insert_with(|| Arc::new(state.types.clone())));
+        let work = RewriteJob { puddle: *record, from: due.from, moves, types };
+        let puddle = self.own(control, *record, MapMode::ReadOnly);
+        // SAFETY: as above.
+        unsafe { puddle.as_ref() }.set_due(Job { work, due, shadowed });
+        self.frontier.expect(puddle);
+        Ok(None)
+    }
+
+    /// What the file of a puddle that is due is.
+    pub(crate) fn look_at_file(&self, record: &PuddleRecord, due: &DueRecord) -> Result<Found, MediumError> {
+        look_at(&*self.medium, text(&file_name(record.uuid)), (self.uuid, self.writable), record, due)
+    }
+
+    /// The same for its primary.
+    pub(crate) fn look_at_primary(
+        &self,
+        record: &PuddleRecord,
+        due: &DueRecord,
+    ) -> Result<Found, MediumError> {
+        look_at(&*self.medium, text(&primary_name(record.uuid)), (self.uuid, self.writable), record, due)
+    }
+}

@@ -1,0 +1,223 @@
+//! Pools that move inside their store: copies of them, and new addresses for them.
+//!
+//! **A clone** is an import of the pool's own files, shared block by block where the file system can do that, else copied: see [`super::import`]. A file that is due is only ever read
+//! and replaced, never mapped, so blocks that it shares with the original's file are no store that could find the disk full.
+//!
+//! **New addresses.** States: (1) whatever is due is rewritten, pools in shadowed mode are psynced, the journal is trimmed, so that nothing is left anywhere that speaks of old
+//! contents at a place in a file; (2) one batch gives the pool's puddles their addresses and says that every puddle of the store's pools is due: **the catalog's batch commits**. No file is touched. Other pools
+//! may point into the one that moved, so they are due as well; they stay where they are.
+
+use super::import::{ImportManifest, ImportPool, ImportPuddle, Imported, copy};
+use crate::error::{StoreError, concerns};
+use crate::options::Access;
+use crate::pool::find;
+use crate::puddle::{file_name, text};
+use crate::report::Damage;
+use crate::store::{Control, Inner, Store};
+use crate::window::Space;
+use cenote_layout::PAGE_SIZE;
+use cenote_layout::catalog::{
+    DueRecord, MoveRecord, PoolMode, PoolRecord, PuddleRecord, Record, RelocationRecord,
+};
+use cenote_layout::header::read;
+use cenote_layout::id::PoolId;
+use cenote_layout::puddle::PuddleHeader;
+use cenote_medium::FileHandle;
+use cenote_medium::planted::{Bug, planted};
+use std::sync::Arc;
+
+/// A pool that nobody has open, with nothing left to be done.
+#[derive(Clone, Debug)]
+pub struct QuiescentPool {
+    /// What the catalog says of it.
+    pub record: PoolRecord,
+    /// Its puddles in index order, each with the name of the file that holds it. Of a pool in shadowed mode that is what whoever opens it next will see.
+    pub puddles: Vec<(PuddleRecord, String)>,
+}
+
+impl Store {
+    /// Looks at a pool that is to be copied as it lies there: nobody has it open, nothing about it is in doubt, all of it is rewritten that has moved. It stays so as
+    /// long as nobody opens it, which the caller sees to.
+    ///
+    /// # Errors
+    /// It is open, in this process or by a guest; it is damaged, torn or to be traced; a log that names it is set aside; it has moved and cannot be rewritten.
+    pub fn quiescent_pool(&self, name: &str) -> Result<QuiescentPool, StoreError> {
+        let inner = self.inner();
+        if inner.connection.is_some() {
+            return Err(StoreError::NotHosted { what: "a pool is copied as it lies there".into() });
+        }
+        refuse_open(&inner.control(), name)?;
+        // Verifies every puddle, and rewrites what is due.
+        let handle = self.open_pool(name, Access::ReadOnly)?;
+        if handle.due() > 0 && !inner.writable {
+            return Err(StoreError::ReadOnly { what: "finish a pool that has moved" });
+        }
+        handle.finish_relocation(&mut |_| ())?;
+        let doubts = handle.doubts();
+        if !doubts.is_empty() {
+            return Err(StoreError::PoolDamaged { name: name.into(), damage: doubts });
+        }
+        let record = handle.record().clone();
+        drop(handle);
+        let control = inner.control();
+        refuse_open(&control, name)?;
+        let puddles = control.catalog.state.puddles_of(record.id);
+        let named = |puddle: PuddleRecord| (puddle, text(&file_name(puddle.uuid)).to_owned());
+        Ok(QuiescentPool { record, puddles: puddles.into_iter().map(named).collect() })
+    }
+
+    /// Makes a copy of a pool under another name, in this store, whatever is in it: its pointers are rewritten when they are first touched. Pointers into other pools stay. Durable on return.
+    ///
+    /// # Errors
+    /// As [`Store::quiescent_pool`] and [`Store::begin_import`]; a full disk. There is no copy then.
+    pub fn clone_pool(&self, name: &str, copy_name: &str) -> Result<Imported, StoreError> {
+        let inner = self.inner();
+        let from = self.quiescent_pool(name)?;
+        let pool = ImportPool {
+            name: copy_name.into(),
+            old_id: from.record.id,
+            mode: from.record.mode,
+            heap: from.record.heap,
+            puddle_size: from.record.puddle_size,
+            size_max: from.record.size_max,
+            permissions: from.record.permissions,
+            puddles: from
+                .puddles
+                .iter()
+                .map(|(p, _)| ImportPuddle { old_addr: p.addr, size: p.size })
+                .collect(),
+        };
+        let types = self.types().into_iter().map(|record| (*record).clone()).collect();
+        let mut import = self.begin_import(ImportManifest { pools: vec![pool], types })?;
+        for (slot, (record, file)) in from.puddles.iter().enumerate() {
+            let source = FileHandle::open(&inner.medium, file)?;
+            if !import.share(slot, &source)? {
+                let target = import.create(slot)?;
+                copy(&source, &target, PAGE_SIZE, record.size).map_err(|error| inner.failed(error))?;
+            }
+        }
+        import.commit()
+    }
+
+    /// Gives a pool addresses that are chosen afresh, at random. Pointers into it, its own and those of the store's other pools, are rewritten when they are first touched. Durable on
+    /// return. Addresses that are kept outside the store, and in objects, lead nowhere afterwards.
+    ///
+    /// # Errors
+    /// As [`Store::quiescent_pool`], for every pool of the store; no room in the window. Nothing has moved then.
+    pub fn randomize_pool(&self, name: &str) -> Result<(), StoreError> {
+        let inner = self.inner();
+        find(&inner.control(), name)?;
+        let names: Vec<String> = inner.control().catalog.state.names.keys().cloned().collect();
+        for other in &names {
+            self.quiescent_pool(other)?;
+        }
+        let mut control = inner.begin_write("move a pool")?;
+        for other in &names {
+            refuse_open(&control, other)?;
+        }
+        let id = find(&control, name)?;
+        inner.settle_logs(&control);
+        let shadowed = |pool: &PoolRecord| pool.mode == PoolMode::Shadowed;
+        if control.catalog.state.pools.values().any(shadowed) && !planted(Bug::MovedNotTrimmed) {
+            crate::psync::psync_leased(inner, &mut control)?;
+            inner.pool_journal(&control.catalog.state)?.trim_all()?;
+        }
+        inner.record_done(&mut control)?;
+        let mut space = control.space.clone();
+        let (records, old) = inner.move_records(&control, id, &mut space)?;
+        inner.commit(&mut control, &records)?;
+        control.space = space;
+        for puddle in old {
+            control.space.give_back(puddle.addr, puddle.size);
+        }
+        // Whoever opens a pool next looks at its puddles anew.
+        let pools: Vec<PoolId> = control.catalog.state.pools.keys().copied().collect();
+        for pool in pools {
+            control.pools.remove(&pool);
+            inner.forget_parts(pool);
+            for puddle in control.catalog.state.puddles_of(pool) {
+                inner.let_go(&mut control, &puddle);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a pool that somebody has open, or about which something is open.
+fn refuse_open(control: &Control, name: &str) -> Result<(), StoreError> {
+    let id = find(control, name)?;
+    let state = &control.catalog.state;
+    if control.pools.get(&id).is_some_and(|core| Arc::strong_count(core) > 1) {
+        return Err(StoreError::PoolInUse { name: name.into() });
+    }
+    if state.leases.keys().any(|(holder, pool)| *pool == id && control.hosted.contains_key(holder)) {
+        return Err(StoreError::PoolInUse { name: name.into() });
+    }
+    if state.not_covered.contains(&id) {
+        return Err(StoreError::PoolNotCovered { name: name.into() });
+    }
+    if state.trace_due.contains(&id) {
+        return Err(StoreError::Import {
+            detail: format!(
+                "pool \"{name}\" was in use when power failed: open it once, so that its blocks are traced"
+            ),
+        });
+    }
+    let damage: Vec<Damage> = concerns(&control.damage, id);
+    if !damage.is_empty() {
+        return Err(StoreError::PoolLogDamaged { name: name.into(), damage });
+    }
+    Ok(())
+}
+
+impl Inner {
+    /// The batch that moves a pool, and its puddles as they were. New places are taken in `space`.
+    fn move_records(
+        &self,
+        control: &Control,
+        id: PoolId,
+        space: &mut Space,
+    ) -> Result<(Vec<Record>, Vec<PuddleRecord>), StoreError> {
+        let state = &control.catalog.state;
+        let relocation = self.random_uuid()?;
+        let (mut moves, mut records, mut old) = (Vec::new(), Vec::new(), Vec::new());
+        for pool in state.pools.keys() {
+            for puddle in state.puddles_of(*pool) {
+                let generation = self.generation_of(&puddle)? + 1;
+                let due = DueRecord { puddle: puddle.uuid, relocation, from: puddle.addr, generation };
+                records.push(Record::Due(due));
+                if *pool == id {
+                    let to = space.take_random(puddle.size, self.random_u64()?);
+                    let to = to.ok_or_else(|| StoreError::WindowFull {
+                        wanted: puddle.size,
+                        window_len: self.window.len(),
+                        free: control.space.free_bytes(),
+                    })?;
+                    moves.push(MoveRecord { from: puddle.addr, to, size: puddle.size });
+                    records.push(Record::Puddle(PuddleRecord { addr: to, ..puddle }));
+                    old.push(puddle);
+                }
+            }
+        }
+        moves.sort_by_key(|moved| moved.from);
+        records.insert(0, Record::Relocation(RelocationRecord { id: relocation, moves, pools: Vec::new() }));
+        Ok((records, old))
+    }
+
+    /// The generation that a puddle's header says.
+    fn generation_of(&self, puddle: &PuddleRecord) -> Result<u64, StoreError> {
+        let name = file_name(puddle.uuid);
+        let mut page = [0; PAGE_SIZE as usize];
+        let len = self.medium.read_at(text(&name), 0, &mut page)?;
+        let header = read::<PuddleHeader>(&page[..len], true);
+        let damaged = |error: cenote_layout::header::HeaderError| {
+            StoreError::PuddleDamaged(Damage::Puddle {
+                uuid: puddle.uuid,
+                pool: puddle.pool,
+                index: puddle.index,
+                detail: error.to_string(),
+            })
+        };
+        Ok(header.map_err(damaged)?.generation)
+    }
+}

@@ -1,0 +1,98 @@
+//! Pools that move: copies beside the original, and new addresses (PUD-8).
+//!
+//! A pool that was cloned, imported or given new addresses is used as any other. Its puddles are made right one by one, each when it is first touched, by whatever instruction of
+//! whatever thread: the pointers in it are found by the types' pointer maps and sent to where their targets are now. [`cenote_relocate`] says what is rewritten and what
+//! cannot be; `cenote_store::relocate` why no crash leaves half of it.
+//!
+//! ```
+//! use cenote::{Persist, Ptr, Reader, Store};
+//!
+//! #[derive(Persist)]
+//! struct Node { value: u64, next: Option<Ptr<Node>> }
+//!
+//! # fn main() -> cenote::Result<()> {
+//! # let directory = tempfile::tempdir().unwrap();
+//! let store = Store::open(directory.path())?;
+//! let pool = store.pool("original")?;
+//! pool.write(|tx| -> cenote::Result<()> {
+//!     let last = tx.alloc(Node { value: 2, next: None })?;
+//!     let first = tx.alloc(Node { value: 1, next: Some(last) })?;
+//!     tx.set_root(first)
+//! })?;
+//! drop(pool);
+//! store.clone_pool("original", "copy")?;
+//! // Both at once: the copy's pointers lead into the copy.
+//! let (original, copy) = (store.pool("original")?, store.pool("copy")?);
+//! for pool in [&original, &copy] {
+//!     let view = pool.read()?;
+//!     let first = view.get(view.root::<Node>()?.expect("set"))?;
+//!     assert_eq!(view.get(first.next.expect("a second"))?.value, 2);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+use crate::error::Result;
+use crate::pool::Pool;
+use crate::store::Store;
+use cenote_store::relocate::{Backend, ImportedPool, RelocationProgress, Rewritten};
+
+impl Store {
+    /// Makes a copy of a pool that nobody has open, under another name. Its pointers lead into the copy, and into other pools where they did before. It takes the time
+    /// of copying the files, or none where the file system shares blocks; pointers are rewritten when they are touched.
+    ///
+    /// # Errors
+    /// [`Error::Store`](crate::Error::Store): the pool is open, damaged or in doubt; the name is taken or impossible; there is no space, on the disk or in the window. There is no copy then.
+    pub fn clone_pool(&self, name: &str, copy: &str) -> Result<ImportedPool> {
+        self.inner.refuse_forked()?;
+        let cloned = self
+            .inner
+            .pools
+            .while_closed(|other| other == name, || self.inner.store.clone_pool(name, copy))?;
+        Ok(cloned.pools.into_iter().next().unwrap_or(ImportedPool {
+            id: cenote_layout::id::PoolId(0),
+            name: copy.into(),
+            moved: false,
+            due: 0,
+        }))
+    }
+
+    /// What rewriting of pointers has done in this session, in all pools: also of puddles that opening a pool touches.
+    #[must_use]
+    pub fn rewritten(&self) -> Rewritten {
+        self.inner.store.rewritten()
+    }
+
+    /// When puddles that have moved are rewritten in this session: what [`OpenOptions::relocation`](crate::OpenOptions) asks for, or what there is instead.
+    #[must_use]
+    pub fn relocation_backend(&self) -> Backend {
+        self.inner.store.relocation_backend()
+    }
+
+    /// Gives a pool addresses that are chosen afresh, at random. No pool of the store may be open; pointers into the pool, from wherever in the store's pools, are rewritten when they are touched. Addresses
+    /// that are kept elsewhere, in objects or as a [`Ptr`](crate::Ptr) in this process, lead nowhere afterwards: following one is refused.
+    ///
+    /// # Errors
+    /// [`Error::Store`](crate::Error::Store): some pool of the store is open, damaged or in doubt; there is no room in the window. Nothing has moved then.
+    pub fn randomize_pool(&self, name: &str) -> Result<()> {
+        self.inner.refuse_forked()?;
+        Ok(self.inner.pools.while_closed(|_| true, || self.inner.store.randomize_pool(name))?)
+    }
+}
+
+impl Pool {
+    /// Puddles of the pool whose pointers are still to be rewritten, each when it is first touched.
+    #[must_use]
+    pub fn due(&self) -> u64 {
+        self.inner.handle.due()
+    }
+
+    /// Rewrites now what is still to be rewritten, and tells what was done; `progress` is told before each puddle, and at the end.
+    ///
+    /// # Errors
+    /// [`Error::Store`](crate::Error::Store): a puddle could not be rewritten, for want of space or because it is damaged; it and those behind it are as they were.
+    pub fn finish_relocation(&self, progress: &mut dyn FnMut(RelocationProgress)) -> Result<Rewritten> {
+        self.inner.refuse_forked()?;
+        Ok(self.inner.handle.finish_relocation(progress)?)
+    }
+}

@@ -1,0 +1,516 @@
+//! Pools beside their copies, and pools at new addresses: every pointer is right, rewritten when its puddle is first touched, by plain loads too, by several threads at once, over
+//! sessions, in read-only stores, in shadowed mode; and a process that is killed while it rewrites leaves every puddle wholly old or wholly new.
+//!
+//! `CENOTE_COPIES` sets how many copies are open at once (20), `CENOTE_RELOCATE_KILLS` how often a process is killed (12).
+
+use cenote::{
+    Access, Backend, Error, OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr, Reader, RegionPtr,
+    RelPtr, RelocationOptions, Result, Store, field,
+};
+use cenote_store::StoreError;
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// Half a page: a list of these takes several puddles.
+#[derive(Persist)]
+#[persist(name = "relocate::Node")]
+struct Node {
+    value: u64,
+    next: Option<Ptr<Node>>,
+    near: RelPtr<Node>,
+    anywhere: RegionPtr<Node>,
+    pad: [u64; 250],
+}
+
+#[derive(Persist)]
+#[persist(name = "relocate::Root")]
+struct Root {
+    count: u64,
+    first: Option<Ptr<Node>>,
+}
+
+const NODES: u64 = 1500;
+
+fn options(mode: PoolMode) -> PoolOptions {
+    PoolOptions { puddle_size: 256 << 10, mode, ..PoolOptions::default() }
+}
+
+/// A list over several puddles, each node with an off-holder and a region pointer to the first.
+fn fill(store: &Store, name: &str, mode: PoolMode, nodes: u64) {
+    let pool = store.create_pool(name, &options(mode)).unwrap();
+    pool.write(|tx| -> Result<()> {
+        let root = tx.alloc(Root { count: 0, first: None })?;
+        tx.set_root(root)
+    })
+    .unwrap();
+    for value in 0..nodes {
+        pool.write(|tx| -> Result<()> {
+            let root = tx.root::<Root>()?.expect("a root");
+            let (count, next) = (tx.get(root)?.count, tx.get(root)?.first);
+            let anywhere = match next {
+                Some(next) => tx.region_ptr(next)?,
+                None => RegionPtr::NULL,
+            };
+            let node = tx.alloc(Node { value, next, near: RelPtr::NULL, anywhere, pad: [value; 250] })?;
+            tx.set_rel(node, field!(Node, near), next)?;
+            tx.set(root, field!(Root, first), Some(node))?;
+            tx.set(root, field!(Root, count), count + 1)
+        })
+        .unwrap();
+    }
+    assert!(
+        nodes < NODES || store.puddle_records().iter().filter(|p| p.pool == pool.id()).count() > 2,
+        "several puddles"
+    );
+}
+
+/// Follows the list by every kind of pointer; all of it must lie in this pool.
+fn walk(store: &Store, pool: &Pool, nodes: u64) {
+    let view = pool.read().unwrap();
+    let root = view.get(view.root::<Root>().unwrap().expect("a root")).unwrap();
+    assert_eq!(root.count, nodes);
+    let ranges: Vec<_> = store.puddle_records().into_iter().filter(|p| p.pool == pool.id()).collect();
+    let (mut at, mut value) = (root.first, nodes);
+    while let Some(node) = at {
+        value -= 1;
+        assert!(
+            ranges.iter().any(|p| node.addr().wrapping_sub(p.addr) < p.size),
+            "a pointer out of the pool: {:#x}",
+            node.addr()
+        );
+        let this = view.get(node).unwrap();
+        assert_eq!((this.value, this.pad), (value, [value; 250]));
+        assert_eq!(this.near.get(), this.next, "the off-holder of {value}");
+        assert_eq!(view.resolve(this.anywhere).unwrap(), this.next, "the region pointer of {value}");
+        at = this.next;
+    }
+    assert_eq!(value, 0);
+}
+
+/// The same by plain loads, as code does that knows nothing of Cenote.
+fn walk_raw(first: u64, nodes: u64) {
+    let (mut at, mut value) = (first as *const u64, nodes);
+    while !at.is_null() {
+        value -= 1;
+        // SAFETY: a node of an open pool: `repr(Rust)` structures have their fields somewhere, so the words are found by what they hold.
+        let words = unsafe { std::slice::from_raw_parts(at, size_of::<Node>() / 8) };
+        assert!(words.iter().filter(|word| **word == value).count() >= 250, "node {value}");
+        let next = std::mem::offset_of!(Node, next) / 8;
+        at = words[next] as *const u64;
+    }
+    assert_eq!(value, 0);
+}
+
+fn first_of(pool: &Pool) -> u64 {
+    let view = pool.read().unwrap();
+    view.get(view.root::<Root>().unwrap().expect("a root")).unwrap().first.expect("a node").addr()
+}
+
+fn contents(dir: &Path, store: &Store, name: &str) -> BTreeMap<String, Vec<u8>> {
+    let id = store.pools().iter().find(|pool| pool.record.name == name).unwrap().record.id;
+    let files = store.puddle_records().into_iter().filter(|p| p.pool == id);
+    files
+        .map(|p| {
+            let name = format!("puddles/{}", String::from_utf8_lossy(&p.uuid.to_hex()));
+            (name.clone(), std::fs::read(dir.join(name)).unwrap())
+        })
+        .collect()
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
+}
+
+fn open_with(dir: &Path, access: Access, backend: Backend) -> Store {
+    let relocation = RelocationOptions { backend, ..RelocationOptions::default() };
+    Store::open_with(dir, &OpenOptions { access, relocation, ..OpenOptions::default() }).unwrap()
+}
+
+#[test]
+fn copies_are_open_beside_their_original_which_stays_byte_for_byte() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    fill(&store, "original", PoolMode::Direct, 150);
+    let before = contents(dir.path(), &store, "original");
+    let copies = number("CENOTE_COPIES", 20);
+    for copy in 0..copies {
+        let made = store.clone_pool("original", &format!("copy {copy}")).unwrap();
+        assert!(made.moved && made.due > 0);
+    }
+    let pools: Vec<Pool> = (0..copies)
+        .map(|copy| store.pool_with(&format!("copy {copy}"), Access::ReadWrite).unwrap())
+        .collect();
+    let original = store.pool_with("original", Access::ReadOnly).unwrap();
+    for pool in pools.iter().chain([&original]) {
+        walk(&store, pool, 150);
+        assert_eq!(pool.due(), 0, "all of it was touched");
+        assert!(pool.check().unwrap().is_sound());
+    }
+    // Aggregation by plain pointer assignment: the copies become one list in the last of them.
+    let all: Vec<&Pool> = pools.iter().collect();
+    store
+        .write(&all, |tx| -> Result<()> {
+            let mut next = None;
+            for pool in &all {
+                let root = tx.root_in::<Root>(pool, 0)?.expect("a root");
+                let mut last = tx.get(root)?.first.expect("a node");
+                while let Some(further) = tx.get(last)?.next {
+                    last = further;
+                }
+                tx.set(last, field!(Node, next), next)?;
+                next = tx.get(root)?.first;
+            }
+            Ok(())
+        })
+        .unwrap();
+    let mut nodes = 0;
+    let last = all.last().expect("copies");
+    // All of them, so that no view is of one pool alone.
+    let views: Vec<_> = all.iter().map(|pool| pool.read().unwrap()).collect();
+    let mut at = views
+        .last()
+        .expect("copies")
+        .root::<Root>()
+        .unwrap()
+        .map(|root| views.last().expect("copies").get(root).unwrap().first.expect("a node"));
+    while let Some(node) = at {
+        nodes += 1;
+        at = views.iter().find_map(|view| view.get(node).ok()).expect("a node").next;
+    }
+    assert_eq!(nodes, 150 * copies, "{} leads through all", last.name());
+    drop(views);
+    assert_eq!(contents(dir.path(), &store, "original"), before);
+}
+
+#[test]
+fn a_puddle_is_rewritten_when_it_is_touched_and_not_before_and_sessions_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    fill(&store, "a", PoolMode::Direct, NODES);
+    let due = store.clone_pool("a", "b").unwrap().due;
+    assert!(due > 2);
+    let pool = store.pool_with("b", Access::ReadWrite).unwrap();
+    assert_eq!(pool.due(), due - 1, "the root puddle is touched by who opens the pool");
+    let first = first_of(&pool);
+    drop(pool);
+    store.close().unwrap();
+    let store = open_with(dir.path(), Access::ReadWrite, Backend::Signal);
+    let pool = store.pool_with("b", Access::ReadWrite).unwrap();
+    assert!(pool.due() < due, "what is done stays done");
+    let left = pool.due();
+    let info = |store: &Store| store.pools().iter().find(|pool| pool.record.name == "b").unwrap().due;
+    assert_eq!(info(&store), left);
+    // Threads that know nothing of Cenote, all at once.
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| walk_raw(first, NODES));
+        }
+    });
+    assert_eq!(pool.due(), 0);
+    walk(&store, &pool, NODES);
+    drop(pool);
+    store.close().unwrap();
+    let store = open_with(dir.path(), Access::ReadWrite, Backend::Signal);
+    assert_eq!(info(&store), 0, "the catalog has heard of it");
+    walk(&store, &store.pool_with("b", Access::ReadWrite).unwrap(), NODES);
+    let orphans = std::fs::read_dir(dir.path().join("puddles")).unwrap().count();
+    assert_eq!(orphans, store.puddle_records().len(), "no file is left over");
+}
+
+#[test]
+fn an_eager_session_has_all_done_when_the_pool_is_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    fill(&store, "a", PoolMode::Direct, NODES);
+    store.clone_pool("a", "b").unwrap();
+    store.clone_pool("a", "c").unwrap();
+    store.close().unwrap();
+    let store = open_with(dir.path(), Access::ReadWrite, Backend::Eager);
+    let pool = store.pool_with("b", Access::ReadOnly).unwrap();
+    assert_eq!(pool.due(), 0);
+    walk(&store, &pool, NODES);
+    walk_raw(first_of(&pool), NODES);
+    drop(store);
+    drop(pool);
+    let store = open_with(dir.path(), Access::ReadWrite, Backend::Signal);
+    let pool = store.pool_with("c", Access::ReadOnly).unwrap();
+    let mut told = Vec::new();
+    let done = pool.finish_relocation(&mut |at| told.push((at.puddles, at.puddles_total))).unwrap();
+    let total = told[0].1;
+    assert_eq!(told, (0..=total).map(|done| (done, total)).collect::<Vec<_>>());
+    assert!(done.native > 1000 && done.region > 1000 && done.is_whole(), "{done:?}");
+    assert_eq!(done.relative, 0, "all of the pool moved by one distance");
+    walk(&store, &pool, NODES);
+}
+
+/// Threads that know nothing of Cenote and a system call, over the backends that rewrite at the first touch.
+#[test]
+fn first_touches_wait_whatever_touches() {
+    for backend in [Backend::Signal, Backend::Userfault] {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open_with_new(dir.path(), backend);
+        if store.relocation_backend() != backend {
+            println!("skipped: {backend:?} is not there");
+            continue;
+        }
+        fill(&store, "a", PoolMode::Direct, NODES);
+        for access in [Access::ReadWrite, Access::ReadOnly] {
+            let name = format!("{access:?}");
+            store.clone_pool("a", &name).unwrap();
+            let pool = store.pool_with(&name, access).unwrap();
+            let due = pool.due();
+            assert!(due > 0);
+            let first = first_of(&pool);
+            // The last puddle's last word, by the kernel.
+            let last = store
+                .puddle_records()
+                .into_iter()
+                .filter(|p| p.pool == pool.id())
+                .max_by_key(|p| p.index)
+                .unwrap();
+            let at = (last.addr + last.size - 8) as *const u8;
+            // SAFETY: of an open pool; nobody writes it.
+            let bytes = unsafe { std::slice::from_raw_parts(at, 8) };
+            let wrote = std::fs::write(dir.path().join("by the kernel"), bytes);
+            match &wrote {
+                Ok(()) => assert!(pool.due() < due, "it was rewritten for that"),
+                Err(error) => {
+                    assert_eq!(error.raw_os_error(), Some(14), "EFAULT: {error}");
+                    println!("{backend:?}: a system call is refused");
+                    store_raw_touch(at);
+                    std::fs::write(dir.path().join("by the kernel"), bytes).expect("touched before");
+                }
+            }
+            assert!(backend != Backend::Signal || wrote.is_err(), "no signal in a system call");
+            std::thread::scope(|scope| {
+                for _ in 0..8 {
+                    scope.spawn(|| walk_raw(first, NODES));
+                }
+            });
+            assert_eq!(pool.due(), 0);
+            walk(&store, &pool, NODES);
+        }
+    }
+}
+
+fn store_raw_touch(at: *const u8) {
+    // SAFETY: of an open pool.
+    unsafe { at.read_volatile() };
+}
+
+fn open_with_new(dir: &Path, backend: Backend) -> Store {
+    Store::open(dir).unwrap().close().unwrap();
+    open_with(dir, Access::ReadWrite, backend)
+}
+
+#[test]
+fn a_read_only_store_shows_rewritten_puddles_and_changes_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    for mode in [PoolMode::Direct, PoolMode::Shadowed] {
+        let dir = dir.path().join(format!("{mode:?}"));
+        let store = Store::open(&dir).unwrap();
+        fill(&store, "a", mode, NODES);
+        store.clone_pool("a", "b").unwrap();
+        store.close().unwrap();
+        let files = |dir: &Path| -> Vec<Vec<u8>> {
+            let mut names: Vec<_> =
+                std::fs::read_dir(dir.join("puddles")).unwrap().map(|entry| entry.unwrap().path()).collect();
+            names.sort();
+            names.iter().map(|name| std::fs::read(name).unwrap()).collect()
+        };
+        let before = files(&dir);
+        for backend in [Backend::Signal, Backend::Userfault, Backend::Eager] {
+            let store = open_with(&dir, Access::ReadOnly, backend);
+            let pool = store.pool_with("b", Access::ReadOnly).unwrap();
+            let first = first_of(&pool);
+            std::thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| walk_raw(first, NODES));
+                }
+            });
+            walk(&store, &pool, NODES);
+            assert!(pool.check().unwrap().is_sound());
+        }
+        assert!(files(&dir) == before);
+    }
+}
+
+#[test]
+fn a_copy_in_shadowed_mode_is_psynced_and_goes_back_to_that() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    fill(&store, "a", PoolMode::Shadowed, NODES);
+    store.clone_pool("a", "b").unwrap();
+    let pool = store.pool_with("b", Access::ReadWrite).unwrap();
+    pool.psync().unwrap();
+    walk(&store, &pool, NODES);
+    let pages = pool.psync().unwrap().pages;
+    assert!(
+        pages < 64,
+        "rewriting makes both files: what the heap notes of itself is dirty, not {pages} pages"
+    );
+    pool.write(|tx| -> Result<()> {
+        let root = tx.root::<Root>()?.expect("a root");
+        let first = tx.get(root)?.first.expect("a node");
+        tx.get_mut_pad(first)
+    })
+    .unwrap();
+    assert!(pool.psync().unwrap().pages > 0);
+    for puddle in store.puddle_records().iter().filter(|p| p.pool == pool.id()) {
+        let name = String::from_utf8_lossy(&puddle.uuid.to_hex()).into_owned();
+        let read = |kind: &str| std::fs::read(dir.path().join(kind).join(&name)).unwrap();
+        assert!(read("puddles") == read("primary"), "puddle {}", puddle.index);
+    }
+}
+
+trait SetPad {
+    fn get_mut_pad(&mut self, node: Ptr<Node>) -> Result<()>;
+}
+
+impl SetPad for cenote::Tx<'_> {
+    fn get_mut_pad(&mut self, node: Ptr<Node>) -> Result<()> {
+        let value = self.get(node)?.value;
+        self.set(node, field!(Node, value), value)?;
+        self.set(node, field!(Node, pad), [9; 250])
+    }
+}
+
+/// Points into another pool.
+#[derive(Persist)]
+#[persist(name = "relocate::Across")]
+struct Across {
+    there: Option<Ptr<Node>>,
+}
+
+#[test]
+fn new_addresses_are_followed_from_every_pool_of_the_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    for mode in [PoolMode::Direct, PoolMode::Shadowed] {
+        let name = format!("{mode:?}");
+        fill(&store, &name, mode, NODES);
+        // A transaction is over pools of one mode.
+        let other = store.create_pool(&format!("to {name}"), &options(mode)).unwrap();
+        let pool = store.pool(&name).unwrap();
+        store
+            .write(&[&other, &pool], |tx| -> Result<()> {
+                let root = tx.root_in::<Root>(&pool, 0)?.expect("a root");
+                let there = tx.get(root)?.first;
+                let across = tx.alloc_in(&other, Across { there })?;
+                tx.set_root_in(&other, 0, Some(across))
+            })
+            .unwrap();
+        assert!(matches!(store.randomize_pool(&name), Err(Error::Store(StoreError::PoolInUse { .. }))));
+        let old = first_of(&pool);
+        drop((pool, other));
+        for round in 0..3 {
+            store.randomize_pool(&name).unwrap();
+            let (pool, other) = (store.pool(&name).unwrap(), store.pool(&format!("to {name}")).unwrap());
+            let new = first_of(&pool);
+            assert_ne!(old, new, "a window of 2^19 places");
+            let view = other.read().unwrap();
+            let there = view.get(view.root::<Across>().unwrap().expect("a root")).unwrap().there;
+            assert_eq!(there.expect("set").addr(), new);
+            drop(view);
+            if round != 1 {
+                walk(&store, &pool, NODES);
+            }
+            assert!(
+                round != 1 || pool.due() > 0,
+                "the third time, some puddles are moved that were never touched"
+            );
+        }
+    }
+    for info in store.pools() {
+        assert!(store.pool(&info.record.name).unwrap().check().unwrap().is_sound());
+    }
+}
+
+#[test]
+fn what_cannot_be_copied_is_refused_and_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    fill(&store, "a", PoolMode::Direct, 3);
+    let files = || std::fs::read_dir(dir.path().join("puddles")).unwrap().count();
+    let pool = store.pool("a").unwrap();
+    assert!(matches!(store.clone_pool("a", "b"), Err(Error::Store(StoreError::PoolInUse { .. }))));
+    drop(pool);
+    let before = files();
+    assert!(matches!(store.clone_pool("nobody", "b"), Err(Error::Store(StoreError::PoolUnknown { .. }))));
+    assert!(matches!(store.clone_pool("a", "a"), Err(Error::Store(StoreError::PoolExists { .. }))));
+    assert!(matches!(store.clone_pool("a", " b"), Err(Error::Store(StoreError::PoolName { .. }))));
+    assert_eq!(files(), before);
+    // A damaged puddle that is due: told when it is touched by who can be told, and the pool is as it was.
+    store.clone_pool("a", "b").unwrap();
+    let id = store.pools().iter().find(|pool| pool.record.name == "b").unwrap().record.id;
+    let puddle = store.puddle_records().into_iter().find(|p| p.pool == id).unwrap();
+    store.close().unwrap();
+    let file = dir.path().join(format!("puddles/{}", String::from_utf8_lossy(&puddle.uuid.to_hex())));
+    let mut bytes = std::fs::read(&file).unwrap();
+    bytes[80] ^= 1;
+    std::fs::write(&file, &bytes).unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    assert!(matches!(store.pool("b"), Err(Error::Store(StoreError::PoolDamaged { .. }))));
+    walk(&store, &store.pool("a").unwrap(), 3);
+}
+
+/// What a child does until it is killed: opens copies and touches them.
+#[test]
+#[ignore = "a child of the test below"]
+fn child_that_is_killed() {
+    let Ok(dir) = std::env::var("CENOTE_RELOCATE_DIR") else { return };
+    let store = Store::open(&dir).unwrap();
+    println!("ready");
+    std::io::stdout().flush().unwrap();
+    for copy in 0.. {
+        let name = format!("{} {copy}", std::process::id());
+        store.clone_pool(if copy % 2 == 0 { "a" } else { "shadowed" }, &name).unwrap();
+        let pool = store.pool(&name).unwrap();
+        walk_raw(first_of(&pool), 60);
+        drop(pool);
+    }
+}
+
+#[test]
+fn a_process_that_is_killed_leaves_every_puddle_old_or_new() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    fill(&store, "a", PoolMode::Direct, 60);
+    fill(&store, "shadowed", PoolMode::Shadowed, 60);
+    store.close().unwrap();
+    let mut seed = 7u64;
+    for _ in 0..number("CENOTE_RELOCATE_KILLS", 12) {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["relocate::child_that_is_killed", "--exact", "--ignored", "--nocapture"])
+            .env("CENOTE_RELOCATE_DIR", dir.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = [0; 64];
+        let mut all = String::new();
+        while !all.contains("ready") {
+            let len = child.stdout.as_mut().unwrap().read(&mut said).unwrap();
+            assert!(len > 0, "the child ended: {all}");
+            all.push_str(&String::from_utf8_lossy(&said[..len]));
+        }
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        std::thread::sleep(Duration::from_micros(2_000 + (seed >> 33) % 60_000));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        let names: Vec<String> = store.pools().into_iter().map(|pool| pool.record.name).collect();
+        for name in &names {
+            let pool = store.pool(name).unwrap();
+            walk(&store, &pool, 60);
+            drop(pool);
+            if !["a", "shadowed"].contains(&name.as_str()) {
+                // SAFETY: the pool is not open; nothing else is done with the store underneath.
+                unsafe { store.as_raw() }.remove_pool(name).unwrap();
+            }
+        }
+        store.close().unwrap();
+    }
+}
