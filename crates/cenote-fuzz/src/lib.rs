@@ -8,6 +8,7 @@
 //! Two drivers call the targets: the program `cenote-fuzz` of this crate, with random strings and a stable compiler; and the coverage-guided ones
 //! under `fuzz/`, for those who have the tool.
 
+mod archive;
 mod at_rest;
 mod catalog;
 /// The store's reader of catalog files. It is private to that crate, and is compiled here from the same source.
@@ -43,12 +44,14 @@ pub enum Target {
     AtRest,
     /// Journals of psyncs.
     Journal,
+    /// Archives of pools.
+    Archive,
 }
 
 impl Target {
     /// All targets.
-    pub const ALL: [Self; 6] =
-        [Self::Header, Self::Log, Self::Catalog, Self::Message, Self::AtRest, Self::Journal];
+    pub const ALL: [Self; 7] =
+        [Self::Header, Self::Log, Self::Catalog, Self::Message, Self::AtRest, Self::Journal, Self::Archive];
 
     /// The target's name on the command line.
     #[must_use]
@@ -60,6 +63,7 @@ impl Target {
             Self::Message => "message",
             Self::AtRest => "at-rest",
             Self::Journal => "journal",
+            Self::Archive => "archive",
         }
     }
 
@@ -82,6 +86,7 @@ impl Target {
             Self::Message => message::run(&mut input),
             Self::AtRest => at_rest::run(&mut input),
             Self::Journal => journal::run(&mut input),
+            Self::Archive => archive::run(&mut input),
         }
     }
 }
@@ -120,6 +125,11 @@ mod tests {
     #[test]
     fn journals_take_any_bytes() {
         run(Target::Journal, 1000);
+    }
+
+    #[test]
+    fn archives_take_any_bytes() {
+        run(Target::Archive, 3000);
     }
 
     #[test]

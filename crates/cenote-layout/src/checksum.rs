@@ -34,6 +34,8 @@ pub mod seed {
     pub const AT_REST: u64 = 0x4345_4e4f_5445_000a;
     /// [`crate::snapshot::SnapshotTrailer`], and what comes before it.
     pub const SNAPSHOT: u64 = 0x4345_4e4f_5445_000d;
+    /// [`crate::archive::ArchiveHeader`] and sections.
+    pub const ARCHIVE: u64 = 0x4345_4e4f_5445_0010;
 }
 
 /// XXH3-64 of `bytes` with a seed of [`seed`].

@@ -15,6 +15,7 @@
 #[cfg(not(target_endian = "little"))]
 compile_error!("the on-media format is little endian and is mapped as it is");
 
+pub mod archive;
 pub mod at_rest;
 pub mod catalog;
 pub mod checksum;

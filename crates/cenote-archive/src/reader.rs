@@ -1,0 +1,318 @@
+//! Reading an archive, believing nothing.
+//!
+//! The order of checks: what a section's header says about lengths, before anything is read by them; the checksum, over all of the section; number and chain,
+//! which say that it is the next one; what it holds. So an accident is told as damage at a byte, and only what somebody made on purpose is left for the last.
+
+use crate::codec::Packer;
+use crate::error::ArchiveError;
+use crate::manifest::Manifest;
+use cenote_layout::archive::{
+    ArchiveHeader, CHUNK_LEN_MAX, Codec, Entry, FLAG_SKIP, MANIFEST_LEN_MAX, SECTION_MAGIC, SectionHeader,
+    SectionKind, Totals, is_chunk, section_sum,
+};
+use cenote_layout::header::read;
+use cenote_layout::puddle::header_space;
+use std::io::{self, BufReader, Read};
+use zerocopy::{FromZeros as _, IntoBytes as _};
+
+/// Whole pages of a puddle's body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunk<'a> {
+    /// The puddle's place in the manifest.
+    pub puddle: usize,
+    /// Where they lie in it.
+    pub offset: u64,
+    /// What they hold.
+    pub bytes: &'a [u8],
+}
+
+/// Reads an archive from a stream.
+pub struct ArchiveReader<R: Read> {
+    input: BufReader<R>,
+    /// Bytes read.
+    at: u64,
+    chain: u64,
+    totals: Totals,
+    codec: Codec,
+    packer: Packer,
+    payload: Vec<u8>,
+    unpacked: Vec<u8>,
+    place: Place,
+    manifest: Manifest,
+    ended: bool,
+}
+
+impl<R: Read> core::fmt::Debug for ArchiveReader<R> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("ArchiveReader").field("at", &self.at).finish_non_exhaustive()
+    }
+}
+
+impl<R: Read> ArchiveReader<R> {
+    /// Reads and checks header and manifest.
+    ///
+    /// # Errors
+    /// It is no archive, or one of a later release, or damaged, or nothing that can be.
+    pub fn open(input: R) -> Result<Self, ArchiveError> {
+        let mut input = BufReader::with_capacity(64 << 10, input);
+        let mut bytes = [0; size_of::<ArchiveHeader>()];
+        let (got, failed) = read_full(&mut input, &mut bytes);
+        if let Some(source) = failed {
+            return Err(ArchiveError::Io { what: "read", at: got as u64, source });
+        }
+        let header = read::<ArchiveHeader>(bytes.get(..got).unwrap_or_default(), false)?;
+        let codec = Codec::from_u32(header.codec).unwrap_or_default();
+        let manifest = Manifest {
+            archive: header.archive,
+            store: header.store,
+            window: (header.window_base, header.window_len),
+            made_at_s: header.made_at_s,
+            pools: Vec::new(),
+            puddles: Vec::new(),
+            types: Vec::new(),
+            left: Vec::new(),
+        };
+        let mut reader = Self {
+            input,
+            at: got as u64,
+            chain: header.prefix.checksum,
+            totals: Totals::default(),
+            codec,
+            packer: Packer::new(codec)?,
+            payload: Vec::new(),
+            unpacked: Vec::new(),
+            place: Place::new(&manifest),
+            manifest,
+            ended: false,
+        };
+        reader.read_manifest(&header)?;
+        Ok(reader)
+    }
+
+    /// What the archive holds.
+    #[must_use]
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Bytes read so far.
+    #[must_use]
+    pub fn bytes_read(&self) -> u64 {
+        self.at
+    }
+
+    /// How chunks are packed.
+    #[must_use]
+    pub fn codec(&self) -> Codec {
+        self.codec
+    }
+
+    /// What was read so far: when [`ArchiveReader::next_chunk`] has returned `None`, of the whole archive.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    fn read_manifest(&mut self, header: &ArchiveHeader) -> Result<(), ArchiveError> {
+        // Lengths are not believed: nothing is reserved by them.
+        let counts = [header.pools, header.puddles, header.types, header.left];
+        let mut manifest_len = 0;
+        for (kind, count) in counts.into_iter().enumerate() {
+            for _ in 0..count {
+                let (start, section) = self.section()?;
+                if section.kind != SectionKind::Entry as u32 {
+                    return Err(order(start, "the manifest has fewer entries than the header says"));
+                }
+                manifest_len += u64::from(section.len);
+                if manifest_len > MANIFEST_LEN_MAX {
+                    return Err(ArchiveError::ManifestLen { len: manifest_len, max: MANIFEST_LEN_MAX });
+                }
+                let Ok((entry, [])) = postcard::take_from_bytes::<Entry>(&self.payload) else {
+                    return Err(order(start, "no entry of a manifest"));
+                };
+                match (kind, entry) {
+                    (0, Entry::Pool(pool)) => self.manifest.pools.push(pool),
+                    (1, Entry::Puddle(puddle)) => self.manifest.puddles.push(puddle),
+                    (2, Entry::Type(record)) => {
+                        // Before it is kept: one that passes is no larger than its bytes allow.
+                        record.check().map_err(|error| {
+                            ArchiveError::manifest(format!("type {}", record.id), error.to_string())
+                        })?;
+                        self.manifest.types.push(record);
+                    }
+                    (3, Entry::Left(entry)) => self.manifest.left.push(entry),
+                    _ => return Err(order(start, "entries of the manifest are out of order")),
+                }
+            }
+        }
+        self.manifest.check()?;
+        self.place = Place::new(&self.manifest);
+        Ok(())
+    }
+
+    /// The next chunk; `None` at the end of an archive that was whole.
+    ///
+    /// # Errors
+    /// The archive is damaged, cut short, or not as any release writes it. Nothing that was read of it is to be kept.
+    pub fn next_chunk(&mut self) -> Result<Option<Chunk<'_>>, ArchiveError> {
+        if self.ended {
+            return Ok(None);
+        }
+        let (start, section) = self.section()?;
+        if section.kind == SectionKind::End as u32 {
+            return self.end(start).map(|()| None);
+        }
+        if section.kind != SectionKind::Chunk as u32 {
+            return Err(order(start, "the manifest has more entries than the header says"));
+        }
+        let codec = Codec::from_u32(section.codec);
+        let len = u64::from(section.len);
+        self.place.advance(start, section.puddle, section.offset, len)?;
+        let bad = |detail| {
+            let (puddle, offset) = (section.puddle, section.offset);
+            ArchiveError::Chunk { at: start, puddle, offset, len, detail }
+        };
+        let bytes = match codec {
+            Some(Codec::None) if section.stored_len == section.len => self.payload.as_slice(),
+            Some(Codec::Zstd) if self.codec == Codec::Zstd && section.stored_len < section.len => {
+                self.unpacked.resize(section.len as usize, 0);
+                if !self.packer.unpack(&self.payload, &mut self.unpacked) {
+                    return Err(bad("it is not packed, or unpacks to another length"));
+                }
+                self.unpacked.as_slice()
+            }
+            _ => return Err(bad("its lengths do not fit the way in which it is packed")),
+        };
+        self.totals.chunks += 1;
+        self.totals.bytes += len;
+        self.totals.stored_bytes += u64::from(section.stored_len);
+        Ok(Some(Chunk { puddle: section.puddle as usize, offset: section.offset, bytes }))
+    }
+
+    fn end(&mut self, start: u64) -> Result<(), ArchiveError> {
+        let Ok((said, [])) = postcard::take_from_bytes::<Totals>(&self.payload) else {
+            return Err(order(start, "no end of an archive"));
+        };
+        // The end counts those before it.
+        let found = Totals { sections: self.totals.sections - 1, ..self.totals };
+        if said != found {
+            return Err(order(start, "its end counts other sections than there are"));
+        }
+        self.totals = found;
+        self.ended = true;
+        let (got, failed) = read_full(&mut self.input, &mut [0]);
+        match failed {
+            Some(source) => Err(ArchiveError::Io { what: "read", at: self.at, source }),
+            None if got > 0 => Err(ArchiveError::Trailing { at: self.at }),
+            None => Ok(()),
+        }
+    }
+
+    /// Reads the next section that this release knows; its payload is in `self.payload`.
+    fn section(&mut self) -> Result<(u64, SectionHeader), ArchiveError> {
+        loop {
+            let start = self.at;
+            let mut section = SectionHeader::new_zeroed();
+            self.fill(section.as_mut_bytes(), "the start of a section")?;
+            let damaged = |detail| Err(ArchiveError::Damaged { at: start, detail });
+            if section.magic != SECTION_MAGIC {
+                return damaged("no section begins here");
+            }
+            if section.stored_len > CHUNK_LEN_MAX || section.len > CHUNK_LEN_MAX {
+                return damaged("a section is longer than any can be");
+            }
+            let mut payload = core::mem::take(&mut self.payload);
+            payload.resize(section.stored_len as usize, 0);
+            let filled = self.fill(&mut payload, "a section");
+            self.payload = payload;
+            filled?;
+            if section_sum(&section, &self.payload) != section.checksum {
+                return damaged("the checksum does not fit");
+            }
+            if section.number != self.totals.sections || section.chain != self.chain {
+                return Err(order(start, "a section is missing, there twice, or of another archive"));
+            }
+            self.chain = section.checksum;
+            self.totals.sections += 1;
+            match SectionKind::from_u32(section.kind) {
+                None if section.flags & FLAG_SKIP != 0 => continue,
+                None => return Err(ArchiveError::UnknownSection { kind: section.kind, at: start }),
+                Some(_) if section.flags != 0 => return Err(order(start, "a section has unknown flags")),
+                Some(SectionKind::Chunk) => {}
+                Some(SectionKind::Entry | SectionKind::End) => {
+                    let fits = (section.puddle, section.offset, section.codec) == (0, 0, 0)
+                        && section.len == section.stored_len;
+                    if !fits {
+                        return Err(order(start, "a section says what only a chunk can"));
+                    }
+                }
+            }
+            return Ok((start, section));
+        }
+    }
+
+    fn fill(&mut self, buf: &mut [u8], inside: &'static str) -> Result<(), ArchiveError> {
+        let (got, failed) = read_full(&mut self.input, buf);
+        self.at += got as u64;
+        match failed {
+            Some(source) => Err(ArchiveError::Io { what: "read", at: self.at, source }),
+            None if got < buf.len() => Err(ArchiveError::Truncated { at: self.at, inside }),
+            None => Ok(()),
+        }
+    }
+}
+
+fn order(at: u64, detail: &'static str) -> ArchiveError {
+    ArchiveError::Order { at, detail }
+}
+
+/// Reads until the buffer is full, the stream ends or fails.
+fn read_full(input: &mut impl Read, buf: &mut [u8]) -> (usize, Option<io::Error>) {
+    let mut done = 0;
+    while let Some(rest) = buf.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        match input.read(rest) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return (done, Some(error)),
+        }
+    }
+    (done, None)
+}
+
+/// Where the next chunk may lie. Chunks rise by puddle and by offset, so that none covers what another has.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    sizes: Vec<u64>,
+    puddle: u32,
+    end: u64,
+}
+
+impl Place {
+    pub(crate) fn new(manifest: &Manifest) -> Self {
+        Self { sizes: manifest.puddles.iter().map(|puddle| puddle.size).collect(), puddle: 0, end: 0 }
+    }
+
+    /// A chunk comes next.
+    pub(crate) fn advance(
+        &mut self,
+        at: u64,
+        puddle: u32,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), ArchiveError> {
+        let bad = |detail| Err(ArchiveError::Chunk { at, puddle, offset, len, detail });
+        let Some(&size) = self.sizes.get(puddle as usize) else { return bad("there is no such puddle") };
+        if !is_chunk(offset, len) {
+            return bad("it is not whole pages, or more than a chunk may have");
+        }
+        if offset < header_space(size) || offset.checked_add(len).is_none_or(|end| end > size) {
+            return bad("it is not in the puddle's body");
+        }
+        if puddle < self.puddle || (puddle == self.puddle && offset < self.end) {
+            return bad("it comes after one that it belongs before");
+        }
+        (self.puddle, self.end) = (puddle, offset + len);
+        Ok(())
+    }
+}
