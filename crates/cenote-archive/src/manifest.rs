@@ -40,7 +40,9 @@ impl Manifest {
 
     /// A pool's puddles, by index, with their places in [`Manifest::puddles`].
     pub fn puddles_of(&self, pool: PoolId) -> impl Iterator<Item = (usize, &PuddleEntry)> {
-        self.puddles.iter().enumerate().filter(move |(_, puddle)| puddle.pool == pool)
+        let from = self.puddles.partition_point(|puddle| puddle.pool < pool);
+        let own = self.puddles.iter().enumerate().skip(from);
+        own.take_while(move |(_, puddle)| puddle.pool == pool)
     }
 
     /// All entries, in the order in which an archive has them.
@@ -76,10 +78,10 @@ impl Manifest {
             if !left.insert(entry.id) {
                 return bad("it is there twice");
             }
-            // Pointers to nothing have no name.
-            if entry.id.0 != 0
-                && let Err(reason) = check_name(&entry.name)
-            {
+            if entry.id.0 == 0 {
+                return bad("no pool has this number");
+            }
+            if let Err(reason) = check_name(&entry.name) {
                 return bad(reason);
             }
         }

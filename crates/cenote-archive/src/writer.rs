@@ -105,17 +105,17 @@ impl<W: Write> ArchiveWriter<W> {
         written
     }
 
-    /// Writes the end, and gives the stream back with what there was.
+    /// Writes the end, and gives the stream back with what there was, and the archive's bytes.
     ///
     /// # Errors
     /// The stream.
-    pub fn finish(mut self) -> Result<(W, Totals), ArchiveError> {
+    pub fn finish(mut self) -> Result<(W, Totals, u64), ArchiveError> {
         let totals = self.totals;
         let payload = postcard::to_allocvec(&totals).unwrap_or_default();
         self.section(SectionKind::End, (0, 0), Codec::None, payload.len() as u32, &payload)?;
         let at = self.at;
         self.out.flush().map_err(|source| ArchiveError::Io { what: "write", at, source })?;
-        Ok((self.out, totals))
+        Ok((self.out, totals, at))
     }
 
     /// Bytes written so far.

@@ -153,6 +153,7 @@ fn manifests_that_cannot_be_are_refused_although_every_checksum_fits() {
                 TypeRecord { size: 0, repeats: true, fields: Vec::new(), pointers: Vec::new(), ..node() };
         }),
         ("left behind and there", |m| m.left[0].id = PoolId(3)),
+        ("left behind without a number", |m| m.left[0].id = PoolId(0)),
         ("left behind twice", |m| m.left.push(m.left[0].clone())),
         ("left behind without a name", |m| m.left[0].name.clear()),
     ];

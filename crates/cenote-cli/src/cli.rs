@@ -67,6 +67,10 @@ pub(crate) enum Command {
     #[command(after_help = EXIT_HELP)]
     Restore(Restore),
     #[command(after_help = EXIT_HELP)]
+    Export(Export),
+    #[command(after_help = EXIT_HELP)]
+    Import(Import),
+    #[command(after_help = EXIT_HELP)]
     Doctor(Doctor),
     #[command(after_help = EXIT_HELP)]
     Tour(Tour),
@@ -468,6 +472,51 @@ pub(crate) struct Restore {
     /// Another name for the object
     #[arg(long = "as", value_name = "NAME")]
     pub(crate) name: Option<String>,
+}
+
+/// Write pools into an archive, with their types
+///
+/// An archive is one file, or a stream: it holds the pools as they lie in memory, checksummed. `import` makes pools of it, in another store or beside the
+/// originals. No program may have the pools open. Pointers to other pools are told; with --with-targets those pools are taken along. Objects go by `snapshot`.
+#[derive(Debug, Args)]
+pub(crate) struct Export {
+    #[command(flatten)]
+    pub(crate) store: StoreDir,
+    /// The pools
+    #[arg(required = true, value_name = "POOL")]
+    pub(crate) pools: Vec<String>,
+    /// The archive, which must not be there; - for standard output
+    #[arg(required = true, value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
+    /// Compress with Zstandard
+    #[arg(long)]
+    pub(crate) zstd: bool,
+    /// Take along the pools that pointers lead to, and those that theirs lead to
+    #[arg(long)]
+    pub(crate) with_targets: bool,
+}
+
+/// Make pools of an archive
+///
+/// All of the archive is read and checked before any of it counts: a damaged one changes nothing. The pools keep their addresses where those are free; pointers of
+/// others are rewritten when they are first touched. Import archives of those whose programs you would run on your data: what is in an archive's blocks is
+/// believed as what is in a store is.
+#[derive(Debug, Args)]
+pub(crate) struct Import {
+    #[command(flatten)]
+    pub(crate) store: StoreDir,
+    /// The archive; - for standard input
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
+    /// Another name for a pool; once for each of the archive's pools, in its order
+    #[arg(long = "as", value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    /// Rewrite all pointers now
+    #[arg(long, conflicts_with = "dry_run")]
+    pub(crate) eager: bool,
+    /// Only check the archive and say what is in it
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
 }
 
 /// Put a protected object under another key

@@ -197,6 +197,10 @@ impl From<cenote::Error> for Failure {
             cenote::Error::Open(error) => error.into(),
             cenote::Error::Format(error) => error.into(),
             cenote::Error::Store(error) => error.into(),
+            cenote::Error::Ship(cenote::ShipError::Store(error)) => error.into(),
+            cenote::Error::Ship(cenote::ShipError::Stopped) => {
+                Self::Interrupted("stopped; nothing was kept".into())
+            }
             error => Self::failed(error),
         }
     }

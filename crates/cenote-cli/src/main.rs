@@ -90,6 +90,8 @@ fn run(cli: &Cli, out: &mut Out) -> Result<Verdict, Failure> {
         Command::Rekey(arguments) => commands::verify::rekey(arguments, out),
         Command::Snapshot(arguments) => commands::snapshot::run(arguments, out),
         Command::Restore(arguments) => commands::snapshot::restore(arguments, out),
+        Command::Export(arguments) => commands::ship::export(arguments, out),
+        Command::Import(arguments) => commands::ship::import(arguments, out),
         Command::Doctor(arguments) => commands::doctor::run(arguments, out),
         Command::Tour(arguments) => tour::run(arguments, out),
         Command::Completions(arguments) => commands::manual::completions(arguments, out),

@@ -327,6 +327,8 @@ fn help_names_the_exit_statuses_and_fits_a_terminal() {
         "randomize",
         "relocate",
         "object",
+        "export",
+        "import",
         "doctor",
         "tour",
         "completions",

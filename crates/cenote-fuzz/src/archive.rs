@@ -41,7 +41,7 @@ pub(crate) fn run(input: &mut Input<'_>) {
     for (puddle, offset, bytes) in &chunks {
         writer.chunk(*puddle, *offset, bytes).expect("what was read can be written");
     }
-    let (again, _) = writer.finish().expect("what was read can be written");
+    let (again, ..) = writer.finish().expect("what was read can be written");
     assert_eq!(read(&again), Some((manifest, chunks)), "it is read as something else");
 }
 

@@ -253,7 +253,7 @@ impl PuddleEntry {
 /// A pool that pointers lead to and that is not in the archive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftEntry {
-    /// Its number in the store that it was in; 0: the pointers lead to no pool that the store had.
+    /// Its number in the store that it was in.
     pub id: PoolId,
     /// Its name there.
     pub name: String,

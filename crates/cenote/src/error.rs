@@ -30,6 +30,9 @@ pub enum Error {
     /// Leaks were not given back, or not all.
     #[error(transparent)]
     Reclaim(#[from] crate::reclaim::ReclaimRefused),
+    /// Pools were not exported, or an archive not imported.
+    #[error(transparent)]
+    Ship(#[from] cenote_relocate::ship::ShipError),
     /// There is no such root.
     #[error(transparent)]
     RootIndex(#[from] cenote_heap::RootError),

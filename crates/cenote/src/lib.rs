@@ -58,6 +58,7 @@ pub mod raw;
 mod reader;
 mod reclaim;
 mod relocate;
+mod ship;
 mod store;
 mod trim;
 mod tx;
@@ -89,6 +90,10 @@ pub use reader::Reader;
 pub use reclaim::{
     OnReclaimProgress, ReclaimOptions, ReclaimPolicy, ReclaimProgress, ReclaimRefused, ReclaimReport,
     ReclaimedType,
+};
+pub use ship::{
+    Codec, Exclusive, ExportOptions, Exported, ImportOptions, LeftEntry, OnShip, ShipError, ShipProgress,
+    Shipped, inspect_archive,
 };
 pub use store::{OnRecovery, RecoveryOptions, RecoveryProgress, Store};
 pub use trim::{AutoTrim, TrimFigures};

@@ -76,7 +76,30 @@ enum Doubt {
 #[derive(Default)]
 pub(crate) struct OpenPools {
     list: Mutex<OpenList>,
+    /// Names of pools that are read from their files, once for each who does that. Looked at and changed with the list held.
+    held: Mutex<Vec<String>>,
     gone: Condvar,
+}
+
+/// Keeps pools from being opened, by this process, as long as it lives: who wants one of them waits.
+pub(crate) struct HeldPools<'a> {
+    pools: &'a OpenPools,
+    names: Vec<String>,
+}
+
+impl Drop for HeldPools<'_> {
+    fn drop(&mut self) {
+        let list = self.pools.locked();
+        let mut held = self.pools.held.lock().unwrap_or_else(PoisonError::into_inner);
+        for name in &self.names {
+            if let Some(at) = held.iter().position(|other| other == name) {
+                held.swap_remove(at);
+            }
+        }
+        drop(held);
+        drop(list);
+        self.pools.gone.notify_all();
+    }
 }
 
 /// The pools that are open in this process, by name.
@@ -109,7 +132,7 @@ impl OpenPools {
         let mut others = Vec::new();
         let mut list = self.locked();
         loop {
-            let mut dying = false;
+            let mut dying = self.is_held(name);
             for (_, pool) in list.iter().filter(|(listed, _)| listed == name) {
                 match pool.upgrade() {
                     // One that a policy made read-only will not become writable by asking again.
@@ -141,6 +164,21 @@ impl OpenPools {
         store.reclaims.opened(&pool);
         list.push((name.to_string(), Arc::downgrade(&pool)));
         Ok(pool)
+    }
+
+    /// See [`HeldPools`]. Waits for those that are being closed; pools that are open stay open.
+    pub(crate) fn hold(&self, names: Vec<String>) -> HeldPools<'_> {
+        let mut list = self.locked();
+        while list.iter().any(|(name, pool)| names.contains(name) && pool.strong_count() == 0) {
+            list = self.gone.wait(list).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&names);
+        drop(list);
+        HeldPools { pools: self, names }
+    }
+
+    fn is_held(&self, name: &str) -> bool {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|held| held == name)
     }
 }
 

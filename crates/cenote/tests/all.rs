@@ -14,6 +14,7 @@ mod progress;
 mod reclaim;
 mod relocate;
 mod shadowed;
+mod ship;
 mod soundness;
 mod store;
 mod support;

@@ -18,6 +18,7 @@ pub(crate) mod reclaim;
 pub(crate) mod relocate;
 pub(crate) mod rm;
 pub(crate) mod set_aside;
+pub(crate) mod ship;
 pub(crate) mod snapshot;
 pub(crate) mod stats;
 pub(crate) mod trim;

@@ -1,0 +1,115 @@
+//! `cenote export` and `cenote import`: pools in files and through pipes, and what is left when somebody stops them.
+
+mod common;
+
+use common::{Fixture, cenote, empty, killed, run};
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("text")
+}
+
+fn puddles(fixture: &Fixture) -> usize {
+    std::fs::read_dir(fixture.store.join("puddles")).expect("readable").count()
+}
+
+#[test]
+fn pools_go_by_a_file_to_another_store_and_beside_the_original() {
+    // Its writer was killed: it is recovered first.
+    let (from, to) = (killed(), empty());
+    let archive = from.dir.path().join("tour.cenote");
+    let archive = text(&archive);
+    let done = from.run("export", &["tour", archive, "--json"]).exits(0).json();
+    assert_eq!((done["pools"][0].as_str(), done["zstd"].as_bool()), (Some("tour"), Some(false)));
+    assert_eq!(done["archive_bytes"].as_u64(), std::fs::metadata(archive).ok().map(|file| file.len()));
+    assert_eq!(done["left"].as_array().map(Vec::len), Some(0));
+    from.run("export", &["tour", archive]).complains(3, &["is there already"]);
+    from.run("export", &["other", "new"]).complains(3, &["\"other\""]);
+    from.run("export", &["tour"]).complains(2, &["required"]);
+    from.run("export", &["tour", "-", "--json"]).complains(2, &["no JSON"]);
+
+    let before = to.files();
+    let seen = to.run("import", &[archive, "-n", "--json"]).exits(0).json();
+    assert_eq!((seen["pool"].as_str(), seen["taken"].as_bool()), (Some("tour"), Some(false)));
+    assert_eq!(to.files(), before, "looking wrote something");
+    let made = to.run("import", &[archive, "--eager", "--json"]).exits(0).json_lines();
+    assert_eq!(made[0]["was"].as_str(), Some("tour"));
+    to.run("import", &[archive]).complains(3, &["\"tour\""]);
+    to.run("import", &[archive, "--as", "a", "--as", "b"]).complains(3, &["1 pools", "2 names"]);
+    to.run("import", &[archive, "--as", "copy"]).exits(0);
+    assert!(to.run("import", &[archive, "-n"]).exits(0).out.contains("name is taken"));
+    let check = to.run("check", &["--all"]);
+    assert_eq!(check.status, from.run("check", &["--all"]).status, "{}{}", check.out, check.err);
+    let count = |fixture: &Fixture, pool: &str| {
+        let lines = fixture.run("stats", &[pool, "--json"]).exits(0).json_lines();
+        lines.iter().find(|line| line["pool"].as_str() == Some(pool)).map(|line| line["blocks"].clone())
+    };
+    assert_eq!(count(&to, "tour"), count(&from, "tour"));
+    assert_eq!(count(&to, "copy"), count(&from, "tour"));
+    // What is no archive.
+    let odd = from.dir.path().join("odd");
+    std::fs::write(&odd, "dear").expect("written");
+    to.run("import", &[text(&odd)]).complains(3, &["cut short"]);
+    to.run("import", &["nowhere"]).complains(3, &["nowhere"]);
+}
+
+#[test]
+fn pools_go_through_a_pipe_packed() {
+    let (from, to) = (killed(), empty());
+    let mut export = cenote()
+        .args(["export", text(&from.store), "tour", "-", "--zstd"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("cenote runs");
+    let stdout = export.stdout.take().expect("piped");
+    let import = cenote().args(["import", text(&to.store), "-"]).stdin(stdout).output().expect("cenote runs");
+    assert!(import.status.success(), "{}", String::from_utf8_lossy(&import.stderr));
+    assert!(export.wait().expect("it ends").success());
+    to.run("check", &[]).exits(from.run("check", &[]).status.expect("it ends"));
+}
+
+/// Sends a signal to a child.
+fn signal(child: &Child, name: &str) {
+    let sent = Command::new("kill").args([name, &child.id().to_string()]).status();
+    assert!(sent.expect("kill runs").success());
+}
+
+#[test]
+fn an_import_that_is_stopped_or_killed_leaves_nothing() {
+    let (from, to) = (killed(), empty());
+    let archive = from.dir.path().join("tour.cenote");
+    from.run("export", &["tour", text(&archive)]).exits(0);
+    let bytes = std::fs::read(&archive).expect("readable");
+    let nothing = puddles(&to);
+    for stop in [&["-INT", "-INT"][..], &["-KILL"]] {
+        let mut import = cenote()
+            .args(["import", text(&to.store), "-"])
+            .stdin(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("cenote runs");
+        let mut stdin = import.stdin.take().expect("piped");
+        stdin.write_all(&bytes[..bytes.len() - 100]).expect("it reads");
+        let begun = Instant::now();
+        while puddles(&to) == nothing {
+            assert!(begun.elapsed() < Duration::from_secs(60), "no file was made");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // The first of two asks; as nothing more comes, the second does not.
+        for name in stop {
+            signal(&import, name);
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let status = import.wait().expect("it ends");
+        assert_eq!(status.code(), (stop.len() == 2).then_some(130));
+        assert!(to.run("ls", &["--json"]).exits(0).json_lines().is_empty());
+        // The next who writes cleans up.
+        to.run("create", &["other"]).exits(0);
+        to.run("rm", &["other", "-y"]).exits(0);
+        assert_eq!(puddles(&to), nothing);
+    }
+    run(["import", text(&to.store), text(&archive)]).exits(0);
+}

@@ -1,0 +1,298 @@
+//! Export: what is in pools, as it lies in their files.
+//!
+//! Of pools in direct mode the puddles' files are the truth when nobody has them open and nothing is left to replay. Of pools in shadowed mode so are the shadows: a
+//! store that was closed has psynced them, so that shadow and primary are the same; after a crash of processes a writable open has recovered them.
+//! A session that may only look cannot recover, and refuses what a crash left.
+//!
+//! Files are read from front to back, [`STEP`] bytes at a time, where they have data; what is zero is left out. If the store has no other pool than those that are taken, no pointer can lead to
+//! another one, and none is looked at: then the cost is that of a copy.
+
+use super::scan::{Found, Scan, World, closure, is_zero};
+use super::{OnShip, ShipError, ShipProgress};
+use cenote_archive::{ArchiveWriter, Codec, LeftEntry, Manifest, PoolEntry, PuddleEntry, Totals};
+use cenote_layout::PAGE_SIZE;
+use cenote_layout::archive::CHUNK_LEN_MAX;
+use cenote_layout::catalog::{AtRest, LeaseRecord, PoolRecord, PuddleRecord};
+use cenote_layout::id::{PoolId, Uuid};
+use cenote_layout::puddle::header_space;
+use cenote_medium::{FileHandle, MediumError, Operation};
+use cenote_store::relocate::QuiescentPool;
+use cenote_store::{Store, StoreError};
+use rustix::fs::{Advice, SeekFrom, fadvise, seek};
+use rustix::io::Errno;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::Write;
+use std::num::NonZero;
+
+/// Bytes that are read at once, and most of a chunk.
+const STEP: u64 = CHUNK_LEN_MAX as u64;
+/// Pages of zeros that are worth a chunk's end.
+const ZERO_PAGES_MIN: usize = 8;
+
+/// How pools are exported.
+#[derive(Default)]
+pub struct ExportOptions<'a> {
+    /// How chunks are packed.
+    pub codec: Codec,
+    /// Pools that pointers lead to are taken along, and those that theirs lead to.
+    pub with_targets: bool,
+    /// Told after each step.
+    pub progress: Option<OnShip<'a>>,
+}
+
+impl core::fmt::Debug for ExportOptions<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let mut f = f.debug_struct("ExportOptions");
+        f.field("codec", &self.codec).field("with_targets", &self.with_targets).finish_non_exhaustive()
+    }
+}
+
+/// What was exported.
+#[derive(Clone, Debug)]
+pub struct Exported {
+    /// The archive's identity.
+    pub archive: Uuid,
+    /// Names of the pools, by number.
+    pub pools: Vec<String>,
+    /// Puddles of them.
+    pub puddles: u64,
+    /// Bytes of those.
+    pub puddle_bytes: u64,
+    /// What the archive holds of them.
+    pub totals: Totals,
+    /// Bytes of the archive.
+    pub archive_bytes: u64,
+    /// Pools that pointers lead to and that were not taken along: in another store these pointers dangle.
+    pub left: Vec<LeftEntry>,
+}
+
+/// Writes an archive of pools to a stream, which is flushed and not synced.
+///
+/// Nobody may open one of the pools for writing before this returns. (The facade sees to that; other processes are kept out by the store's lock.)
+///
+/// # Errors
+/// A pool is not known, open, left by a crash, to be traced or damaged; a file cannot be read; the stream. What the stream got is then no archive.
+pub fn export<W: Write>(
+    store: &Store,
+    names: &[&str],
+    out: W,
+    options: ExportOptions<'_>,
+) -> Result<(W, Exported), ShipError> {
+    let ExportOptions { codec, with_targets, mut progress } = options;
+    let infos = store.pools();
+    let all_puddles = store.puddle_records();
+    let type_of = |id| store.type_record(id);
+    let world = World::new(&type_of, &all_puddles);
+    let mut sources: BTreeMap<PoolId, QuiescentPool> = BTreeMap::new();
+    let mut todo = Vec::new();
+    for name in names {
+        let info = infos.iter().find(|info| info.record.name == *name);
+        let info = info.ok_or_else(|| StoreError::PoolUnknown { name: (*name).into() })?;
+        todo.push(info.record.id);
+    }
+    if todo.is_empty() {
+        return Err(ShipError::NoPool);
+    }
+    let wanted: BTreeSet<PoolId> = todo.iter().copied().collect();
+    // Where there is no other pool, no pointer leads to one.
+    let pointers = infos.iter().any(|info| !wanted.contains(&info.record.id));
+    let name_of = |id| {
+        let info = infos.iter().find(|info| info.record.id == id);
+        info.map(|info| info.record.name.as_str())
+    };
+    let mut found = Found::default();
+    while let Some(id) = todo.pop() {
+        if sources.contains_key(&id) {
+            continue;
+        }
+        // A region pointer may still say the number of a pool that was removed.
+        let Some(name) = name_of(id) else { continue };
+        let source = source(store, name, id)?;
+        for (puddle, file) in &source.puddles {
+            let file = FileHandle::open(store.medium(), file)?;
+            Scan { file: &file, puddle, world: &world, pointers }.run(&mut found)?;
+            tell(&mut progress, 0, 0)?;
+        }
+        sources.insert(id, source);
+        if with_targets {
+            todo.extend(found.foreign.keys().filter(|id| !sources.contains_key(id)));
+        }
+    }
+    let left = found.foreign.iter().filter(|(id, _)| !sources.contains_key(id));
+    let left: Vec<LeftEntry> = left
+        .map(|(id, (pointers, from_type))| {
+            let name = name_of(*id).map_or_else(|| format!("(removed, number {id})"), String::from);
+            LeftEntry { id: *id, name, pointers: *pointers, from_type: *from_type }
+        })
+        .collect();
+    let manifest = Manifest {
+        archive: store.medium().random_uuid()?,
+        store: store.uuid(),
+        window: store.window(),
+        made_at_s: store.medium().now_s(),
+        pools: sources.values().map(|source| pool_entry(&source.record)).collect(),
+        puddles: sources
+            .values()
+            .flat_map(|source| source.puddles.iter().map(|(puddle, _)| puddle_entry(puddle)))
+            .collect(),
+        types: closure(&found.types, &type_of),
+        left: left.clone(),
+    };
+    let of = manifest.bytes();
+    let mut writer = ArchiveWriter::begin(out, &manifest, codec)?;
+    let (mut number, mut done, mut buffer) = (0, 0, vec![0; STEP as usize]);
+    for source in sources.values() {
+        for (puddle, file) in &source.puddles {
+            let file = FileHandle::open(store.medium(), file)?;
+            write_puddle(store, &mut writer, number, puddle, &file, &mut buffer, &mut |at| {
+                tell(&mut progress, done + at, of)
+            })?;
+            number += 1;
+            done += puddle.size;
+        }
+    }
+    let (out, totals, archive_bytes) = writer.finish()?;
+    let exported = Exported {
+        archive: manifest.archive,
+        pools: manifest.pools.iter().map(|pool| pool.name.clone()).collect(),
+        puddles: manifest.puddles.len() as u64,
+        puddle_bytes: of,
+        totals,
+        archive_bytes,
+        left,
+    };
+    Ok((out, exported))
+}
+
+fn tell(progress: &mut Option<OnShip<'_>>, done: u64, of: u64) -> Result<(), ShipError> {
+    match progress.as_mut().map(|progress| progress(ShipProgress { done, of })) {
+        Some(core::ops::ControlFlow::Break(())) => Err(ShipError::Stopped),
+        _ => Ok(()),
+    }
+}
+
+fn pool_entry(pool: &PoolRecord) -> PoolEntry {
+    PoolEntry {
+        id: pool.id,
+        name: pool.name.clone(),
+        mode: pool.mode,
+        heap: pool.heap,
+        at_rest: AtRest::None,
+        puddle_size: pool.puddle_size,
+        size_max: pool.size_max,
+        permissions: pool.permissions,
+        created_at_s: pool.created_at_s,
+    }
+}
+
+fn puddle_entry(puddle: &PuddleRecord) -> PuddleEntry {
+    PuddleEntry {
+        uuid: puddle.uuid,
+        pool: puddle.pool,
+        index: puddle.index,
+        addr: puddle.addr,
+        size: puddle.size,
+    }
+}
+
+/// A pool whose files are the truth, or why it is none.
+fn source(store: &Store, name: &str, id: PoolId) -> Result<QuiescentPool, ShipError> {
+    // What a crash left and this session could not put right in the files; a session that may write has.
+    let left = |lease: &LeaseRecord| lease.pool == id && lease.writable && lease.client != store.client();
+    if !store.is_writable() && store.lease_records().iter().any(left) {
+        return Err(ShipError::NotRecovered { pool: name.into() });
+    }
+    if store.pools_due().contains(&id) {
+        return Err(ShipError::TraceDue { pool: name.into() });
+    }
+    let pool = store.quiescent_pool(name)?;
+    let whole = pool.puddles.iter().enumerate().all(|(at, (puddle, _))| puddle.index as usize == at);
+    if pool.puddles.is_empty() || !whole {
+        let detail = "the catalog lacks records of its puddles".into();
+        return Err(ShipError::Damaged { pool: name.into(), detail });
+    }
+    Ok(pool)
+}
+
+/// Writes what is not zero of a puddle's body.
+fn write_puddle<W: Write>(
+    store: &Store,
+    writer: &mut ArchiveWriter<W>,
+    number: u32,
+    puddle: &PuddleRecord,
+    file: &FileHandle,
+    buffer: &mut [u8],
+    tell: &mut dyn FnMut(u64) -> Result<(), ShipError>,
+) -> Result<(), ShipError> {
+    // Where files have descriptors, the file system says where there is something.
+    let descriptor = store.medium().descriptor(file.name())?;
+    if let Some(file) = &descriptor {
+        let _ = fadvise(file, 0, NonZero::new(puddle.size), Advice::Sequential);
+    }
+    let mut at = header_space(puddle.size);
+    while let Some((from, to)) = data(descriptor.as_ref(), file.name(), at, puddle.size)? {
+        at = from;
+        while at < to {
+            let step = (to - at).min(STEP);
+            let bytes = buffer.get_mut(..step as usize).unwrap_or_default();
+            file.read_exact_at(at, bytes)?;
+            write_pages(writer, number, at, bytes)?;
+            at += step;
+            tell(at)?;
+        }
+    }
+    tell(puddle.size)
+}
+
+/// The next stretch of whole pages from `at` on, before `end`, that may not be zero.
+fn data(file: Option<&File>, name: &str, at: u64, end: u64) -> Result<Option<(u64, u64)>, MediumError> {
+    if at >= end {
+        return Ok(None);
+    }
+    let Some(file) = file else { return Ok(Some((at, end))) };
+    let failed = |errno: Errno| MediumError::from_io(Operation::Read, name, errno.into());
+    let from = match seek(file, SeekFrom::Data(at)) {
+        Ok(from) => from / PAGE_SIZE * PAGE_SIZE,
+        Err(Errno::NXIO) => return Ok(None),
+        // A file system that cannot tell.
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some((at, end))),
+        Err(errno) => return Err(failed(errno)),
+    };
+    let from = from.max(at);
+    if from >= end {
+        return Ok(None);
+    }
+    let to = seek(file, SeekFrom::Hole(from)).map_err(failed)?;
+    // A hole that begins inside a page is behind it.
+    Ok(Some((from, to.next_multiple_of(PAGE_SIZE).clamp(from + PAGE_SIZE, end))))
+}
+
+/// Writes the pages of `bytes` that are not zero; a few that are between them go along.
+fn write_pages<W: Write>(
+    writer: &mut ArchiveWriter<W>,
+    number: u32,
+    offset: u64,
+    bytes: &[u8],
+) -> Result<(), ShipError> {
+    let page = PAGE_SIZE as usize;
+    let (mut start, mut end, mut zeros) = (0, 0, 0);
+    for (i, bytes_of) in bytes.chunks(page).enumerate() {
+        if is_zero(bytes_of) {
+            zeros += 1;
+            continue;
+        }
+        if start < end && zeros >= ZERO_PAGES_MIN {
+            writer.chunk(number, offset + start as u64, &bytes[start..end])?;
+            start = i * page;
+        } else if start == end {
+            start = i * page;
+        }
+        end = (i + 1) * page;
+        zeros = 0;
+    }
+    if start < end {
+        writer.chunk(number, offset + start as u64, &bytes[start..end])?;
+    }
+    Ok(())
+}

@@ -1,0 +1,34 @@
+//! Shipping (PUD-9; Puddles paper, 4.2): pools in their in-memory form, out of a store into an archive, and from there into a store.
+//!
+//! Invariants:
+//!
+//! * **Export** reads files and changes none. It takes only pools that nobody has open and whose files are the truth: nothing is to be replayed, traced or
+//!   rewritten in them. An archive of a file has its name only when it is whole and on the disk.
+//! * **Import** puts everything into files that nobody knows, checks everything, syncs, and then makes one batch of the catalog. Before that, the store is as it
+//!   was, whatever ends the import.
+//! * Neither knows the application: which types there are, and where their pointers lead, is read from descriptors and pointer maps.
+
+mod error;
+mod export;
+mod file;
+mod import;
+mod scan;
+
+pub use cenote_archive::{ArchiveError, ArchiveReader, Codec, LeftEntry, Manifest, Totals};
+pub use error::ShipError;
+pub use export::{ExportOptions, Exported, export};
+pub use file::{Exclusive, to_file};
+pub use import::{ImportOptions, Shipped, Unpacked, inspect, unpack};
+
+/// How far an export or an import has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ShipProgress {
+    /// Bytes of puddles that are done.
+    pub done: u64,
+    /// Bytes of all puddles.
+    pub of: u64,
+}
+
+/// Hears how far it has come, and says whether to go on. It must not call the store.
+pub type OnShip<'a> = &'a mut dyn FnMut(ShipProgress) -> core::ops::ControlFlow<()>;

@@ -1,0 +1,296 @@
+//! What is in a heap puddle, read from its file: which types its blocks have, and which of its pointers lead to other pools.
+//!
+//! Nothing is mapped, and the application is not asked: descriptors say where blocks of which type lie, marks which of them are allocated, and the types' pointer maps
+//! where the pointers are. Blocks without a type are not looked at: what is in them may be pointers or not.
+//!
+//! Superblocks are read one at a time, and of a large block as many values as fit into [`STEP`], so memory is bounded by that and by the size of one value.
+
+use super::ShipError;
+use cenote_layout::catalog::PuddleRecord;
+use cenote_layout::heap::{
+    Descriptor, HeapGeometry, MARKS_SIZE, ROOT_COUNT, RootEntry, SUPERBLOCK_SIZE, SuperblockState, blocks_of,
+    mark, marks_offset,
+};
+use cenote_layout::id::{PoolId, TypeId};
+use cenote_layout::pointer::{PointerKind, RegionAddress, decode_relative};
+use cenote_layout::types::{PointerField, TypeRecord};
+use cenote_medium::FileHandle;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use zerocopy::FromBytes;
+
+/// Bytes that are read at once.
+const STEP: u64 = 1 << 20;
+
+/// What the scan needs to know of a store.
+pub(super) struct World<'a> {
+    /// A type's record.
+    pub(super) type_of: &'a dyn Fn(TypeId) -> Option<Arc<TypeRecord>>,
+    /// Puddles of pools, by address: first address, first behind it, pool.
+    places: Vec<(u64, u64, PoolId)>,
+}
+
+impl<'a> World<'a> {
+    pub(super) fn new(
+        type_of: &'a dyn Fn(TypeId) -> Option<Arc<TypeRecord>>,
+        puddles: &[PuddleRecord],
+    ) -> Self {
+        let pools = puddles.iter().filter(|puddle| puddle.pool.0 != 0);
+        let mut places: Vec<_> =
+            pools.map(|puddle| (puddle.addr, puddle.addr.saturating_add(puddle.size), puddle.pool)).collect();
+        places.sort_unstable();
+        Self { type_of, places }
+    }
+
+    /// The pool in which an address lies; the first one behind a puddle, where a pointer past the end of its last block leads, is its own.
+    fn pool_at(&self, addr: u64) -> Option<PoolId> {
+        let at = self.places.partition_point(|place| place.0 <= addr);
+        let (_, end, pool) = *self.places.get(at.checked_sub(1)?)?;
+        (addr <= end).then_some(pool)
+    }
+}
+
+/// Where pointers lead that leave their pool.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Found {
+    /// Types of allocated blocks.
+    pub(super) types: BTreeSet<TypeId>,
+    /// By pool: pointers, and the type of a block that has one.
+    pub(super) foreign: BTreeMap<PoolId, (u64, TypeId)>,
+}
+
+/// One puddle that is looked at.
+pub(super) struct Scan<'a> {
+    pub(super) file: &'a FileHandle,
+    pub(super) puddle: &'a PuddleRecord,
+    pub(super) world: &'a World<'a>,
+    /// Whether pointers are looked at, not just types.
+    pub(super) pointers: bool,
+}
+
+impl Scan<'_> {
+    /// Adds what is in the puddle to `found`.
+    pub(super) fn run(&self, found: &mut Found) -> Result<(), ShipError> {
+        let Some(geometry) = HeapGeometry::new(self.puddle.size, self.puddle.index == 0) else {
+            return Ok(());
+        };
+        if self.puddle.index == 0 {
+            self.roots(&geometry, found)?;
+        }
+        let many = STEP / MARKS_SIZE;
+        let (mut descriptors, mut marks, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
+        for from in (geometry.first_usable..geometry.superblocks).step_by(many as usize) {
+            let count = many.min(geometry.superblocks - from);
+            let line = size_of::<Descriptor>() as u64;
+            self.read(geometry.descriptors + from * line, count * line, &mut descriptors)?;
+            self.read(geometry.marks + from * MARKS_SIZE, count * MARKS_SIZE, &mut marks)?;
+            let each = descriptors.chunks_exact(line as usize).zip(marks.chunks_exact(MARKS_SIZE as usize));
+            for (number, (descriptor, marks)) in each.enumerate() {
+                let Ok(descriptor) = Descriptor::read_from_bytes(descriptor) else { continue };
+                self.superblock(from + number as u64, &geometry, &descriptor, marks, &mut bytes, found)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&self, offset: u64, len: u64, bytes: &mut Vec<u8>) -> Result<(), ShipError> {
+        bytes.resize(len as usize, 0);
+        Ok(self.file.read_exact_at(offset, bytes)?)
+    }
+
+    fn roots(&self, geometry: &HeapGeometry, found: &mut Found) -> Result<(), ShipError> {
+        let mut bytes = Vec::new();
+        self.read(geometry.roots, ROOT_COUNT * size_of::<RootEntry>() as u64, &mut bytes)?;
+        for entry in bytes.chunks_exact(size_of::<RootEntry>()) {
+            let Ok(entry) = RootEntry::read_from_bytes(entry) else { continue };
+            if entry.addr != 0 {
+                self.leads(self.world.pool_at(entry.addr), entry.type_id, found);
+            }
+        }
+        Ok(())
+    }
+
+    fn superblock(
+        &self,
+        number: u64,
+        geometry: &HeapGeometry,
+        descriptor: &Descriptor,
+        marks: &[u8],
+        bytes: &mut Vec<u8>,
+        found: &mut Found,
+    ) -> Result<(), ShipError> {
+        let state = SuperblockState::from_u32(descriptor.state);
+        let small = matches!(state, Some(SuperblockState::Small | SuperblockState::SmallCut));
+        let large = matches!(state, Some(SuperblockState::LargeHead | SuperblockState::LargeHeadCut));
+        let (base, size, id) = (number * SUPERBLOCK_SIZE, descriptor.block_size, descriptor.type_id);
+        if !descriptor.is_valid() || size == 0 || !(small || large) {
+            return Ok(());
+        }
+        let record = (self.world.type_of)(id).filter(|_| id != TypeId::UNTYPED);
+        if !small {
+            let span = size.div_ceil(SUPERBLOCK_SIZE);
+            if marks.first() != Some(&mark::ALLOCATED) || number.saturating_add(span) > geometry.superblocks {
+                return Ok(());
+            }
+            found.types.insert(id);
+            return match record.filter(|record| self.pointers && !record.pointers.is_empty()) {
+                Some(record) => self.large(base, size, &record, bytes, found),
+                None => Ok(()),
+            };
+        }
+        let tiny = marks_offset(size) < SUPERBLOCK_SIZE;
+        let looked_at = record.filter(|record| self.pointers && !record.pointers.is_empty());
+        if !tiny && !marks.contains(&mark::ALLOCATED) || size > SUPERBLOCK_SIZE {
+            return Ok(());
+        }
+        if tiny || looked_at.is_some() {
+            self.read(base, SUPERBLOCK_SIZE, bytes)?;
+        }
+        let count = blocks_of(size) as usize;
+        let marks = match tiny {
+            true => bytes.get(marks_offset(size) as usize..).unwrap_or_default(),
+            false => marks,
+        };
+        let marks = marks.get(..count).unwrap_or_default();
+        if !marks.contains(&mark::ALLOCATED) {
+            return Ok(());
+        }
+        found.types.insert(id);
+        let Some(record) = looked_at else { return Ok(()) };
+        for (block, bytes) in bytes.chunks_exact(size as usize).take(count).enumerate() {
+            if marks[block] == mark::ALLOCATED {
+                self.values(base + block as u64 * size, bytes, &record, found);
+            }
+        }
+        Ok(())
+    }
+
+    /// The values of a large block, as many at a time as fit.
+    fn large(
+        &self,
+        base: u64,
+        size: u64,
+        record: &TypeRecord,
+        bytes: &mut Vec<u8>,
+        found: &mut Found,
+    ) -> Result<(), ShipError> {
+        let step = match record.repeats {
+            true => (STEP / record.size.max(1)).max(1) * record.size,
+            false => record.size,
+        };
+        let mut at = 0;
+        while step > 0 && at < size {
+            let len = step.min(size - at);
+            self.read(base + at, len, bytes)?;
+            self.values(base + at, bytes, record, found);
+            if !record.repeats {
+                break;
+            }
+            at += len;
+        }
+        Ok(())
+    }
+
+    fn values(&self, offset: u64, bytes: &[u8], record: &TypeRecord, found: &mut Found) {
+        let addr = self.puddle.addr.saturating_add(offset);
+        record.for_each_pointer(bytes, &mut |at, field| {
+            let Some(word) = bytes.get(at..at + 8).and_then(|word| word.try_into().ok()) else { return };
+            let word = u64::from_le_bytes(word);
+            if word != 0 {
+                self.leads(self.target(addr + at as u64, word, field), record.id, found);
+            }
+        });
+    }
+
+    /// The pool that a word leads to.
+    fn target(&self, at: u64, word: u64, field: &PointerField) -> Option<PoolId> {
+        let native = || self.world.pool_at(word & !field.tag_mask);
+        let relative = || self.world.pool_at(decode_relative(at, word)?);
+        let region = || RegionAddress::decode(word).map(|place| place.pool);
+        match field.kind {
+            PointerKind::NATIVE => native(),
+            PointerKind::RELATIVE => relative(),
+            PointerKind::REGION => region(),
+            _ => region().or_else(relative).or_else(native),
+        }
+    }
+
+    fn leads(&self, pool: Option<PoolId>, from: TypeId, found: &mut Found) {
+        if let Some(pool) = pool.filter(|pool| *pool != self.puddle.pool) {
+            found.foreign.entry(pool).or_insert((0, from)).0 += 1;
+        }
+    }
+}
+
+/// The types, and all that they lead to by pointers and fields, as far as the store knows them.
+pub(super) fn closure(
+    types: &BTreeSet<TypeId>,
+    type_of: &dyn Fn(TypeId) -> Option<Arc<TypeRecord>>,
+) -> Vec<TypeRecord> {
+    let mut done = BTreeMap::new();
+    let mut todo: Vec<TypeId> = types.iter().copied().collect();
+    while let Some(id) = todo.pop() {
+        if done.contains_key(&id) {
+            continue;
+        }
+        let Some(record) = type_of(id) else { continue };
+        let fields = record.fields.iter().chain(record.variants.iter().flat_map(|variant| &variant.fields));
+        todo.extend(fields.map(|field| field.type_id));
+        todo.extend(record.pointers.iter().map(|pointer| pointer.target));
+        done.insert(id, (*record).clone());
+    }
+    done.into_values().collect()
+}
+
+/// Whether a stretch is all zeros.
+pub(super) fn is_zero(bytes: &[u8]) -> bool {
+    bytes.chunks(64).all(|line| line.iter().fold(0, |sum, byte| sum | byte) == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_layout::puddle::Role;
+    use zerocopy::IntoBytes;
+
+    fn puddle(pool: u64, addr: u64) -> PuddleRecord {
+        PuddleRecord {
+            uuid: cenote_layout::id::Uuid([1; 16]),
+            pool: PoolId(pool),
+            role: Role::Heap,
+            index: 0,
+            addr,
+            size: 0x10_0000,
+        }
+    }
+
+    #[test]
+    fn an_address_is_in_the_pool_of_its_puddle_and_the_one_behind_too() {
+        let puddles = [puddle(1, 0x40_0000), puddle(0, 0x80_0000), puddle(2, 0x20_0000)];
+        let world = World::new(&|_| None, &puddles);
+        for (addr, pool) in [
+            (0x1f_ffff, None),
+            (0x20_0000, Some(2)),
+            (0x30_0000, Some(2)),
+            (0x30_0001, None),
+            (0x40_0000, Some(1)),
+            (0x50_0000, Some(1)),
+            (0x80_0010, None),
+            (u64::MAX, None),
+        ] {
+            assert_eq!(world.pool_at(addr), pool.map(PoolId), "{addr:#x}");
+        }
+    }
+
+    #[test]
+    fn one_bit_anywhere_is_not_zero() {
+        let mut page = vec![0; 4096];
+        assert!(is_zero(&page));
+        for at in [0, 63, 64, 1000, 4095] {
+            page[at] = 0x10;
+            assert!(!is_zero(&page), "{at}");
+            page[at] = 0;
+        }
+        assert!(Descriptor::FREE.as_bytes().iter().all(|byte| *byte == 0));
+    }
+}

@@ -1,0 +1,127 @@
+//! Pools that leave the store, and pools that come in: archives (PUD-9).
+//!
+//! [`Store::export`] writes pools into one stream of bytes, with their types; [`Store::import`] makes them pools of a store: of another one, or of the same beside the
+//! originals, as often as one likes. Pointers are right afterwards, native ones too: what does not keep its address is rewritten when it is first touched.
+//!
+//! ```
+//! use cenote::{ExportOptions, ImportOptions, Persist, Ptr, Reader, Store};
+//!
+//! #[derive(Persist)]
+//! struct Node { value: u64, next: Option<Ptr<Node>> }
+//!
+//! # fn main() -> cenote::Result<()> {
+//! # let directory = tempfile::tempdir().unwrap();
+//! # let directory = directory.path();
+//! let store = Store::open(directory)?;
+//! store.pool("numbers")?.write(|tx| -> cenote::Result<()> {
+//!     let next = Some(tx.alloc(Node { value: 43, next: None })?);
+//!     let first = tx.alloc(Node { value: 42, next })?;
+//!     tx.set_root(first)
+//! })?;
+//! let archive = store.export(&["numbers"], Vec::new(), ExportOptions::default())?.0;
+//!
+//! let names = vec!["copy".into()];
+//! store.import(archive.as_slice(), ImportOptions { names, ..ImportOptions::default() })?;
+//! let copy = store.pool("copy")?;
+//! let view = copy.read()?;
+//! let first = view.root::<Node>()?.expect("it was there");
+//! let second = view.get(first)?.next.expect("it was there");
+//! assert_eq!(view.get(second)?.value, 43);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Raw objects have no pointers that anybody knows of, and a protection of their own: they go by snapshots, which are files of their own (`cenote_object`).
+
+use crate::error::Result;
+use crate::pool::{HeldPools, layouts_contradict};
+use crate::store::Store;
+use cenote_relocate::ship;
+use cenote_store::Access;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+pub use cenote_relocate::ship::{
+    Codec, Exclusive, ExportOptions, Exported, ImportOptions, LeftEntry, OnShip, ShipError, ShipProgress,
+    Shipped, inspect as inspect_archive,
+};
+
+impl Store {
+    /// Writes pools into one archive: types, roots and names with them. Gives the stream back, flushed.
+    ///
+    /// Nobody may have one of the pools open; who opens one meanwhile waits. A pool that power failed in is traced first. Pointers to pools that are not taken along are
+    /// told in [`Exported::left`]: in another store they dangle.
+    ///
+    /// # Errors
+    /// [`Error::Ship`](crate::Error::Ship): a pool is not known, open, or damaged; a store that is open read-only holds one that must be recovered; the stream fails. What the stream
+    /// got is no archive then.
+    pub fn export<W: Write>(
+        &self,
+        pools: &[&str],
+        out: W,
+        options: ExportOptions<'_>,
+    ) -> Result<(W, Exported)> {
+        let _held = self.hold_for_export(pools, options.with_targets)?;
+        Ok(ship::export(&self.inner.store, pools, out, options)?)
+    }
+
+    /// The same into a file, which has its name only when it is whole and on the disk.
+    ///
+    /// # Errors
+    /// As [`Store::export`]; the file is there already, or cannot be made. Then nothing is left.
+    pub fn export_to(
+        &self,
+        pools: &[&str],
+        path: impl AsRef<Path>,
+        exclusive: Exclusive,
+        options: ExportOptions<'_>,
+    ) -> Result<Exported> {
+        let _held = self.hold_for_export(pools, options.with_targets)?;
+        let exported = ship::to_file(path.as_ref(), exclusive, |file| {
+            ship::export(&self.inner.store, pools, file, options).map(|(_, exported)| exported)
+        });
+        Ok(exported?)
+    }
+
+    /// Makes the pools of an archive pools of this store, under new identities. Durable on return; until then the store is as it was, whatever happens.
+    ///
+    /// They keep their addresses where those are free. Others are rewritten when they are first touched.
+    ///
+    /// An archive is checked before anything of it counts. But what is in its blocks is taken for values of their types, as in any store that is opened: import archives of those whose
+    /// stores you would open.
+    ///
+    /// # Errors
+    /// [`Error::Ship`](crate::Error::Ship): the archive is damaged or was made by a later release; a name is taken; a type has another layout in this store; there is no room.
+    pub fn import(&self, input: impl Read, options: ImportOptions<'_>) -> Result<Shipped> {
+        let unpacked = ship::unpack(&self.inner.store, input, options)?;
+        // Nobody opens one of the pools before it is known whether this program agrees about their types.
+        let list = self.inner.pools.locked();
+        let shipped = unpacked.commit()?;
+        if layouts_contradict(&self.inner.store) {
+            self.inner.contradicts.store(true, Ordering::SeqCst);
+        }
+        drop(list);
+        Ok(shipped)
+    }
+
+    /// Keeps the pools that are exported, or any if pointers decide which those are, from being opened.
+    fn hold_for_export(&self, pools: &[&str], all: bool) -> Result<HeldPools<'_>> {
+        self.inner.refuse_forked()?;
+        if self.inner.store.is_writable() {
+            let due = self.pools_due();
+            for info in self.pools() {
+                let wanted = all || pools.contains(&info.record.name.as_str());
+                if wanted && due.contains(&info.record.id) {
+                    // Opening it traces it.
+                    drop(self.pool_with(&info.record.name, Access::ReadWrite)?);
+                }
+            }
+        }
+        let names = match all {
+            true => self.pools().into_iter().map(|info| info.record.name).collect(),
+            false => pools.iter().map(|name| (*name).to_owned()).collect(),
+        };
+        Ok(self.inner.pools.hold(names))
+    }
+}
