@@ -1,7 +1,7 @@
 //! The command line, which `cenote-bench` and `cenote-bench-peers` share.
 
 use crate::case::{Case, Failure};
-use crate::figures::{self, Body, FIGURES, Figure, open_after_kill};
+use crate::figures::{self, Body, FIGURES, Figure, open_after_kill, sensors};
 use crate::place::Settings;
 use crate::report;
 use crate::runner::{self, Plan, Row};
@@ -255,6 +255,9 @@ pub fn main(program: &str, peers: Option<Peers>) -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.first().is_some_and(|first| first == open_after_kill::CHILD) {
         return open_after_kill::child(&arguments);
+    }
+    if arguments.first().is_some_and(|first| first == sensors::CHILD) {
+        return sensors::child(&arguments);
     }
     let command = match Command::parse(arguments) {
         Ok(command) => command,

@@ -55,6 +55,18 @@ fn every_figure_runs_short_and_writes_rows_with_all_keys() {
     }
     has("attach", "encryption", "process", "");
     has("first_access", "authenticated", "process", "");
+    for row in ["export_16B", "export_16M", "import_16B", "import_16M"] {
+        has(row, "cenote", "process", ",\"threads\":1,\"unit\":\"ms\"");
+        has(row, "cp", "process", "");
+    }
+    for row in ["rewrite_20", "rewrite_2000"] {
+        for system in ["cenote", "open", "memcpy"] {
+            has(row, system, "process", "");
+        }
+    }
+    for system in ["cenote", "allocate again"] {
+        has("nodes_4_variables_100", system, "process", "");
+    }
     for line in text.lines() {
         for key in ["figure", "row", "system", "level", "threads", "unit", "median", "min", "max", "runs"] {
             assert_eq!(line.matches(&format!("\"{key}\":")).count(), 1, "{line}");

@@ -12,6 +12,8 @@ pub mod pool_psync;
 pub mod psync;
 pub mod puddles_table3;
 pub mod ralloc_figure6;
+pub mod relocation;
+pub mod sensors;
 pub mod steady;
 
 use crate::case::{Case, Failure};
@@ -44,7 +46,7 @@ pub enum Body {
 }
 
 /// All of them.
-pub const FIGURES: [Figure; 12] = [
+pub const FIGURES: [Figure; 14] = [
     puddles_table3::FIGURE,
     figure1::FIGURE,
     list_tail::FIGURE,
@@ -57,6 +59,8 @@ pub const FIGURES: [Figure; 12] = [
     pool_psync::FIGURE,
     pmo_kernels::FIGURE,
     pmo_files::FIGURE,
+    relocation::FIGURE,
+    sensors::FIGURE,
 ];
 
 /// The figure of this name.
