@@ -2,7 +2,7 @@
 # The rules of ARCHITECTURE.md that a compiler does not check:
 #   1. a crate depends on crates of lower layers only (tests may look up);
 #   2. assembly and raw system calls are in cenote-sys only;
-#   3. what replay needs (layout, medium, log, store) knows nothing of heaps and transactions: it follows from 1;
+#   3. what replay needs (layout, medium, log, journal, store) knows nothing of heaps and transactions: it follows from 1;
 #   4. no test is left out: of a crate that names its test programs, each file of tests is one of them or a module of tests/all.rs,
 #      and a library that says `test = false` has no test inside.
 set -euo pipefail

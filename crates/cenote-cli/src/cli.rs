@@ -162,24 +162,28 @@ pub(crate) struct Logs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum LogsCommand {
     /// List the programs whose logs are set aside, their pools, and what is wrong
+    ///
+    /// DIR is the store's directory, or the socket of the daemon that keeps it.
     #[command(after_help = EXIT_HELP)]
     List(LogsList),
     /// Replay the logs of one program, if they pass their checks now: after what was damaged has been brought back
+    ///
+    /// DIR is the store's directory, or the socket of the daemon that keeps it.
     #[command(after_help = EXIT_HELP)]
     Apply(LogsDecide),
     /// Forget the logs of one program: its pools can be written again, and hold what its transactions had done, half of one perhaps
+    ///
+    /// DIR is the store's directory, or the socket of the daemon that keeps it.
     #[command(after_help = EXIT_HELP)]
     Discard(LogsDecide),
 }
 
-/// DIR is the store's directory, or the socket of the daemon that keeps it.
 #[derive(Debug, Args)]
 pub(crate) struct LogsList {
     #[command(flatten)]
     pub(crate) store: StoreDir,
 }
 
-/// DIR is the store's directory, or the socket of the daemon that keeps it.
 #[derive(Debug, Args)]
 pub(crate) struct LogsDecide {
     #[command(flatten)]

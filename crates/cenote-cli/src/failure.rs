@@ -163,8 +163,8 @@ impl From<StoreError> for Failure {
                 listed(&damage)
             )),
             StoreError::PoolLogDamaged { name, damage } => Self::Failed(format!(
-                "pool \"{name}\" may hold half a transaction, because a log is set aside: {}: look with `cenote check`, or remove the \
-                 pool with `cenote rm`",
+                "pool \"{name}\" may hold half a transaction, because a log is set aside: {}: see `cenote logs list`, then `cenote logs apply` \
+                 or `cenote logs discard`",
                 listed(&damage)
             )),
             StoreError::PoolNotCovered { name } => Self::Failed(format!(

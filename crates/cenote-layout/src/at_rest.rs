@@ -1,4 +1,4 @@
-//! How the pages of an object are protected while nobody has it open (DESIGN: at rest; PMO-7 to PMO-9): the header that
+//! How the pages of an object are protected while nobody has it open (PMO-7 to PMO-9): the header that
 //! says how, the *side data* of pages, and the tree of hashes.
 //!
 //! The sealed pages themselves lie wherever the object keeps its pages; a sealed page is as long as a plain one. What

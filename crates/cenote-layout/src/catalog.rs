@@ -60,7 +60,7 @@ pub struct RecordHeader {
 
 const _: () = assert!(size_of::<RecordHeader>() == 48);
 
-/// How a pool keeps its data, DESIGN "two modes of a pool".
+/// How a pool keeps its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum PoolMode {
     /// Stores go straight into the puddle files.
@@ -119,7 +119,7 @@ pub struct PuddleRecord {
     pub size: u64,
 }
 
-/// How an object is protected while nobody has it attached, DESIGN "at rest".
+/// How an object is protected while nobody has it attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum AtRest {
     /// Not at all: the primary holds the data as it is.

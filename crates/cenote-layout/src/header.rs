@@ -51,7 +51,7 @@ pub enum HeaderError {
         expected: u64,
     },
     /// The magic number is another one.
-    #[error("{what} has the wrong magic number {found}: this is not a {what}")]
+    #[error("{what} has the wrong magic number {found}: this is no {what}")]
     Magic {
         /// Which header.
         what: &'static str,

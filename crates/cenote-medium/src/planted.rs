@@ -1,4 +1,4 @@
-//! Planted bugs: deliberate faults that the tests must find (DESIGN 13).
+//! Planted bugs: deliberate faults that the tests must find (CONTRIBUTING.md, "Planted bugs").
 //!
 //! Production code asks [`planted`] at the places where a fault would be plausible. Without the feature `planted-bugs` the answer is the constant
 //! `false` and the question costs nothing; with it, a test plants one bug in its own thread and shows that crash enumeration, or another named

@@ -316,7 +316,7 @@ pub enum StoreError {
         reason: &'static str,
     },
     /// The name is taken.
-    #[error("there is a pool \"{name}\" already: open it, or choose another name")]
+    #[error("there is a pool \"{name}\" already: open it, or choose another name (`--as` of an import)")]
     PoolExists {
         /// The name.
         name: String,

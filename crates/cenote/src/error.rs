@@ -116,8 +116,10 @@ pub enum Error {
         /// How many there are.
         len: u64,
     },
-    /// Power failed while the pool was in use, and nobody has opened it for writing since.
-    #[error("pool \"{pool}\" must be recovered by tracing after a loss of power: open it for writing once")]
+    /// Power failed while the pool was in use, or logs that speak of it were decided about, and nobody has opened it for writing since.
+    #[error(
+        "pool \"{pool}\" must be traced, after a loss of power or a decision about logs: open it for writing once"
+    )]
     TraceDue {
         /// The pool.
         pool: String,

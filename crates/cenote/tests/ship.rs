@@ -129,6 +129,48 @@ fn pools_come_to_another_store_and_beside_the_original_and_their_pointers_are_ri
 }
 
 #[test]
+fn what_is_still_to_be_rewritten_is_not_exported_by_who_may_only_look() -> Result<()> {
+    let (here, there, third) = (directory(), directory(), directory());
+    let store = store_with_window(here.path(), window());
+    // One puddle: opening the pool touches all of it.
+    drop(list(&store, "one", &small(), 10)?);
+    drop(list(&store, "many", &small(), 9000)?);
+    let (archive, _) = store.export(&["one", "many"], Vec::new(), ExportOptions::default())?;
+    store.close()?;
+    store_with_window(there.path(), window()).import(archive.as_slice(), ImportOptions::default())?;
+    let options = OpenOptions { access: Access::ReadOnly, ..OpenOptions::default() };
+    let looked = Store::open_with(there.path(), &options)?;
+    for name in ["one", "many"] {
+        for touched in [false, true] {
+            if touched {
+                values(&looked.pool_with(name, Access::ReadOnly)?)?;
+            }
+            let refused = looked.export(&[name], Vec::new(), ExportOptions::default()).map(|_| ());
+            let read_only = Err(Error::Ship(ShipError::Store(StoreError::ReadOnly { what: "" })));
+            assert_eq!(
+                refused.as_ref().map_err(std::mem::discriminant),
+                read_only.as_ref().map_err(std::mem::discriminant),
+                "{name}, touched: {touched}: {refused:?}"
+            );
+        }
+    }
+    drop(looked);
+    let store = Store::open(there.path())?;
+    store.clone_pool("one", "clone")?;
+    store.randomize_pool("one")?;
+    let (archive, _) = store.export(&["one", "many", "clone"], Vec::new(), ExportOptions::default())?;
+    store.close()?;
+    let store = store_with_window(third.path(), window());
+    store.import(archive.as_slice(), ImportOptions::default())?;
+    for (name, len) in [("one", 10), ("many", 9000), ("clone", 10)] {
+        let pool = store.pool(name)?;
+        assert_eq!(values(&pool)?, (0..len).collect::<Vec<u64>>(), "{name}");
+        assert!(pool.check()?.is_sound(), "{name}");
+    }
+    store.close()
+}
+
+#[test]
 fn where_addresses_are_free_nothing_is_to_be_rewritten() -> Result<()> {
     let (here, there, base) = (directory(), directory(), window());
     let store = store_with_window(here.path(), base);

@@ -41,6 +41,31 @@ fn stop_flag() -> Arc<AtomicBool> {
     stop
 }
 
+/// Standard input that Ctrl-C ends while nothing comes.
+struct Awaited {
+    stop: Arc<AtomicBool>,
+}
+
+impl Read for Awaited {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let stdin = std::io::stdin();
+        loop {
+            if self.stop.load(Ordering::Relaxed) {
+                // What is read so far is no archive; the caller says why.
+                return Err(std::io::Error::other("stopped"));
+            }
+            let mut waits = [PollFd::new(&stdin, PollFlags::IN)];
+            let while_nothing_comes = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+            match poll(&mut waits, Some(&while_nothing_comes)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                // Past the buffer of the standard library, which `poll` knows nothing of.
+                _ => return Ok(rustix::io::read(&stdin, &mut *buffer)?),
+            }
+        }
+    }
+}
+
 fn show(bar: &ProgressBar, at: ShipProgress, stop: &AtomicBool) -> ControlFlow<()> {
     if at.of > 0 {
         bar.set_length(at.of >> 20);
@@ -63,7 +88,9 @@ pub(crate) fn export(arguments: &Export, out: &mut Out) -> Result<Verdict, Failu
     }
     let stop = stop_flag();
     let looked = opening::to_look(&arguments.store)?;
-    let settled = looked.report().clean && looked.pools_due().is_empty();
+    let settled = looked.report().clean
+        && looked.pools_due().is_empty()
+        && looked.pools().iter().all(|pool| pool.due == 0);
     let exported = match settled.then(|| write(arguments, &looked, &stop, out.is_json())) {
         // Something is to be recovered or rewritten first.
         None | Some(Err(Error::Ship(ShipError::Store(StoreError::ReadOnly { .. })))) => {
@@ -138,7 +165,12 @@ pub(crate) fn import(arguments: &Import, out: &mut Out) -> Result<Verdict, Failu
     let stop = stop_flag();
     let path = arguments.file.display().to_string();
     let input: Box<dyn Read> = if is_stream(&arguments.file) {
-        Box::new(std::io::stdin())
+        if std::io::stdin().is_terminal() {
+            return Err(Failure::Usage(
+                "an archive does not come from a terminal: name a file, or a pipe".into(),
+            ));
+        }
+        Box::new(Awaited { stop: Arc::clone(&stop) })
     } else {
         let opened = File::open(&arguments.file);
         Box::new(opened.map_err(|error| Failure::Failed(format!("cannot read {path}: {error}")))?)
@@ -152,7 +184,10 @@ pub(crate) fn import(arguments: &Import, out: &mut Out) -> Result<Verdict, Failu
     let options = ImportOptions { names: arguments.names.clone(), progress: Some(&mut tell) };
     let shipped = store.import(input, options);
     bar.finish_and_clear();
-    let shipped = shipped?;
+    let shipped = shipped.map_err(|error| match stop.load(Ordering::Relaxed) {
+        true => Error::Ship(ShipError::Stopped),
+        false => error,
+    })?;
     for (pool, from) in shipped.imported.pools.iter().zip(&shipped.manifest.pools) {
         let own = shipped.manifest.puddles_of(from.id).map(|(_, puddle)| puddle.size);
         let (puddles, size) = own.fold((0, 0), |(count, sum), size| (count + 1, sum + size));
@@ -198,7 +233,10 @@ fn inspect(
     let mut tell = |at| show(&bar, at, stop);
     let found = cenote::inspect_archive(input, Some(&mut tell));
     bar.finish_and_clear();
-    let (manifest, archive_bytes) = found.map_err(Error::from)?;
+    let (manifest, archive_bytes) = found.map_err(|error| match stop.load(Ordering::Relaxed) {
+        true => Error::Ship(ShipError::Stopped),
+        false => Error::from(error),
+    })?;
     out.line(format_args!("a whole archive of {}, made {}", bytes(archive_bytes), date(manifest.made_at_s)))?;
     let mut names = arguments.names.iter();
     for pool in &manifest.pools {

@@ -1,5 +1,5 @@
 //! The simulated medium: production code runs on it unchanged, and every crash that the fault model allows can be
-//! made of what it did (DESIGN 2 and 13).
+//! made of what it did.
 //!
 //! Puddles are mapped as real memory at their real addresses; control files live in memory. The medium records a
 //! *history*: stores (found by comparing memory at every event), flushes, fences, streams and file operations. The

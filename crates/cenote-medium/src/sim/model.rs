@@ -1,4 +1,4 @@
-//! What a crash may leave: the fault model of DESIGN section 2 as a pure state machine over a recorded history.
+//! What a crash may leave: the fault model, as a pure state machine over a recorded history.
 //!
 //! For every file the model keeps its *floor*, what is certainly durable, and for every *undecided* unit all values
 //! that it had since, oldest first. Invariants:

@@ -30,7 +30,9 @@ pub enum ShipError {
         pool: String,
     },
     /// Which blocks are allocated is not known after a loss of power.
-    #[error("pool \"{pool}\" must be traced after a loss of power: open it for writing once, then export it")]
+    #[error(
+        "pool \"{pool}\" must be traced, after a loss of power or a decision about logs: open it for writing once, then export it"
+    )]
     TraceDue {
         /// Its name.
         pool: String,

@@ -46,12 +46,19 @@ impl Store {
         if inner.connection.is_some() {
             return Err(StoreError::NotHosted { what: "a pool is copied as it lies there".into() });
         }
-        refuse_open(&inner.control(), name)?;
+        {
+            let control = inner.control();
+            refuse_open(&control, name)?;
+            let state = &control.catalog.state;
+            let id = find(&control, name)?;
+            // By the catalog: what a session rewrites that may only look is in its memory, and in no file.
+            let due = state.puddles_of(id).iter().any(|puddle| state.due.contains_key(&puddle.uuid));
+            if due && !inner.writable {
+                return Err(StoreError::ReadOnly { what: "finish a pool that has moved" });
+            }
+        }
         // Verifies every puddle, and rewrites what is due.
         let handle = self.open_pool(name, Access::ReadOnly)?;
-        if handle.due() > 0 && !inner.writable {
-            return Err(StoreError::ReadOnly { what: "finish a pool that has moved" });
-        }
         handle.finish_relocation(&mut |_| ())?;
         let doubts = handle.doubts();
         if !doubts.is_empty() {
