@@ -578,6 +578,12 @@ impl<G: Ground> TracedHeap<G> {
             if let Some(session) = session {
                 puddle.set_session(session);
             }
+            // Whoever took it may have died before it said so to the others.
+            if let Some(members) =
+                self.members.as_ref().filter(|members| members.puddles() <= u64::from(index))
+            {
+                members.set_puddles(u64::from(index) + 1);
+            }
             reach(Step::Adopted);
         }
         self.record_adopted(&puddle);

@@ -64,6 +64,7 @@ impl<G: Ground> TracedHeap<G> {
         self.attach_all()?;
         // Nobody joins meanwhile.
         let _alone = self.turn_alone()?;
+        let _trimming = lock(&self.trimming);
         let _growth = lock(&self.growth);
         let puddles = self.puddles.all();
         let tracer = Tracer::new(&self.ground, types, &puddles);

@@ -6,7 +6,7 @@
 //! **Spill.** The older half of the stack: what belongs to the current superblock goes back there; the marks of the rest become FREE, and each of their superblocks is
 //! announced, and pushed to its list if it was FULL.
 //!
-//! **Lists.** 512 heads in the root puddle; a type and class gets one of its own, at one of eight places that its hash says, as long as there is one. Types that come
+//! **Lists.** 384 heads in the root puddle; a type and class gets one of its own, at one of eight places that its hash says, as long as there is one. Types that come
 //! when all eight are others' share one: whoever pops a superblock of another kind keeps it aside for a moment and pushes it where it belongs. Idle runs
 //! of large blocks are in these lists too ([`crate::large`]).
 //!

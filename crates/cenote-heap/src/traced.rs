@@ -64,6 +64,8 @@ pub struct TracedHeap<G: Ground = PoolHandle> {
     pub(crate) idle: [AtomicU64; IDLE_WORDS],
     /// Locked while a puddle is attached or taken, and by recovery and check.
     pub(crate) growth: Mutex<Growth>,
+    /// Held by whoever trims, a step at a time, and by recovery, which takes a superblock that is being trimmed for free. Before `growth`.
+    pub(crate) trimming: Mutex<()>,
     pub(crate) reclaim: crate::reclaim::Slot,
 }
 
@@ -115,6 +117,7 @@ impl<G: Ground> TracedHeap<G> {
             puddles: Puddles::new(),
             idle: [const { AtomicU64::new(0) }; IDLE_WORDS],
             growth: Mutex::new(Growth::new(plots)),
+            trimming: Mutex::new(()),
             ground,
         };
         let Some(sharing) = heap.ground.sharing().filter(|_| heap.writable) else {

@@ -89,6 +89,7 @@ impl<G: Ground> TracedHeap<G> {
         }
         self.attach_all()?;
         {
+            let _trimming = lock(&self.trimming);
             let lease = self.lease();
             let _inside = self.enter();
             self.take_in_orphans();
@@ -127,6 +128,7 @@ impl<G: Ground> TracedHeap<G> {
         from: u32,
         report: &mut TrimReport,
     ) -> Result<u32, RecoverError> {
+        let _trimming = lock(&self.trimming);
         // What another process's sweep must not take for a dead member's is held inside the gate only.
         let _inside = self.enter();
         let end = puddle.superblocks().min(from + RUN_MAX);

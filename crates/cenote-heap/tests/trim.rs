@@ -300,3 +300,37 @@ fn ends_without_space_are_known_to_the_next_opener_and_on_a_full_disk() {
     assert!(heap.alloc(SUPERBLOCK_SIZE, 16, B).is_ok());
     assert_eq!(ground.hole_bytes(), 56 << 10);
 }
+
+#[test]
+fn a_heap_is_recovered_while_it_is_trimmed() {
+    let types = TypeMap::from([(A, record(A, 64, false, vec![]))]);
+    let ground = ground(4 << 20, 4 << 20);
+    let heap = TracedHeap::open(ground.clone()).unwrap();
+    let going = std::sync::Mutex::new(());
+    std::thread::scope(|scope| {
+        // Let go when the test ends, or fails.
+        let held = going.lock().unwrap();
+        scope.spawn(|| {
+            while let Err(std::sync::TryLockError::WouldBlock) = going.try_lock() {
+                heap.trim().unwrap();
+            }
+        });
+        for round in 0..150u64 {
+            let blocks: Vec<u64> = (0..60).map(|_| new(&heap, 30_000)).collect();
+            blocks.iter().for_each(|&block| write(block, 8, round ^ block));
+            blocks[30..].iter().for_each(|&block| heap.free(block).unwrap());
+            // What the trimming thread has in its hands stays there.
+            let report = heap.recover(&types, &blocks[..30]).unwrap();
+            assert_eq!(report.trace.blocks, 30);
+            let more: Vec<u64> = (0..20).map(|_| new(&heap, 60_000)).collect();
+            more.iter().for_each(|&block| write(block, 59_992, round ^ block));
+            std::thread::yield_now();
+            assert!(blocks[..30].iter().all(|&block| read(block, 8) == round ^ block), "round {round}");
+            assert!(more.iter().all(|&block| read(block, 59_992) == round ^ block), "round {round}");
+            no_block_in_a_hole(&ground, &heap);
+            blocks[..30].iter().chain(&more).for_each(|&block| heap.free(block).unwrap());
+        }
+        drop(held);
+    });
+    assert!(heap.check(None).unwrap().damage.is_empty());
+}

@@ -148,6 +148,10 @@ mod tests {
         let m = moves(&[(0x1000, 0x10_0000, 0x1000), (0x2000, 0x50_0000, 0x1000)]).unwrap();
         let at = |addr| m.native(addr, 0, &mut Cursor::default());
         assert_eq!([at(0xfff), at(0x1000), at(0x1001)], [0xfff, 0x10_0000, 0x10_0001]);
+        // Also of what stays where it is.
+        let stays = moves(&[(0x1000, 0x1000, 0x1000), (0x2000, 0x50_0000, 0x1000)]).unwrap();
+        let stays = |addr| stays.native(addr, 0, &mut Cursor::default());
+        assert_eq!([stays(0x1fff), stays(0x2000), stays(0x2001)], [0x1fff, 0x2000, 0x50_0001]);
         assert_eq!(
             [at(0x2000), at(0x2001), at(0x3000), at(0x3001)],
             [0x10_1000, 0x50_0001, 0x50_1000, 0x3001]

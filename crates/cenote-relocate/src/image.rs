@@ -201,12 +201,25 @@ impl Program {
                 }
             }
             Self::Map(record) => {
-                found.clear();
-                record.for_each_pointer(block, &mut |offset, field| {
-                    found.push(Slot { offset, kind: field.kind, tag_mask: field.tag_mask });
-                });
-                for slot in found.iter() {
-                    visit(block, *slot);
+                let size = usize::try_from(record.size).unwrap_or(usize::MAX).max(1);
+                let values =
+                    if record.repeats { block.len() / size } else { usize::from(block.len() >= size) };
+                for value in 0..values {
+                    let start = value * size;
+                    found.clear();
+                    record.for_each_pointer(&block[start..start + size], &mut |offset, field| {
+                        // No value has more pointers than words, whatever its map says.
+                        if found.len() < size / 8 {
+                            found.push(Slot {
+                                offset: start + offset,
+                                kind: field.kind,
+                                tag_mask: field.tag_mask,
+                            });
+                        }
+                    });
+                    for slot in found.iter() {
+                        visit(block, *slot);
+                    }
                 }
             }
             Self::Words => {

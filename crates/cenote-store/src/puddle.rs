@@ -262,6 +262,14 @@ impl Puddle {
         self.unmap_to(medium, ABSENT)
     }
 
+    /// Calls `f` if it is not mapped, and keeps others from mapping it meanwhile.
+    pub(crate) fn while_absent(&self, f: impl FnOnce()) {
+        if self.state.compare_exchange(ABSENT, MAPPING, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            f();
+            self.state.store(ABSENT, Ordering::Release);
+        }
+    }
+
     /// Takes the mapping away for good.
     pub(crate) fn refuse(&self, medium: &dyn Medium) -> Result<(), MediumError> {
         self.unmap_to(medium, REFUSED)

@@ -420,6 +420,8 @@ fn copy_primary(inner: &Inner, record: &PuddleRecord, due: Option<&DueRecord>) -
         written += 1;
         shadow.write_at(page * PAGE_SIZE, theirs)
     })?;
+    // Descriptors are as the psync left them, and may not know of space that was given back after it.
+    inner.medium.ensure(name, 0, record.size)?;
     let good = match due {
         None => verify_file(&*inner.medium, record, inner.uuid, true)?.is_none(),
         Some(due) => !matches!(inner.look_at_file(record, due)?, Found::Damaged(_)),

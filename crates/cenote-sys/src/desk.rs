@@ -142,7 +142,7 @@ impl Drop for Closing<'_> {
 }
 
 /// Blocks all signals in this thread.
-fn block_signals() {
+pub(crate) fn block_signals() {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: the set is filled before it is used; the mask of this thread alone changes.
     unsafe {

@@ -16,6 +16,9 @@ use crate::pool::PoolInner;
 use cenote_heap::{Exclusion, OpenError};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+/// How long a reader leaves the way to a writer of another process, where others of its own read already.
+const COURTESY: core::time::Duration = core::time::Duration::from_millis(100);
+
 /// Threads of this process that read a pool.
 #[derive(Debug, Default)]
 pub(crate) struct Readers {
@@ -99,8 +102,11 @@ impl PoolInner {
         let readers = &self.readers;
         let mut count = readers.locked();
         // Others write too: they would wait for ever if there is always some thread here that reads.
-        while *count > 0 && exclusion.is_wanted() && VIEWS.with(|views| views.get() == 0) {
-            count = readers.none.wait(count).unwrap_or_else(PoisonError::into_inner);
+        // But not for long: who wants it may have died.
+        if *count > 0 && exclusion.is_wanted() && VIEWS.with(|views| views.get() == 0) {
+            let busy = |count: &mut usize| *count > 0 && exclusion.is_wanted();
+            let waited = readers.none.wait_timeout_while(count, COURTESY, busy);
+            count = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         if *count == 0 {
             let _ = exclusion.read().map_err(|error| self.not_recovered(error))?;
@@ -113,7 +119,8 @@ impl PoolInner {
     /// The same without waiting for another process; `Err(None)`: one writes, or waits to.
     pub(crate) fn try_read_turn(&self) -> core::result::Result<Option<ReadTurn<'_>>, Option<Error>> {
         let Some(exclusion) = self.heap.exclusion() else { return Ok(None) };
-        let mut count = self.readers.locked();
+        // Who holds it may be waiting for another process.
+        let Ok(mut count) = self.readers.count.try_lock() else { return Err(None) };
         if *count == 0 && !exclusion.try_read() {
             return Err(None);
         }

@@ -146,15 +146,23 @@ impl Frontier {
         let Some(Some(touch)) = self.touch.get() else { return };
         touch.serve(|address| {
             let waiting = locked(&self.waiting);
-            let Some((_, Waiting(puddle))) = waiting.range(..=address as u64).next_back() else { return };
+            let found = waiting.range(..=address as u64).next_back();
             // SAFETY: puddles live until the store is dropped, which ends this thread first.
-            let puddle = unsafe { puddle.as_ref() };
+            let found = found.map(|(_, Waiting(puddle))| unsafe { puddle.as_ref() });
             drop(waiting);
+            let at = address as u64;
+            let Some(puddle) = found.filter(|puddle| at - puddle.addr() < puddle.size()) else {
+                // Nobody's any more: who waits looks again.
+                touch.wake(address & !(PAGE_SIZE as usize - 1), PAGE_SIZE as usize);
+                return;
+            };
             let (addr, len) = (puddle.addr() as usize, puddle.size() as usize);
             if !self.answer(puddle.addr()) {
-                // Whoever waits gets a fault that nobody resolves, and not zeros.
-                // SAFETY: the puddle's own range, in which there is nothing but the watch.
-                let _ = unsafe { memory::unmap_to_reserved(addr, len) };
+                // Whoever waits gets a fault that nobody resolves, and not zeros. Not if somebody has mapped it meanwhile.
+                puddle.while_absent(|| {
+                    // SAFETY: the puddle's own range, in which there is nothing but the watch.
+                    let _ = unsafe { memory::unmap_to_reserved(addr, len) };
+                });
             }
             touch.wake(addr, len);
         });
@@ -274,10 +282,11 @@ impl Frontier {
                 text(&primary),
             );
             if found != Found::New {
-                self.replace(name, PRIMARY_DIR, image, &rewritten)?;
+                // All of a primary has its space, so that no psync finds the disk full after it has committed.
+                self.replace(name, PRIMARY_DIR, image, &[])?;
             }
         }
-        self.replace(text(&file_name(record.uuid)), DIR, image, &rewritten)?;
+        self.replace(text(&file_name(record.uuid)), DIR, image, &rewritten.holes)?;
         puddle.set_done();
         self.note_done(puddle.uuid());
         drop(region);
@@ -294,7 +303,7 @@ impl Frontier {
     }
 
     /// Steps 2 and 3 of [`crate::relocate`], for one file.
-    fn replace(&self, name: &str, dir: &str, image: &[u8], done: &Rewritten) -> Result<(), MediumError> {
+    fn replace(&self, name: &str, dir: &str, image: &[u8], holes: &[(u64, u64)]) -> Result<(), MediumError> {
         if planted(Bug::RewrittenInPlace) {
             self.write(name, image)?;
             return self.medium.sync(name);
@@ -304,7 +313,7 @@ impl Frontier {
         let fresh = text(&fresh);
         self.medium.create(fresh, image.len() as u64)?;
         let made = self.write(fresh, image).and_then(|()| {
-            for (offset, len) in &done.holes {
+            for (offset, len) in holes {
                 // SAFETY: a file that is mapped nowhere; what lies in these parts is nobody's.
                 let _ = unsafe { self.medium.release(fresh, *offset, *len) };
             }

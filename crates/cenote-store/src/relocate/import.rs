@@ -14,6 +14,7 @@
 //! puddles of the import are due, also those that did not move: what they point to may have.
 
 use super::frontier::write_sparse;
+use super::moving::add_neighbours;
 use crate::error::{StoreError, TypeMismatch};
 use crate::pool::{check_size, why_no_name};
 use crate::puddle::{DIR, PRIMARY_DIR, create_primary, file_name, make_header, primary_name, text};
@@ -366,7 +367,10 @@ impl Import {
                 }
             }
         }
-        moves.sort_by_key(|moved| moved.from);
+        if !moves.is_empty() {
+            let all = self.manifest.pools.iter().flat_map(|pool| &pool.puddles);
+            add_neighbours(&mut moves, all.map(|puddle| (puddle.old_addr, puddle.size)));
+        }
         let renumbered: Vec<(PoolId, PoolId)> = self
             .manifest
             .pools

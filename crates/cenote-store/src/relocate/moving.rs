@@ -1,5 +1,8 @@
 //! Pools that move inside their store: copies of them, and new addresses for them.
 //!
+//! Blocks that the two share are copied when the *original* is written: until all of its clones are rewritten, or removed, a store into a shared block of the original may find the disk full, which is `SIGBUS`.
+//! Rewriting a clone ends that ([`crate::PoolHandle::finish_relocation`]).
+//!
 //! **A clone** is an import of the pool's own files, shared block by block where the file system can do that, else copied: see [`super::import`]. A file that is due is only ever read
 //! and replaced, never mapped, so blocks that it shares with the original's file are no store that could find the disk full.
 //!
@@ -17,7 +20,7 @@ use crate::store::{Control, Inner, Store};
 use crate::window::Space;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{
-    DueRecord, MoveRecord, PoolMode, PoolRecord, PuddleRecord, Record, RelocationRecord,
+    DueRecord, MoveRecord, PoolMode, PoolRecord, PuddleRecord, RELOCATION_MOVES_MAX, Record, RelocationRecord,
 };
 use cenote_layout::header::read;
 use cenote_layout::id::PoolId;
@@ -177,6 +180,18 @@ fn refuse_open(control: &Control, name: &str) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// Adds those puddles that stay where they are and end where one that moves began, as moves to where they are: a pointer one past their end is theirs, and stays. Sorts by address.
+pub(super) fn add_neighbours(moves: &mut Vec<MoveRecord>, all: impl Iterator<Item = (u64, u64)>) {
+    moves.sort_by_key(|moved| moved.from);
+    let begins = |addr: u64| moves.binary_search_by_key(&addr, |moved| moved.from).is_ok();
+    let stay: Vec<MoveRecord> = all
+        .filter(|&(addr, size)| begins(addr + size) && !begins(addr))
+        .map(|(addr, size)| MoveRecord { from: addr, to: addr, size })
+        .collect();
+    moves.extend(stay);
+    moves.sort_by_key(|moved| moved.from);
+}
+
 impl Inner {
     /// The batch that moves a pool, and its puddles as they were. New places are taken in `space`.
     fn move_records(
@@ -206,7 +221,16 @@ impl Inner {
                 }
             }
         }
-        moves.sort_by_key(|moved| moved.from);
+        let all = state.pools.keys().flat_map(|pool| state.puddles_of(*pool));
+        add_neighbours(&mut moves, all.map(|puddle| (puddle.addr, puddle.size)));
+        if moves.len() > RELOCATION_MOVES_MAX {
+            let puddles = moves.len();
+            return Err(StoreError::Import {
+                detail: format!(
+                    "the pool has {puddles} puddles or more, and at most {RELOCATION_MOVES_MAX} are moved together"
+                ),
+            });
+        }
         records.insert(0, Record::Relocation(RelocationRecord { id: relocation, moves, pools: Vec::new() }));
         Ok((records, old))
     }
@@ -226,5 +250,20 @@ impl Inner {
             })
         };
         Ok(header.map_err(damaged)?.generation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ends_where_something_moved_away_is_said_to_stay() {
+        let moved = |from, to| MoveRecord { from, to, size: 0x1000 };
+        let mut moves = vec![moved(0x8000, 0x9_0000), moved(0x3000, 0x7_0000)];
+        let all = [0x1000, 0x2000, 0x3000, 0x5000, 0x7000, 0x8000].map(|addr| (addr, 0x1000));
+        add_neighbours(&mut moves, all.into_iter());
+        let stays = |addr| moved(addr, addr);
+        assert_eq!(moves, [stays(0x2000), moved(0x3000, 0x7_0000), stays(0x7000), moved(0x8000, 0x9_0000)]);
     }
 }
