@@ -353,6 +353,11 @@ impl Store {
                 let writable = writable || core.is_shared();
                 return Ok(PoolHandle::new(core, self.clone(), writable));
             }
+            if becomes {
+                // Whatever comes of it, the daemon is asked from now on what this client has.
+                let client = control.client;
+                control.catalog.state.leases.remove(&(client, id));
+            }
         }
         let grant = connection.keeper.open_pool(name, access)?;
         let id = grant.record.id;
