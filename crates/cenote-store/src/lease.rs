@@ -8,8 +8,10 @@
 
 use crate::error::StoreError;
 use crate::store::{Control, Inner};
-use cenote_layout::catalog::{LeaseRecord, Record};
+use cenote_layout::catalog::{LeaseRecord, PuddleRecord, Record};
 use cenote_layout::id::PoolId;
+use cenote_layout::puddle::Role;
+use cenote_medium::MediumError;
 
 impl Inner {
     /// Makes sure that this session holds a writable lease on `pool`. The catalog's batch commits it; nothing is mapped
@@ -29,13 +31,32 @@ impl Inner {
     /// Syncs every puddle of the pools that this session may have written. Part of closing.
     pub(crate) fn sync_leased(&self, control: &Control) -> Result<(), StoreError> {
         for pool in control.catalog.state.writable_pools(control.client) {
-            for record in control.catalog.state.puddles_of(pool) {
-                let name = crate::puddle::file_name(record.uuid);
-                match self.medium.sync(core::str::from_utf8(&name).unwrap_or_default()) {
-                    // A missing puddle was reported when the pool was opened; there is nothing to sync.
-                    Err(error) if !error.is_not_found() => return Err(self.failed(error)),
-                    _ => {}
-                }
+            self.sync_puddles(&control.catalog.state.puddles_of(pool)).map_err(|error| self.failed(error))?;
+        }
+        Ok(())
+    }
+
+    /// Syncs what sessions before this one may have stored at level `process` and nobody synced: the pools that are leased to anybody, and all logs. After it a superblock
+    /// that says `power` speaks the truth. Part of opening, after recovery.
+    pub(crate) fn sync_inherited(&self, control: &Control) -> Result<(), MediumError> {
+        let state = &control.catalog.state;
+        let leased = |pool| state.leases.iter().any(|((_, leased), writable)| *leased == pool && *writable);
+        self.sync_puddles(state.puddles.values().filter(|puddle| match puddle.role {
+            Role::Log | Role::LogSpace => true,
+            Role::Heap | Role::Object | Role::Spare => leased(puddle.pool),
+        }))
+    }
+
+    fn sync_puddles<'a>(
+        &self,
+        puddles: impl IntoIterator<Item = &'a PuddleRecord>,
+    ) -> Result<(), MediumError> {
+        for record in puddles {
+            let name = crate::puddle::file_name(record.uuid);
+            match self.medium.sync(crate::puddle::text(&name)) {
+                // A missing puddle is reported where it is missed; there is nothing to sync.
+                Err(error) if !error.is_not_found() => return Err(error),
+                _ => {}
             }
         }
         Ok(())

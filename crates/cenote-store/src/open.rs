@@ -1,8 +1,8 @@
 //! Opening a store.
 //!
 //! States of an open for writing: (1) the lock is taken; (2) catalog files that are torn or damaged in one copy are
-//! written anew; (3) recovery, with states of its own ([`crate::recovery`]); (4) files without a record are removed;
-//! (5) the superblock says "open", with boot id, process and client: **its sync commits**. Only then is a handle given
+//! written anew; (3) recovery, with states of its own ([`crate::recovery`]); (4) files without a record are removed, and what a crashed session
+//! stored at level `process` is synced if this one is at `power`; (5) the superblock says "open", with boot id, process and client: **its sync commits**. Only then is a handle given
 //! out. A crash before leaves what the next open finds as it was before, or recovered.
 
 use crate::catalog::{self, Catalog};
@@ -280,11 +280,19 @@ impl Inner {
             }
             report.orphans_removed +=
                 crate::shadow::remove_orphans(self, control, merged.canonical.is_some())?;
+            let raised = control.superblock.durability == DURABILITY_PROCESS
+                && self.durability == Durability::Power
+                && crash.is_some();
+            if raised {
+                self.sync_inherited(control)?;
+            }
             control.superblock.state = STATE_OPEN;
             control.superblock.boot_id = boot;
             control.superblock.durability = match self.durability {
-                Durability::Process => DURABILITY_PROCESS,
+                // A guest that an earlier daemon told `process` goes on as it was told.
+                Durability::Power if raised && !control.hosted.is_empty() => DURABILITY_PROCESS,
                 Durability::Power => DURABILITY_POWER,
+                Durability::Process => DURABILITY_PROCESS,
             };
             control.superblock.client = control.client;
             control.superblock.catalog_batch = control.catalog.batch();

@@ -355,6 +355,29 @@ fn pages_of_a_crashed_session_are_synced_by_the_close_of_the_one_that_recovered_
 }
 
 #[test]
+fn raising_the_level_after_a_crash_makes_what_was_stored_below_it_durable() {
+    let (sim, store, pool) = prepared(Durability::Power);
+    drop(pool);
+    store.close().unwrap();
+    let (store, _) = open(&sim, OpenOptions { durability: Some(Durability::Process), ..options() });
+    let pool = store.open_pool("p", Access::ReadWrite).unwrap();
+    set(word(&pool, 5), 55);
+    // What the process leaves is in caches still, so the same medium goes on.
+    drop(pool);
+    store.abandon();
+    let (store, report) = open(&sim, options());
+    assert_eq!((report.crash, store.durability()), (Some(CrashKind::Process), Durability::Power));
+    // Power fails, and whatever was not made durable is lost.
+    let last = SimMedium::from_image(&sim.state_now().image_oldest());
+    store.abandon();
+    let (store, report) = open(&last, options());
+    assert_eq!(report.crash, Some(CrashKind::Power));
+    assert!(report.not_covered.is_empty(), "{report:?}");
+    let pool = store.open_pool("p", Access::ReadOnly).unwrap();
+    assert_eq!(get(word(&pool, 5)), 55);
+}
+
+#[test]
 fn a_full_disk_is_an_error_of_the_call_and_changes_nothing() {
     let (sim, store, pool) = prepared(Durability::Power);
     for skip in 0..30 {

@@ -42,6 +42,7 @@
 
 extern crate self as cenote;
 
+mod background;
 mod between;
 mod check;
 mod connect;

@@ -4,13 +4,13 @@
 //! the last psync, on any disk. The states and the argument are in `cenote_store`, module `psync`. What this module adds is the quiet moment: a psync copies while it
 //! holds the pools' locks as a view does, so that no transaction runs on them, and lets go before anything waits for a device.
 
+use crate::background::{Background, Job};
 use crate::error::{Error, Result};
 use crate::pool::{Pool, PoolInner};
 use crate::store::{Inner, Store};
 use cenote_store::{Begun, Psync};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 impl Pool {
@@ -113,30 +113,9 @@ pub struct AutoFigures {
 #[derive(Debug)]
 #[must_use = "the pool is psynced by itself only while this lives"]
 pub struct AutoPsync {
-    pool: Pool,
-    policy: PsyncPolicy,
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
-}
-
-#[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
-    stopped: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    stop: bool,
-    figures: AutoFigures,
-    failure: Option<Error>,
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Counters, changed one by one.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    thread: Background<AutoFigures>,
+    /// Whether it is one of those that ask for a psync before a transaction is acknowledged.
+    on_commit: bool,
 }
 
 /// How often the bytes that were stored into are looked at.
@@ -152,24 +131,19 @@ impl AutoPsync {
         }
         // Says at once what would fail each time.
         pool.psync()?;
-        let shared = Arc::new(Shared::default());
-        let mut thread = None;
-        if policy.every.is_some() || policy.bytes.is_some() {
-            let (pool, shared) = (pool.clone(), Arc::clone(&shared));
-            let named = std::thread::Builder::new().name("cenote-psync".into());
-            let spawned = named.spawn(move || work(&pool, policy, &shared));
-            thread = Some(spawned.map_err(|_| Error::Policy("the system gives no thread"))?);
-        }
+        let by_itself = policy.every.is_some() || policy.bytes.is_some();
+        let job = by_itself.then(|| Psyncs { policy, last: Instant::now() });
+        let thread = Background::start(pool, "cenote-psync", AutoFigures::default(), job)?;
         if policy.on_commit {
             pool.inner.psync_on_commit.fetch_add(1, Ordering::Relaxed);
         }
-        Ok(Self { pool: pool.clone(), policy, shared, thread })
+        Ok(Self { thread, on_commit: policy.on_commit })
     }
 
     /// What it has done so far.
     #[must_use]
     pub fn figures(&self) -> AutoFigures {
-        self.shared.lock().figures
+        self.thread.figures()
     }
 
     /// Ends it, and says what failed last, if the newest psync of its thread failed.
@@ -178,23 +152,15 @@ impl AutoPsync {
     /// That failure.
     pub fn stop(mut self) -> Result<()> {
         self.end();
-        self.shared.lock().failure.take().map_or(Ok(()), Err)
+        self.thread.failure()
     }
 
     fn end(&mut self) {
-        if self.pool.inner.refuse_forked().is_err() {
-            // The thread is the parent's.
-            core::mem::forget(self.thread.take());
-            return;
+        let pool = &self.thread.pool.inner;
+        if core::mem::take(&mut self.on_commit) && pool.refuse_forked().is_ok() {
+            pool.psync_on_commit.fetch_sub(1, Ordering::Relaxed);
         }
-        if core::mem::take(&mut self.policy.on_commit) {
-            self.pool.inner.psync_on_commit.fetch_sub(1, Ordering::Relaxed);
-        }
-        self.shared.lock().stop = true;
-        self.shared.stopped.notify_all();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.thread.end();
     }
 }
 
@@ -204,45 +170,40 @@ impl Drop for AutoPsync {
     }
 }
 
-/// What the thread does.
-fn work(pool: &Pool, policy: PsyncPolicy, shared: &Shared) {
-    let mut last = Instant::now();
-    let mut state = shared.lock();
-    while !state.stop {
-        let until = policy.every.map(|every| every.saturating_sub(last.elapsed()));
-        let wait = match (until, policy.bytes) {
+struct Psyncs {
+    policy: PsyncPolicy,
+    /// The end of the last one, or when nothing had been stored since.
+    last: Instant,
+}
+
+impl Job for Psyncs {
+    type Figures = AutoFigures;
+
+    fn rest(&self) -> Duration {
+        let until = self.policy.every.map(|every| every.saturating_sub(self.last.elapsed()));
+        let rest = match (until, self.policy.bytes) {
             (Some(until), Some(_)) => until.min(LOOK),
             (Some(until), None) => until,
             (None, _) => LOOK,
         };
         // At least a little, so that a psync that fails at once is not tried without end.
-        let wait = wait.max(Duration::from_millis(1));
-        state = shared.stopped.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
-        if state.stop {
-            return;
-        }
+        rest.max(Duration::from_millis(1))
+    }
+
+    fn turn(&mut self, pool: &Pool, figures: &mut AutoFigures, _ends: &dyn Fn() -> bool) -> Result<bool> {
         let unsynced = pool.unsynced_bytes();
-        let due = unsynced > 0 && policy.every.is_some_and(|every| last.elapsed() >= every);
-        if !due && policy.bytes.is_none_or(|bytes| unsynced < bytes) {
+        let due = unsynced > 0 && self.policy.every.is_some_and(|every| self.last.elapsed() >= every);
+        if !due && self.policy.bytes.is_none_or(|bytes| unsynced < bytes) {
             if unsynced == 0 {
-                last = Instant::now();
+                self.last = Instant::now();
             }
-            continue;
+            return Ok(false);
         }
-        drop(state);
-        let result = pool.psync();
-        last = Instant::now();
-        state = shared.lock();
-        match result {
-            Ok(psync) => {
-                state.figures.psyncs += u64::from(psync.seq != 0);
-                state.figures.held_max = state.figures.held_max.max(psync.held);
-                state.failure = None;
-            }
-            Err(error) => {
-                state.figures.failures += 1;
-                state.failure = Some(error);
-            }
-        }
+        let psynced = pool.psync();
+        self.last = Instant::now();
+        let psync = psynced.inspect_err(|_| figures.failures += 1)?;
+        figures.psyncs += u64::from(psync.seq != 0);
+        figures.held_max = figures.held_max.max(psync.held);
+        Ok(true)
     }
 }

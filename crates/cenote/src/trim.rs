@@ -4,11 +4,10 @@
 //! what lives in it. A trim in intervals bounds that by what one interval frees, at the price of taking space again for what is used again: one system call for each run of superblocks, and at level
 //! `power` a sync of the file. So it is asked for, never done unasked.
 
+use crate::background::{Background, Job};
 use crate::error::{Error, Result};
 use crate::pool::Pool;
 use core::ops::ControlFlow;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 impl Pool {
@@ -36,31 +35,7 @@ pub struct TrimFigures {
 /// Trims a pool by itself until it is dropped. It keeps the pool open.
 #[derive(Debug)]
 #[must_use = "the pool is trimmed by itself only while this lives"]
-pub struct AutoTrim {
-    pool: Pool,
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
-}
-
-#[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
-    stopped: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    stop: bool,
-    figures: TrimFigures,
-    failure: Option<Error>,
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Counters, changed one by one.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+pub struct AutoTrim(Background<TrimFigures>);
 
 impl AutoTrim {
     fn start(pool: &Pool, every: Duration) -> Result<Self> {
@@ -69,20 +44,15 @@ impl AutoTrim {
         }
         // Says at once what would fail each time.
         let first = pool.trim()?;
-        let shared = Arc::new(Shared::default());
-        shared.lock().figures =
+        let figures =
             TrimFigures { trims: 1, released_bytes: first.released_bytes, ..TrimFigures::default() };
-        let (of_thread, its_pool) = (Arc::clone(&shared), pool.clone());
-        let named = std::thread::Builder::new().name("cenote-trim".into());
-        let thread = named.spawn(move || work(&its_pool, every, &of_thread));
-        let thread = Some(thread.map_err(|_| Error::Policy("the system gives no thread"))?);
-        Ok(Self { pool: pool.clone(), shared, thread })
+        Ok(Self(Background::start(pool, "cenote-trim", figures, Some(Trims { every }))?))
     }
 
     /// What it has done so far.
     #[must_use]
     pub fn figures(&self) -> TrimFigures {
-        self.shared.lock().figures
+        self.0.figures()
     }
 
     /// Ends it, and says what failed last, if the newest trim of its thread failed.
@@ -90,56 +60,31 @@ impl AutoTrim {
     /// # Errors
     /// That failure.
     pub fn stop(mut self) -> Result<()> {
-        self.end();
-        self.shared.lock().failure.take().map_or(Ok(()), Err)
-    }
-
-    fn end(&mut self) {
-        if self.pool.inner.refuse_forked().is_err() {
-            // The thread is the parent's.
-            core::mem::forget(self.thread.take());
-            return;
-        }
-        self.shared.lock().stop = true;
-        self.shared.stopped.notify_all();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.0.end();
+        self.0.failure()
     }
 }
 
-impl Drop for AutoTrim {
-    fn drop(&mut self) {
-        self.end();
-    }
+struct Trims {
+    every: Duration,
 }
 
-/// What the thread does.
-fn work(pool: &Pool, every: Duration, shared: &Shared) {
-    let mut state = shared.lock();
-    loop {
-        let wait = shared.stopped.wait_timeout_while(state, every, |state| !state.stop);
-        state = wait.unwrap_or_else(PoisonError::into_inner).0;
-        if state.stop {
-            return;
-        }
-        drop(state);
+impl Job for Trims {
+    type Figures = TrimFigures;
+
+    fn rest(&self) -> Duration {
+        self.every
+    }
+
+    fn turn(&mut self, pool: &Pool, figures: &mut TrimFigures, ends: &dyn Fn() -> bool) -> Result<bool> {
         // A trim of a large pool ends early when it is told to end.
-        let trimmed = pool.trim_with(&mut |_| match shared.lock().stop {
+        let trimmed = pool.trim_with(&mut |_| match ends() {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         });
-        state = shared.lock();
-        match trimmed {
-            Ok(report) => {
-                state.figures.trims += 1;
-                state.figures.released_bytes += report.released_bytes;
-                state.failure = None;
-            }
-            Err(error) => {
-                state.figures.failures += 1;
-                state.failure = Some(error);
-            }
-        }
+        let report = trimmed.inspect_err(|_| figures.failures += 1)?;
+        figures.trims += 1;
+        figures.released_bytes += report.released_bytes;
+        Ok(true)
     }
 }

@@ -1,0 +1,122 @@
+//! [`Background`]: the thread behind [`crate::AutoPsync`] and [`crate::AutoTrim`], which does one thing to a pool now and then.
+//!
+//! Invariant: the thread ends before its [`Background`] does, except in a forked child, where it never was. Figures are its own while it works and are shown to others between
+//! two turns, so that whoever asks never waits for a device.
+
+use crate::error::{Error, Result};
+use crate::pool::Pool;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// What the thread does.
+pub(crate) trait Job: Send + 'static {
+    /// What it counts.
+    type Figures: Copy + core::fmt::Debug + Send + 'static;
+
+    /// How long it rests before the next turn.
+    fn rest(&self) -> Duration;
+
+    /// One turn; whether there was something to do. A long one asks `ends` now and then whether it is to stop.
+    fn turn(&mut self, pool: &Pool, figures: &mut Self::Figures, ends: &dyn Fn() -> bool) -> Result<bool>;
+}
+
+/// A thread, or none, and what it has done. It keeps the pool open.
+#[derive(Debug)]
+pub(crate) struct Background<F> {
+    pub(crate) pool: Pool,
+    shared: Arc<Shared<F>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared<F> {
+    state: Mutex<State<F>>,
+    stopped: Condvar,
+}
+
+#[derive(Debug)]
+struct State<F> {
+    stop: bool,
+    figures: F,
+    /// Of the newest turn that had something to do.
+    failure: Option<Error>,
+}
+
+impl<F> Shared<F> {
+    fn lock(&self) -> MutexGuard<'_, State<F>> {
+        // Changed by assignments that cannot panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<F: Copy + core::fmt::Debug + Send + 'static> Background<F> {
+    /// With these figures to begin with, and a thread of that name if there is a job for it.
+    pub(crate) fn start<J>(pool: &Pool, name: &str, figures: F, job: Option<J>) -> Result<Self>
+    where
+        J: Job<Figures = F>,
+    {
+        let state = Mutex::new(State { stop: false, figures, failure: None });
+        let shared = Arc::new(Shared { state, stopped: Condvar::new() });
+        let mut thread = None;
+        if let Some(job) = job {
+            let (pool, shared) = (pool.clone(), Arc::clone(&shared));
+            let spawned =
+                std::thread::Builder::new().name(name.into()).spawn(move || work(&pool, job, &shared));
+            thread = Some(spawned.map_err(|_| Error::Policy("the system gives no thread"))?);
+        }
+        Ok(Self { pool: pool.clone(), shared, thread })
+    }
+
+    pub(crate) fn figures(&self) -> F {
+        self.shared.lock().figures
+    }
+
+    /// What failed last, if the newest turn failed; once.
+    pub(crate) fn failure(&self) -> Result<()> {
+        self.shared.lock().failure.take().map_or(Ok(()), Err)
+    }
+}
+
+impl<F> Background<F> {
+    /// Waits until the thread has ended; nothing more happens after it.
+    pub(crate) fn end(&mut self) {
+        if self.pool.inner.refuse_forked().is_err() {
+            // The thread is the parent's.
+            core::mem::forget(self.thread.take());
+            return;
+        }
+        self.shared.lock().stop = true;
+        self.shared.stopped.notify_all();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<F> Drop for Background<F> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn work<J: Job>(pool: &Pool, mut job: J, shared: &Shared<J::Figures>) {
+    let mut state = shared.lock();
+    loop {
+        let wait = shared.stopped.wait_timeout_while(state, job.rest(), |state| !state.stop);
+        state = wait.unwrap_or_else(PoisonError::into_inner).0;
+        if state.stop {
+            return;
+        }
+        let mut figures = state.figures;
+        drop(state);
+        let done = job.turn(pool, &mut figures, &|| shared.lock().stop);
+        state = shared.lock();
+        state.figures = figures;
+        match done {
+            Ok(false) => {}
+            Ok(true) => state.failure = None,
+            Err(error) => state.failure = Some(error),
+        }
+    }
+}
