@@ -3,10 +3,6 @@
 # `cargo run --release -p cenote-bench -- FIGURE --json FILE` on a machine with nothing else to do.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-if [ ! -d crates/cenote-bench ]; then
-    echo "skipped: there is no cenote-bench yet"
-    exit 0
-fi
 rows=$(mktemp)
 trap 'rm -f "$rows"' EXIT
 [ $# -gt 0 ] || set -- puddles-table3 allocators steady open-after-kill
