@@ -603,11 +603,17 @@ fn a_failed_psync_that_forgets_its_pages() {
 #[test]
 fn every_file_operation_of_a_psync_may_fail() {
     use cenote_medium::Operation;
-    use cenote_medium::sim::{Fault, FaultEffect, FaultPoint};
+    use cenote_medium::sim::{Fault, FaultEffect, FaultPoint, Rest};
     let base = base_image(Durability::Process).expect("a store");
     let (mut failed, mut poisoned) = (0, 0);
+    let short = |eighths, then| FaultEffect::Short { eighths, then };
     for op in [Operation::Write, Operation::Sync, Operation::Read] {
-        for effect in [FaultEffect::Io, FaultEffect::NoSpace] {
+        let mut effects = vec![FaultEffect::Io, FaultEffect::NoSpace];
+        if op == Operation::Write {
+            effects.extend([short(1, Rest::Io), short(4, Rest::NoSpace), short(7, Rest::NoSpace)]);
+            effects.extend([short(8, Rest::Io), short(4, Rest::Written)]);
+        }
+        for effect in effects {
             for skip in 0..40 {
                 let sim = SimMedium::from_image(&base);
                 let world = World::open(&sim, &open_options(), Durability::Process).expect("open");
@@ -621,7 +627,14 @@ fn every_file_operation_of_a_psync_may_fail() {
                     Err(_) => &[(0, 0), (1, 5)],
                 };
                 failed += u64::from(psynced.is_err());
+                assert!(psynced.is_ok() || effect != short(4, Rest::Written), "{op:?} {skip}: {psynced:?}");
                 let again = world.step(Psync(3));
+                // What a failed sync has left is not known; of anything else the next psync has all.
+                assert_eq!(
+                    again.is_err(),
+                    hit && op == Operation::Sync,
+                    "{op:?} {effect:?} {skip}: {psynced:?}, {again:?}"
+                );
                 poisoned += u64::from(again.is_err());
                 assert!(again.is_ok() || psynced.is_err(), "{op:?} {skip}: {psynced:?}, then {again:?}");
                 let states = if again.is_ok() { &[(1, 5)] } else { states };

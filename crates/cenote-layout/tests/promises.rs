@@ -3,7 +3,7 @@
 //! The file is for people; this test keeps it honest. It reads nothing but text, so that it can stand in the lowest crate that has
 //! tests of its own, and look at the sources of all the others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The index of the papers: prefix, how many numbered promises. Each paper also has one row `-fig` for its evaluation.
@@ -134,6 +134,112 @@ fn every_promise_is_listed_and_every_kept_one_is_proved() {
     let (rows, _) = rows(&text);
     let count = |state: &str| rows.values().filter(|row| row.state == state).count();
     println!("{} done, {} partial, {} planned", count("done"), count("partial"), count("planned"));
+}
+
+/// Sources whose planted bugs stand in a table of their own.
+const PLANTED_IN: [&str; 4] = [
+    "crates/cenote-journal/src",
+    "crates/cenote-object/src",
+    "crates/cenote-store/src/psync.rs",
+    "crates/cenote-store/src/shadow.rs",
+];
+
+/// All of a file, or of the files below a directory.
+fn read_all(path: &Path, into: &mut String) {
+    if path.is_dir() {
+        let entries = std::fs::read_dir(path).expect("a directory");
+        entries.for_each(|entry| read_all(&entry.expect("an entry").path(), into));
+    } else {
+        into.push_str(&std::fs::read_to_string(path).expect("a source"));
+    }
+}
+
+/// The names that follow `Bug::` in a source.
+fn bugs_in(source: &str) -> BTreeSet<String> {
+    let names = source
+        .split("Bug::")
+        .skip(1)
+        .map(|rest| rest.chars().take_while(|c| c.is_ascii_alphanumeric()).collect::<String>());
+    names.filter(|name| name != "None").collect()
+}
+
+/// What is wrong with the table of planted bugs of a document. `known`: bugs with what is wrong in each; `planted`: those that must be there.
+fn problems_of_bugs(
+    text: &str,
+    known: &BTreeMap<String, String>,
+    planted: &BTreeSet<String>,
+    read: &dyn Fn(&str) -> Option<String>,
+) -> Vec<String> {
+    let (mut listed, mut problems) = (BTreeSet::new(), Vec::new());
+    for line in text.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<&str> = line.trim().trim_matches('|').split('|').map(str::trim).collect();
+        let &[bug, what, tests] = &cells[..] else { continue };
+        let bug = bug.trim_matches('`');
+        match known.get(bug) {
+            None => problems.push(format!("{bug}: nobody plants it")),
+            Some(words) if words != what => problems.push(format!("{bug}: \"{what}\" is not \"{words}\"")),
+            Some(_) => {}
+        }
+        if !listed.insert(bug.to_owned()) {
+            problems.push(format!("{bug}: there twice"));
+        }
+        let tests = quoted(tests);
+        if tests.is_empty() {
+            problems.push(format!("{bug}: names no test"));
+        }
+        for test in tests {
+            let source = test.rsplit_once("::").and_then(|(path, name)| Some((read(path)?, name)));
+            if !source.is_some_and(|(source, name)| has_test(&source, name) && bugs_in(&source).contains(bug))
+            {
+                problems.push(format!("{bug}: {test} is no test that is run, or its file does not plant it"));
+            }
+        }
+    }
+    problems.extend(planted.difference(&listed).map(|bug| format!("{bug}: planted, and in no row")));
+    problems
+}
+
+/// The bugs that can be planted, with what is wrong in each.
+fn known_bugs() -> BTreeMap<String, String> {
+    let source = read("crates/cenote-medium/src/planted.rs").expect("the planted bugs");
+    let list =
+        source.split_once("pub enum Bug {").and_then(|(_, rest)| rest.split_once("\n}")).expect("a list").0;
+    let (mut known, mut words) = (BTreeMap::new(), String::new());
+    for line in list.lines().map(str::trim) {
+        if let Some(more) = line.strip_prefix("/// ") {
+            words = more.trim_end_matches('.').to_owned();
+        } else if let Some(name) = line.strip_suffix(',') {
+            known.insert(name.to_owned(), core::mem::take(&mut words));
+        }
+    }
+    known
+}
+
+#[test]
+fn every_planted_bug_of_psync_and_objects_is_listed_with_the_test_that_finds_it() {
+    let text = read("docs/promises.md").expect("docs/promises.md");
+    let mut sources = String::new();
+    PLANTED_IN.iter().for_each(|path| read_all(&root().join(path), &mut sources));
+    let (known, planted) = (known_bugs(), bugs_in(&sources));
+    let problems = problems_of_bugs(&text, &known, &planted, &read);
+    assert!(problems.is_empty(), "docs/promises.md:\n  {}", problems.join("\n  "));
+    assert!(planted.len() >= 10, "{planted:?}");
+    // And what is wrong is noticed.
+    let row = text.lines().find(|line| line.starts_with("| `PsyncNotSynced`")).expect("a row");
+    let wrong =
+        |text: &str, known: &BTreeMap<String, String>| problems_of_bugs(text, known, &planted, &read).len();
+    for damaged in [
+        text.replace(row, ""),
+        text.replace(row, &format!("{row}\n{row}")),
+        text.replace("a_psync_that_does_not_sync_the_journal`", "nothing`"),
+        text.replace(
+            "tests/planted.rs::a_psync_that_does_not_sync_the_journal",
+            "tests/rules.rs::one_writer_or_many_readers",
+        ),
+    ] {
+        assert_eq!(wrong(&damaged, &known), 1);
+    }
+    assert!(wrong(&text, &BTreeMap::new()) >= planted.len());
 }
 
 /// A document with every id in one state, and its test.

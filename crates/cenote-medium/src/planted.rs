@@ -163,6 +163,12 @@ pub enum Bug {
     RestoreNotSynced,
     /// An object is restored under its identity while the journal holds records of what had it before.
     RestoreNotTrimmed,
+    /// A snapshot is acknowledged before its file is durable.
+    SnapshotNotSynced,
+    /// A snapshot is acknowledged before its name is durable.
+    SnapshotNameNotSynced,
+    /// A restore believes a snapshot's contents whatever they sum up to.
+    SnapshotSumIgnored,
     /// Commit changes marks before the entries that take them back are durable.
     MarkBeforeEntry,
     /// Commit does not flush the marks that it changes.

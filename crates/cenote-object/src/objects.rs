@@ -17,7 +17,7 @@ use cenote_layout::catalog::AtRest;
 use cenote_layout::id::Uuid;
 use cenote_layout::object::ObjectState;
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{FileHandle, MediumError, MediumKind};
+use cenote_medium::{FileHandle, Medium, MediumError, MediumKind};
 use cenote_store::{ObjectInfo, Store, StoreError};
 use cenote_sys::process;
 use core::fmt;
@@ -236,6 +236,22 @@ impl Objects {
     /// `EAGAIN`: somebody has it attached. `EACCES`: its mode does not let this user read. `EEXIST`: the file is there. `ENOENT`. A damaged
     /// object; a full disk. There is no file then.
     pub fn snapshot(&self, name: &str, path: &Path, blocks: Blocks) -> Result<Snapshot, ObjectError> {
+        self.snapshot_by(name, |info| snapshot::take(&self.0, info, path, blocks))
+    }
+
+    /// The same into a new file of a medium, in its directory itself: copied.
+    ///
+    /// # Errors
+    /// As [`Objects::snapshot`].
+    pub fn snapshot_on(&self, name: &str, medium: &dyn Medium, file: &str) -> Result<Snapshot, ObjectError> {
+        self.snapshot_by(name, |info| snapshot::take_on(&self.0, info, medium, file))
+    }
+
+    fn snapshot_by(
+        &self,
+        name: &str,
+        take: impl FnOnce(&ObjectInfo) -> Result<Snapshot, ObjectError>,
+    ) -> Result<Snapshot, ObjectError> {
         let shared = &self.0;
         shared.store.check_usable()?;
         let info = shared.store.object(name)?;
@@ -243,7 +259,7 @@ impl Objects {
         shared.store.verify_object(&info)?;
         shared.enter_writer(&info)?;
         shared.set_state(info.id(), ObjectState::Read);
-        let done = snapshot::take(shared, &info, path, blocks);
+        let done = take(&info);
         shared.leave_writer(info.id());
         done
     }

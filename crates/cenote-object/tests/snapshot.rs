@@ -8,8 +8,8 @@ use cenote_layout::header::seal;
 use cenote_layout::id::Uuid;
 use cenote_layout::snapshot::SnapshotTrailer;
 use cenote_medium::planted::{Bug, plant};
-use cenote_medium::sim::{Fault, FaultEffect, FaultPoint, Image, Limits, SimMedium};
-use cenote_medium::{Medium, Operation};
+use cenote_medium::sim::{CrashKind, Fault, FaultEffect, FaultPoint, Image, Limits, SimMedium, SimOptions};
+use cenote_medium::{Durability, Medium, Operation};
 use cenote_object::{Blocks, ObjectError, Objects, Permission, Restored, Store};
 use cenote_store::OpenOptions;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ fn with_snapshot(value: u8) -> (Image, tempfile::TempDir, PathBuf) {
     objects.snapshot("a", &path, Blocks::Copied).expect("a snapshot");
     drop(objects);
     store.close().expect("close");
-    (sim.image_now(cenote_medium::sim::CrashKind::Process), dir, path)
+    (sim.image_now(CrashKind::Process), dir, path)
 }
 
 fn value_of(objects: &Objects, name: &str) -> Result<u8, String> {
@@ -323,4 +323,94 @@ fn a_snapshot_of_a_store_that_may_not_be_recovered_holds_its_last_psync() {
         std::fs::remove_file(&path).expect("removed");
     });
     assert!(laid_over > 3, "{laid_over} of {images}");
+}
+
+/// A snapshot of `a`, full of ones, is made on a medium of its own. Every crash of that leaves no file, one that is refused, or the whole snapshot; once it is
+/// acknowledged, the whole snapshot.
+fn snapshot_crashes(mode: Mode, bug: Bug, restoring: Bug) -> Result<u64, String> {
+    protect(mode);
+    let store_image = {
+        let sim = SimMedium::from_image_unrecorded(&base_image(HALF));
+        history(&sim, &[Write(0, 0, 12288, 1), Psync(0)], HALF)?;
+        let (store, objects) = common::open(&sim, HALF)?;
+        drop(objects);
+        store.close().map_err(|error| error.to_string())?;
+        sim.image_now(CrashKind::Process)
+    };
+    let outside = SimMedium::new(SimOptions::new(Durability::Process));
+    {
+        let (_sim, store, objects) = opened(&store_image);
+        plant(bug);
+        let made = objects.snapshot_on("a", &*outside, "a.snap");
+        plant(Bug::None);
+        objects.abandon();
+        store.abandon();
+        made.map_err(|error| error.to_string())?;
+        outside.note(1);
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("a.snap");
+    let (mut images, mut refused, mut violation) = (0, 0, None);
+    outside.explore(.., LIMITS, |crash, image| {
+        if violation.is_some() {
+            return;
+        }
+        images += 1;
+        let mut look = || -> Result<(), String> {
+            let acknowledged = image.note() == 1;
+            let Some(bytes) = image.file("a.snap") else {
+                return if acknowledged { Err("it is not there".into()) } else { Ok(()) };
+            };
+            std::fs::write(&path, bytes).expect("written");
+            let (_sim, store, objects) = opened(&store_image);
+            objects.pdestroy("a", None).expect("destroyed");
+            plant(restoring);
+            let made = objects.restore(&path, None);
+            plant(Bug::None);
+            let seen = made.map(|_| value_of(&objects, "a"));
+            objects.abandon();
+            store.abandon();
+            match seen {
+                Ok(Ok(1)) => Ok(()),
+                Ok(other) => Err(format!("restored as {other:?}")),
+                Err(error) if acknowledged => Err(format!("acknowledged, and {error}")),
+                Err(ObjectError::Snapshot { .. }) => {
+                    refused += 1;
+                    Ok(())
+                }
+                Err(other) => Err(format!("refused for a wrong reason: {other}")),
+            }
+        };
+        violation = look().err().map(|what| format!("crash after event {}: {what}", crash.event()));
+    });
+    protect(Mode::None);
+    println!("snapshot, {mode}: {images} images, {refused} refused");
+    match violation {
+        Some(what) => Err(what),
+        None if refused < 10 => Err(format!("hardly anything was refused: {refused} of {images}")),
+        None => Ok(images),
+    }
+}
+
+#[test]
+fn a_crash_of_taking_a_snapshot_leaves_a_whole_one_or_one_that_is_refused() {
+    for mode in [Mode::None, Mode::Authenticated] {
+        let images = snapshot_crashes(mode, Bug::None, Bug::None).expect("whole or refused");
+        assert!(images > 20, "{mode}: hardly anything was looked at: {images}");
+    }
+}
+
+#[test]
+fn a_snapshot_that_is_acknowledged_before_it_is_durable_is_found() {
+    for bug in [Bug::SnapshotNotSynced, Bug::SnapshotNameNotSynced] {
+        let found = snapshot_crashes(Mode::None, bug, Bug::None).expect_err("the bug was not found");
+        assert!(found.contains("acknowledged") || found.contains("not there"), "{bug:?}: {found}");
+    }
+}
+
+#[test]
+fn a_restore_that_believes_what_does_not_sum_up_is_found() {
+    let found =
+        snapshot_crashes(Mode::None, Bug::None, Bug::SnapshotSumIgnored).expect_err("the bug was not found");
+    assert!(found.contains("restored as"), "{found}");
 }

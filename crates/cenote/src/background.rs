@@ -1,6 +1,6 @@
 //! [`Background`]: the thread behind [`crate::AutoPsync`] and [`crate::AutoTrim`], which does one thing to a pool now and then.
 //!
-//! Invariant: the thread ends before its [`Background`] does, except in a forked child, where it never was. Figures are its own while it works and are shown to others between
+//! Invariant: the thread ends before its [`Background`] does, except in a forked child, where it never was, and where waiting for it would be for ever ([`Background::leave`]). Figures are its own while it works and are shown to others between
 //! two turns, so that whoever asks never waits for a device.
 
 use crate::error::{Error, Result};
@@ -79,6 +79,17 @@ impl<F: Copy + core::fmt::Debug + Send + 'static> Background<F> {
 }
 
 impl<F> Background<F> {
+    /// Tells the thread to end, and does not wait for it. Whether there was one.
+    pub(crate) fn leave(&mut self) -> bool {
+        self.tell();
+        self.thread.take().is_some()
+    }
+
+    fn tell(&self) {
+        self.shared.lock().stop = true;
+        self.shared.stopped.notify_all();
+    }
+
     /// Waits until the thread has ended; nothing more happens after it.
     pub(crate) fn end(&mut self) {
         if self.pool.inner.refuse_forked().is_err() {
@@ -86,8 +97,7 @@ impl<F> Background<F> {
             core::mem::forget(self.thread.take());
             return;
         }
-        self.shared.lock().stop = true;
-        self.shared.stopped.notify_all();
+        self.tell();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -3,11 +3,17 @@
 //! In a pool in shadowed mode ([`crate::PoolMode::Shadowed`]) transactions survive any crash of processes, as everywhere; a loss of power goes back to
 //! the last psync, on any disk. The states and the argument are in `cenote_store`, module `psync`. What this module adds is the quiet moment: a psync copies while it
 //! holds the pools' locks as a view does, so that no transaction runs on them, and lets go before anything waits for a device.
+//!
+//! **Who waits for whom.** A psync waits (1) for other psyncs of its pools, in the order of the pools' numbers, and (2) for transactions on them. One of several pools that waits in 2
+//! keeps others waiting in 1. So nobody may come to 1 with what another psync waits for in 2: a transaction on any pool in shadowed mode of the same store, whether this psync
+//! is of that pool or not. That is refused (`refuse_inside`). A thread with a view may come: psyncs hold pools as readers do, and go past writers that wait. In 2 a psync waits
+//! with no pool's lock in its hands, so that a transaction on one pool can take a view of another.
 
 use crate::background::{Background, Job};
 use crate::error::{Error, Result};
 use crate::pool::{Pool, PoolInner};
 use crate::store::{Inner, Store};
+use cenote_layout::catalog::PoolMode;
 use cenote_store::{Begun, Psync};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,7 +27,7 @@ impl Pool {
     /// one pool at a time share the work.
     ///
     /// # Errors
-    /// [`Error::WouldDeadlock`] in a transaction of this thread on this pool; [`Error::Store`]: the pool is in direct mode or read-only, the disk is full or fails (the
+    /// [`Error::WouldDeadlock`] in a transaction of this thread on this pool or another one in shadowed mode of its store; [`Error::Store`]: the pool is in direct mode or read-only, the disk is full or fails (the
     /// last psync is what it was, and the next one has it all), the store is poisoned (a sync failed: the next open decides).
     pub fn psync(&self) -> Result<Psync> {
         run(&self.inner.store, &[&self.inner])
@@ -61,10 +67,7 @@ impl Store {
 /// `pools` are in the order of their numbers.
 fn run(store: &Inner, pools: &[&PoolInner]) -> Result<Psync> {
     store.refuse_forked()?;
-    if let Some(pool) = pools.iter().find(|pool| crate::tx::covers_here(pool)) {
-        let pool = pool.handle.name().to_string();
-        return Err(Error::WouldDeadlock { pool, by: "a transaction" });
-    }
+    refuse_inside(store)?;
     let handles: Vec<_> = pools.iter().map(|pool| &pool.handle).collect();
     let mut psyncing = match store.store.begin_psync(&handles)? {
         Begun::Done(psync) => return Ok(psync),
@@ -72,10 +75,21 @@ fn run(store: &Inner, pools: &[&PoolInner]) -> Result<Psync> {
     };
     {
         // As a reader, so that views go on; past writers that wait, because the thread that waits for this psync may be one whose view they wait for.
-        let _held: Vec<_> = pools.iter().map(|pool| pool.lock.read_recursive()).collect();
+        let _held = crate::tx::hold_all(pools);
         psyncing.copy()?;
     }
     Ok(psyncing.commit()?)
+}
+
+/// Fails in a transaction of this thread that another psync of the store may wait for.
+fn refuse_inside(store: &Inner) -> Result<()> {
+    let waited_for = |pool: &PoolInner| {
+        core::ptr::eq(&*pool.store, store) && pool.handle.record().mode == PoolMode::Shadowed
+    };
+    match crate::tx::covered_here(waited_for) {
+        Some(pool) => Err(Error::WouldDeadlock { pool, by: "a transaction" }),
+        None => Ok(()),
+    }
 }
 
 /// The pools of a committed transaction that are to be safe from loss of power before it is acknowledged.
@@ -109,7 +123,8 @@ pub struct AutoFigures {
     pub failures: u64,
 }
 
-/// Psyncs a pool by itself, as a [`PsyncPolicy`] says, until it is dropped. It keeps the pool open. Dropping it does not psync.
+/// Psyncs a pool by itself, as a [`PsyncPolicy`] says, until it is dropped. It keeps the pool open. Dropping it does not psync,
+/// and waits for its thread, except in a transaction that the thread may be waiting for.
 #[derive(Debug)]
 #[must_use = "the pool is psynced by itself only while this lives"]
 pub struct AutoPsync {
@@ -149,24 +164,32 @@ impl AutoPsync {
     /// Ends it, and says what failed last, if the newest psync of its thread failed.
     ///
     /// # Errors
-    /// That failure.
+    /// That failure. [`Error::WouldDeadlock`] in a transaction that its thread may be waiting for: the thread ends soon after the transaction, and what it
+    /// came to is not heard.
     pub fn stop(mut self) -> Result<()> {
-        self.end();
+        self.end()?;
         self.thread.failure()
     }
 
-    fn end(&mut self) {
+    fn end(&mut self) -> Result<()> {
         let pool = &self.thread.pool.inner;
-        if core::mem::take(&mut self.on_commit) && pool.refuse_forked().is_ok() {
-            pool.psync_on_commit.fetch_sub(1, Ordering::Relaxed);
+        if pool.refuse_forked().is_ok() {
+            if core::mem::take(&mut self.on_commit) {
+                pool.psync_on_commit.fetch_sub(1, Ordering::Relaxed);
+            }
+            // The thread may be waiting for this one's transaction.
+            if let Err(refused) = refuse_inside(&pool.store) {
+                return if self.thread.leave() { Err(refused) } else { Ok(()) };
+            }
         }
         self.thread.end();
+        Ok(())
     }
 }
 
 impl Drop for AutoPsync {
     fn drop(&mut self) {
-        self.end();
+        let _ = self.end();
     }
 }
 

@@ -24,7 +24,7 @@ use cenote_store::StoreError;
 use cenote_tx::Transaction;
 use core::cell::Cell;
 use core::marker::PhantomData;
-use parking_lot::RwLockWriteGuard;
+use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use std::ptr::NonNull;
 
 /// The pools of a transaction.
@@ -85,16 +85,21 @@ impl Drop for Entered<'_, '_> {
 
 /// Whether one of this thread's transactions in progress has the pool.
 pub(crate) fn covers_here(pool: &PoolInner) -> bool {
+    covered_here(|covered| core::ptr::eq(covered, pool)).is_some()
+}
+
+/// A pool of this thread's transactions in progress that is as wanted, if there is one. Its name.
+pub(crate) fn covered_here(mut wanted: impl FnMut(&PoolInner) -> bool) -> Option<String> {
     let mut at = CURRENT.with(Cell::get);
     while let Some(frame) = at {
         // SAFETY: `Entered` puts frames here only as long as they live, and each outlives those within.
         let frame: &Frame<'_> = unsafe { frame.as_ref() };
-        if frame.covered.all().iter().any(|covered| core::ptr::eq(*covered, pool)) {
-            return true;
+        if let Some(pool) = frame.covered.all().iter().find(|pool| wanted(pool)) {
+            return Some(pool.handle.name().to_string());
         }
         at = frame.outer;
     }
-    false
+    None
 }
 
 /// Marks a thread's log as in use. It borrows the mark alone: the context beside it is borrowed exclusively meanwhile.
@@ -650,24 +655,35 @@ impl<'p> Tx<'p> {
 
 /// Locks several pools. Nobody waits for one while holding another: whoever has a view of one of them can get at the others, and end it.
 pub(crate) fn lock_all<'p>(pools: &[&'p PoolInner]) -> Vec<RwLockWriteGuard<'p, ()>> {
+    take_all(pools, |pool| pool.lock.write(), |pool| pool.lock.try_write())
+}
+
+/// The same as readers do, past writers that wait.
+pub(crate) fn hold_all<'p>(pools: &[&'p PoolInner]) -> Vec<RwLockReadGuard<'p, ()>> {
+    take_all(pools, |pool| pool.lock.read_recursive(), |pool| pool.lock.try_read_recursive())
+}
+
+/// All or none, waiting for one at a time with nothing in hand.
+fn take_all<'p, G>(
+    pools: &[&'p PoolInner],
+    wait: impl Fn(&'p PoolInner) -> G,
+    take: impl Fn(&'p PoolInner) -> Option<G>,
+) -> Vec<G> {
     let mut awaited = 0;
-    loop {
-        let mut guards = vec![pools[awaited].lock.write()];
-        let taken = pools.iter().enumerate().filter(|(i, _)| *i != awaited).find_map(|(i, pool)| match pool
-            .lock
-            .try_write()
-        {
-            Some(guard) => {
-                guards.push(guard);
-                None
+    'again: while let Some(first) = pools.get(awaited) {
+        let mut guards = vec![wait(first)];
+        for (at, pool) in pools.iter().enumerate().filter(|(at, _)| *at != awaited) {
+            match take(pool) {
+                Some(guard) => guards.push(guard),
+                None => {
+                    awaited = at;
+                    continue 'again;
+                }
             }
-            None => Some(i),
-        });
-        match taken {
-            Some(i) => awaited = i,
-            None => return guards,
         }
+        return guards;
     }
+    Vec::new()
 }
 
 enum Guards<'p> {

@@ -3,6 +3,7 @@
 //!
 //! A loss of power is made by hand: another boot id in the superblock, and rubbish in every file that a psync does not answer for.
 
+use crate::support::within;
 use cenote::{
     Access, CrashKind, DamagePolicy, Error, OpenOptions, Persist, Pool, PoolMode, PoolOptions, PoolStart,
     PowerLossPolicy, PsyncPolicy, Ptr, Reader, Result, Store, field,
@@ -373,6 +374,84 @@ fn views_go_on_during_a_psync_and_psyncs_during_a_view() {
         drop(view);
     });
     assert_eq!(step_of(&pool), 1);
+}
+
+/// One thread is in a transaction on `p` and psyncs `q`; another one psyncs both, which waits for the transaction and keeps psyncs of `q` waiting.
+#[test]
+fn a_psync_of_another_pool_in_a_transaction_is_refused_and_waits_for_nobody() {
+    let dir = directory();
+    let store = Store::open(dir.path()).unwrap();
+    within(60, move || {
+        let (p, q) = (make(&store, "p"), make(&store, "q"));
+        let direct = store.create_pool("d", &PoolOptions { mode: PoolMode::Direct, ..shadowed() }).unwrap();
+        std::thread::scope(|scope| {
+            p.write(|_| -> Result<()> {
+                let both = scope.spawn(|| store.psync(&[&p, &q]).map(drop));
+                // It has entered both when a psync of `q` alone does not end.
+                std::thread::sleep(Duration::from_millis(100));
+                assert!(!both.is_finished());
+                for psync in [q.psync(), store.psync(&[&q]), p.psync()] {
+                    assert!(
+                        matches!(&psync, Err(Error::WouldDeadlock { pool, by: "a transaction" }) if pool == "p"),
+                        "{psync:?}"
+                    );
+                }
+                Ok(())
+            })
+            .unwrap();
+        });
+        // No psync waits for a pool in direct mode.
+        direct.write(|_| q.psync().map(drop)).unwrap();
+        drop((p, q, direct));
+        store.close().unwrap();
+    });
+}
+
+/// A transaction on `q` takes a view of `p`, for which a writer of `p` waits; a psync of both waits for the transaction on `q`, and must not hold `p` meanwhile.
+#[test]
+fn a_psync_of_several_pools_waits_with_none_in_its_hands() {
+    let dir = directory();
+    let store = Store::open(dir.path()).unwrap();
+    within(60, move || {
+        let (p, q) = (make(&store, "p"), make(&store, "q"));
+        std::thread::scope(|scope| {
+            q.write(|_| -> Result<()> {
+                scope.spawn(|| store.psync(&[&p, &q]).unwrap());
+                std::thread::sleep(Duration::from_millis(100));
+                scope.spawn(|| steps(&p, 1, 1));
+                std::thread::sleep(Duration::from_millis(100));
+                let view = p.read()?;
+                assert!(view.root::<Root>()?.is_some());
+                Ok(())
+            })
+            .unwrap();
+        });
+        assert_eq!(step_of(&p), 1);
+    });
+}
+
+#[test]
+fn a_policy_that_ends_in_a_transaction_does_not_wait_for_it() {
+    let dir = directory();
+    let store = Store::open(dir.path()).unwrap();
+    within(60, move || {
+        let pool = make(&store, "p");
+        let policy = PsyncPolicy { every: Some(Duration::from_millis(1)), ..Default::default() };
+        let autos = [pool.psync_by(policy).unwrap(), pool.psync_by(policy).unwrap()];
+        steps(&pool, 1, 1);
+        pool.write(|_| -> Result<()> {
+            // Its threads have something to psync, and wait for this transaction.
+            std::thread::sleep(Duration::from_millis(50));
+            let [stopped, dropped] = autos;
+            let stopped = stopped.stop();
+            assert!(matches!(stopped, Err(Error::WouldDeadlock { .. })), "{stopped:?}");
+            drop(dropped);
+            Ok(())
+        })
+        .unwrap();
+        steps(&pool, 2, 2);
+        assert_eq!(pool.psync_by(policy).unwrap().stop().ok(), Some(()));
+    });
 }
 
 #[test]

@@ -33,6 +33,26 @@ pub enum FaultEffect {
     /// that the program forgot. A dropped stream still copies, but has to be flushed to be durable. Reads fail with
     /// `EIO` instead.
     Drop,
+    /// The system takes a part of a write, so many eighths of its bytes, and is called again for the rest, as a real medium does. Of the operations that are no writes nothing is done
+    /// before the second call.
+    Short {
+        /// How much the first call takes: 0 to 8.
+        eighths: u8,
+        /// What becomes of the second.
+        then: Rest,
+    },
+}
+
+/// What becomes of the rest of a short write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Rest {
+    /// It is written too. A crash may come between the two.
+    Written,
+    /// `ENOSPC`.
+    NoSpace,
+    /// `EIO`.
+    Io,
 }
 
 /// One planted fault.

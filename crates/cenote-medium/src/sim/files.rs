@@ -1,9 +1,10 @@
 //! The simulated medium as a [`Medium`]: files, locks, windows and mappings.
 //!
-//! Invariant: a call that fails changes nothing, and a call that changes something is one event of the history.
+//! Invariant: a call that fails changes nothing, and a call that changes something is one event of the history; except a write that is cut short by a planted fault, which is an event for each part that
+//! arrives.
 
 use super::content::PAGE;
-use super::fault::{FaultEffect, FaultPoint};
+use super::fault::{FaultEffect, FaultPoint, Rest};
 use super::live::{Live, LiveFile, Mapping};
 use super::medium::{Core, SimMedium};
 use super::model::{Binding, Event, Inode, directory_of, pages};
@@ -87,6 +88,20 @@ impl Live {
         }
     }
 
+    /// Writes to a file, as one event.
+    fn write(&mut self, inode: Inode, offset: u64, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        self.record(Event::Write { inode, offset, bytes: bytes.to_vec() });
+        self.write_through(inode, offset, bytes);
+        if let Some(file) = self.files.get_mut(&inode) {
+            Arc::make_mut(&mut file.content).write(offset, bytes);
+            file.len = file.len.max(offset + bytes.len() as u64);
+            file.fill(offset, bytes.len() as u64);
+        }
+    }
+
     /// The file, if the range is made of whole pages of it.
     fn pages(&self, op: Operation, name: &str, offset: u64, len: u64) -> Result<Inode> {
         let inode = self.inode(op, name)?;
@@ -115,6 +130,28 @@ enum Course {
     Normal,
     /// Say that it was done.
     Pretend,
+    /// Write so many eighths, then come to the rest.
+    Short(u8, Rest),
+}
+
+impl Course {
+    /// What becomes of a call that cannot be cut short.
+    fn whole(self, op: Operation, name: &str) -> Result<Self> {
+        match self {
+            Self::Short(_, Rest::Written) => Ok(Self::Normal),
+            Self::Short(_, rest) => failed(rest, op, name).map(|()| Self::Normal),
+            course => Ok(course),
+        }
+    }
+}
+
+/// What the second call of a short write says.
+fn failed(rest: Rest, op: Operation, name: &str) -> Result<()> {
+    match rest {
+        Rest::Written => Ok(()),
+        Rest::NoSpace => Err(system(op, name, ENOSPC)),
+        Rest::Io => Err(system(op, name, EIO)),
+    }
 }
 
 impl SimMedium {
@@ -124,6 +161,11 @@ impl SimMedium {
 
     /// Checks a name, and meets the faults that are planted for this call.
     fn begin(live: &mut Live, op: Operation, name: &str) -> Result<Course> {
+        Self::meet(live, op, name)?.whole(op, name)
+    }
+
+    /// The same for a call that may be cut short.
+    fn meet(live: &mut Live, op: Operation, name: &str) -> Result<Course> {
         let may_be_root = matches!(op, Operation::SyncDirectory | Operation::List);
         if !(is_name(name) || (may_be_root && name.is_empty())) {
             return Err(MediumError::BadName { op, name: FileName::new(name) });
@@ -133,22 +175,28 @@ impl SimMedium {
             Some(FaultEffect::Drop) => Ok(Course::Pretend),
             Some(FaultEffect::NoSpace) => Err(system(op, name, ENOSPC)),
             Some(FaultEffect::Io) => Err(system(op, name, EIO)),
+            Some(FaultEffect::Short { eighths, then }) => Ok(Course::Short(eighths, then)),
+        }
+    }
+
+    fn may_change(&self, op: Operation, name: &str) -> Result<()> {
+        match self.core.options.read_only {
+            true => Err(MediumError::ReadOnly { op, name: FileName::new(name) }),
+            false => Ok(()),
         }
     }
 
     /// The same for calls that change something.
     fn begin_change(&self, live: &mut Live, op: Operation, name: &str) -> Result<Course> {
-        if self.core.options.read_only {
-            return Err(MediumError::ReadOnly { op, name: FileName::new(name) });
-        }
+        self.may_change(op, name)?;
         Self::begin(live, op, name)
     }
 
     /// The same for calls that have to return something: they cannot pretend.
     fn begin_read(live: &mut Live, op: Operation, name: &str) -> Result<()> {
         match Self::begin(live, op, name)? {
-            Course::Normal => Ok(()),
             Course::Pretend => Err(system(op, name, EIO)),
+            Course::Normal | Course::Short(..) => Ok(()),
         }
     }
 }
@@ -245,21 +293,22 @@ impl Medium for SimMedium {
     fn write_at(&self, name: &str, offset: u64, data: &[u8]) -> Result<()> {
         let op = Operation::Write;
         let mut live = self.live();
-        let course = self.begin_change(&mut live, op, name)?;
+        self.may_change(op, name)?;
+        let course = Self::meet(&mut live, op, name)?;
         let inode = live.inode(op, name)?;
         let len = data.len() as u64;
-        let Some(end) = offset.checked_add(len).filter(|end| i64::try_from(*end).is_ok()) else {
+        let Some(_) = offset.checked_add(len).filter(|end| i64::try_from(*end).is_ok()) else {
             return Err(bad_range(op, name, offset, len, "beyond the largest offset of a file"));
         };
-        if matches!(course, Course::Pretend) || data.is_empty() {
-            return Ok(());
-        }
-        live.record(Event::Write { inode, offset, bytes: data.to_vec() });
-        live.write_through(inode, offset, data);
-        if let Some(file) = live.files.get_mut(&inode) {
-            Arc::make_mut(&mut file.content).write(offset, data);
-            file.len = file.len.max(end);
-            file.fill(offset, len);
+        match course {
+            Course::Pretend => return Ok(()),
+            Course::Normal => live.write(inode, offset, data),
+            Course::Short(eighths, rest) => {
+                let (part, behind) = data.split_at(data.len() * usize::from(eighths.min(8)) / 8);
+                live.write(inode, offset, part);
+                failed(rest, op, name)?;
+                live.write(inode, offset + part.len() as u64, behind);
+            }
         }
         Ok(())
     }
@@ -361,7 +410,7 @@ impl Medium for SimMedium {
         let inode = live.inode(op, name)?;
         match outcome {
             Ok(Course::Normal) => live.record(Event::Sync { inode }),
-            Ok(Course::Pretend) => {}
+            Ok(Course::Pretend | Course::Short(..)) => {}
             Err(error) => {
                 live.record(Event::SyncFailed { inode });
                 return Err(error);
@@ -467,9 +516,7 @@ impl Medium for SimMedium {
 
     fn reserve_window(&self, base: u64, len: u64) -> Result<()> {
         // Waits without holding the simulation.
-        if let Some(FaultEffect::Io | FaultEffect::NoSpace | FaultEffect::Drop) =
-            self.live().fault(FaultPoint::Operation(Operation::Reserve), "")
-        {
+        if self.live().fault(FaultPoint::Operation(Operation::Reserve), "").is_some() {
             return Err(system(Operation::Reserve, "", EIO));
         }
         let mut window = Window::reserve(base, len)?;

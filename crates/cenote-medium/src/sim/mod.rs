@@ -30,7 +30,7 @@ mod window;
 
 pub use crash::{CrashKind, CrashState, Image, Place};
 pub use explore::{Explorer, Limits, Visited};
-pub use fault::{Fault, FaultEffect, FaultPoint};
+pub use fault::{Fault, FaultEffect, FaultPoint, Rest};
 pub use medium::{SimMedium, Snapshot, Walk};
 pub use options::SimOptions;
 pub use window::release_idle_windows;

@@ -585,6 +585,35 @@ fn planted_faults_hit_the_call_that_they_name() {
     }
 }
 
+/// What arrived of a write that fails in its middle is there, in the file and in every crash that keeps it; a crash may come between the parts of one that goes on.
+#[test]
+fn a_short_write_leaves_its_part() {
+    let rig = Rig::power();
+    let sim = &rig.sim;
+    let short =
+        |eighths, then| Fault::once(FaultPoint::AnyOperation, 0, FaultEffect::Short { eighths, then });
+    let words = |values: [u64; 8]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
+    let there = || (0..8).map(|word| rig.load(word)).collect::<Vec<u64>>();
+    sim.inject(short(3, Rest::NoSpace));
+    assert!(sim.write_at(FILE, 0, &words([1; 8])).expect_err("no space for the rest").is_no_space());
+    assert_eq!(there(), [1, 1, 1, 0, 0, 0, 0, 0]);
+    sim.inject(short(5, Rest::Io));
+    assert!(matches!(sim.write_at(FILE, 0, &words([2; 8])), Err(MediumError::Io { .. })));
+    assert_eq!(there(), [2, 2, 2, 2, 2, 0, 0, 0]);
+    let before = sim.trace_len();
+    sim.inject(short(4, Rest::Written));
+    sim.write_at(FILE, 0, &words([3; 8])).unwrap();
+    assert_eq!((there(), sim.trace_len() - before), (vec![3; 8], 2), "two events");
+    sim.inject(short(0, Rest::NoSpace));
+    assert!(sim.write_at(FILE, 0, &words([4; 8])).is_err() && there() == [3; 8]);
+    // What is no write is not cut short: it fails, or it is done.
+    sim.inject(short(7, Rest::NoSpace));
+    assert!(sim.create("whole", 4096).is_err() && !sim.exists("whole").unwrap());
+    sim.inject(short(7, Rest::Written));
+    sim.create("whole", 4096).unwrap();
+    assert_eq!(sim.len("whole").unwrap(), 4096);
+}
+
 #[test]
 fn a_flipped_bit_is_in_memory_and_in_every_image() {
     let rig = Rig::power();
