@@ -149,7 +149,7 @@ fn states_are_seen_as_the_paper_names_them() {
     assert_eq!(store.medium().describe().path, "(simulated)");
 }
 
-/// What whoever only looks is told of an object whose psync was interrupted, at each moment: W, P or C, and never more than is on the medium.
+/// What whoever only looks is told of an object whose psync was interrupted, at each moment: W (D, if the header that says so is lost), P or C, and never more than is on the medium.
 #[test]
 fn an_interrupted_psync_is_seen_as_w_p_or_c_by_who_may_not_recover() {
     let sim = SimMedium::from_image(&base_image(16384));
@@ -174,7 +174,11 @@ fn an_interrupted_psync_is_seen_as_w_p_or_c_by_who_may_not_recover() {
         *seen.entry(state.letters()).or_insert(0) += 1;
     });
     println!("{seen:?}");
-    assert_eq!(seen.keys().copied().collect::<Vec<_>>(), ["C", "P", "W"]);
+    assert_eq!(
+        seen.keys().copied().collect::<Vec<_>>(),
+        ["C", "D", "P", "W"],
+        "D: a header that was not synced"
+    );
 }
 
 #[test]
