@@ -6,7 +6,7 @@ use crate::common::{self, Reach, Step, When, base_image, explore, key_of, protec
 use cenote_layout::at_rest::Regions;
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, Limits, SimMedium, SimOptions};
-use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
+use cenote_medium::{Durability, Medium, MediumKind, MediumOptions, RealMedium};
 use cenote_object::{
     Argon2Params, AtRestError, Attached, Keyring, Locking, Mechanism, Mode, ObjectError, ObjectInfo,
     ObjectOptions, Objects, ObjectsOptions, Permission, Store,
@@ -14,6 +14,7 @@ use cenote_object::{
 use cenote_store::{FormatOptions, OpenOptions};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const PROTECTED: [Mode; 4] =
     [Mode::Integrity, Mode::Encryption, Mode::EncryptionIntegrity, Mode::Authenticated];
@@ -24,10 +25,13 @@ fn key_for(mode: Mode) -> Option<&'static Keyring> {
 }
 
 fn real(dir: &Path, format: bool) -> (Store, Objects) {
+    real_at(dir, format, 0x5500_0000_0000, 1 << 30)
+}
+
+fn real_at(dir: &Path, format: bool, window_base: u64, window_len: u64) -> (Store, Objects) {
     let medium = Arc::new(RealMedium::open(dir, &MediumOptions::default()).expect("medium"));
     if format {
-        let options =
-            FormatOptions { window_base: Some(0x5500_0000_0000), window_len: 1 << 30, ..Default::default() };
+        let options = FormatOptions { window_base: Some(window_base), window_len, ..Default::default() };
         cenote_store::format(medium.clone(), &options).expect("format");
     }
     let (store, _) = Store::open(medium, OpenOptions::default()).expect("open");
@@ -175,6 +179,48 @@ fn wrong_keys_missing_keys_and_keys_for_nothing_are_told_apart() {
     objects.pdestroy("sealed", Some(the_key())).expect("its key");
     objects.rekey("plain", the_key(), &key_of(9)).expect_err("it has no key");
     objects.rekey("sums", the_key(), &key_of(9)).expect_err("it has no key");
+}
+
+/// An object of 4 GiB is made without writing its pages, and attached in the time of one of 64 KiB. On a disk's file system: elsewhere its pages would take memory.
+#[test]
+fn attaching_takes_the_same_time_for_any_size() {
+    const MODES: [Mode; 3] = [Mode::Encryption, Mode::EncryptionIntegrity, Mode::Authenticated];
+    const LARGE: u64 = 4 << 30;
+    let dir = tempfile::tempdir().expect("a directory");
+    let (store, objects) = real_at(dir.path(), true, 0x5600_0000_0000, 16 << 30);
+    let medium = store.medium();
+    if medium.describe().kind == MediumKind::Tmpfs || medium.free_bytes() < 2 * LARGE {
+        println!("skipped: no file system with 8 GiB of free space behind the page cache");
+        return;
+    }
+    for mode in MODES {
+        let options = ObjectOptions { at_rest: mode, permissions: 0o600 };
+        // The best of many: others use the machine too.
+        let best = |name: &str, size| {
+            let info = objects.pcreate_with(name, size, Some(the_key()), &options).expect("create");
+            let times = (0..40).map(|_| {
+                let start = Instant::now();
+                let attached = objects.attach(name, Permission::ReadWrite, Some(the_key())).expect("attach");
+                let took = start.elapsed();
+                attached.detach().expect("detach");
+                took
+            });
+            (times.min().expect("some"), info)
+        };
+        let (small, _) = best("small", 64 << 10);
+        let (large, info) = best("large", LARGE);
+        println!("{mode}: {small:?}, of 4 GiB {large:?}");
+        assert!(large < Duration::from_millis(2), "{mode}: {large:?}");
+        // Its last page is there, and zero.
+        let object = objects.attach("large", Permission::Read, Some(the_key())).expect("attach");
+        let mut last = [1; 4096];
+        object.read_at(LARGE - 4096, &mut last).expect("read");
+        assert!(last == [0; 4096] && info.record.data_len == LARGE);
+        drop(object);
+        for name in ["small", "large"] {
+            objects.pdestroy(name, None).expect("destroyed");
+        }
+    }
 }
 
 fn random(state: &mut u64) -> u64 {

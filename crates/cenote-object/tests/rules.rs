@@ -1,7 +1,7 @@
 //! The paper's rules: who may attach what (Figure 3), its errors, what a drop means, addresses and pointers; and bad input.
 
 use crate::common::{Step, World, base_image, contents, history, open, options, window_base};
-use cenote_medium::sim::{CrashKind, Fault, FaultEffect, FaultPoint, SimMedium, SimOptions};
+use cenote_medium::sim::{CrashKind, Fault, FaultEffect, FaultPoint, Limits, SimMedium, SimOptions};
 use cenote_medium::{Durability, Medium, Operation};
 use cenote_object::{Found, ObjectError, ObjectState, Objects, Permission, Psync, Store, psync_all};
 use cenote_store::{FormatOptions, OpenError, OpenOptions, StoreError};
@@ -147,6 +147,38 @@ fn states_are_seen_as_the_paper_names_them() {
     assert!(a.psync().is_err());
     assert_eq!(state(&objects), ObjectState::Psync);
     assert_eq!(store.medium().describe().path, "(simulated)");
+}
+
+/// What whoever only looks is told of an object whose psync was interrupted, at each moment: W (D, if the header that says so is lost), P or C, and never more than is on the medium.
+#[test]
+fn an_interrupted_psync_is_seen_as_w_p_or_c_by_who_may_not_recover() {
+    let sim = SimMedium::from_image(&base_image(16384));
+    let mut world = World::open(&sim, 16384).expect("open");
+    sim.note(1);
+    world.attached[0].as_mut_slice().expect("writable")[..9000].fill(1);
+    world.attached[0].psync().expect("psync");
+    world.die();
+    let mut seen = std::collections::BTreeMap::new();
+    let limits = Limits { exhaustive_units: 6, samples: 60, ..Limits::default() };
+    sim.explore(.., limits, |_, image| {
+        if image.note() == 0 {
+            return;
+        }
+        let medium: Arc<dyn Medium> = SimMedium::from_image_unrecorded(&image);
+        let (store, _) = Store::open(medium, OpenOptions::read_only()).expect("open to read");
+        let objects = Objects::open(&store, &options(16384)).expect("objects");
+        let state = objects.info("a").expect("info").state;
+        let a = objects.attach("a", Permission::Read, None).expect("attach");
+        let new = a.as_slice()[8999] == 1;
+        assert_eq!(new, state == ObjectState::Copy, "{state}");
+        *seen.entry(state.letters()).or_insert(0) += 1;
+    });
+    println!("{seen:?}");
+    assert_eq!(
+        seen.keys().copied().collect::<Vec<_>>(),
+        ["C", "D", "P", "W"],
+        "D: a header that was not synced"
+    );
 }
 
 #[test]

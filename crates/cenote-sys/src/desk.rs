@@ -6,10 +6,15 @@
 //!
 //! # Algorithm
 //!
-//! Places for questions, each `FREE`, `TAKEN` (its question is being written), `ASKED` or `ANSWERED`. Who asks takes a free one by one
-//! compare-and-swap, writes the question, makes it `ASKED`, rings the bell (a counter) and waits on the place. The clerk reads the bell, answers every
-//! `ASKED` place, and sleeps on the bell if it still reads the same: a question that was asked in between has changed it. If all places
-//! are taken, who asks yields until one is free, which takes no longer than the clerk needs.
+//! Places for questions, each `FREE`, `TAKEN` (its question is being written), `ASKED`, `WAITED` (asked, and who asked sleeps) or `ANSWERED`. Who asks takes a free one by one
+//! compare-and-swap, writes the question, makes it `ASKED` and rings the bell (a counter). The clerk reads the bell, answers every place that is asked, and comes back if the bell reads
+//! differently: a question that was asked in between has changed it. If all places are taken, who asks yields until one is free, which takes no longer than the clerk needs.
+//!
+//! *Who waits looks for a while before he sleeps*, where there is more than one processor: a question that takes a few microseconds is answered before a switch of context would be over, and a clerk that has
+//! just answered is often asked again at once. Whoever makes a change calls the system only if the other one sleeps:
+//!
+//! * the clerk says that it rests, looks at the bell again, and sleeps; who has rung looks whether it rests. All four are sequentially consistent, so one of them sees the other;
+//! * who asks makes `ASKED` into `WAITED` and sleeps; the clerk's answer takes the place's old state out, and wakes whom it finds waiting.
 //!
 //! A clerk that ends, also by a panic, closes the desk: whoever waits or comes later is told `false`.
 //!
@@ -21,11 +26,16 @@
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use rustix::thread::futex;
+use std::sync::OnceLock;
 
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
 const ASKED: u32 = 2;
 const ANSWERED: u32 = 3;
+const WAITED: u32 = 4;
+
+/// How often whoever waits looks before he sleeps: some 10 microseconds. An answer takes 3 to 8, a sleep and its end about as much again.
+const LOOKS: u32 = 256;
 
 /// Questions that wait at once.
 const PLACES: usize = 32;
@@ -41,8 +51,19 @@ struct Place {
 #[derive(Debug)]
 pub struct Desk {
     bell: AtomicU32,
+    /// The clerk sleeps, or is about to.
+    resting: AtomicBool,
     closed: AtomicBool,
+    looks: u32,
     places: [Place; PLACES],
+}
+
+/// [`LOOKS`] where somebody else can run meanwhile.
+fn looks() -> u32 {
+    static KNOWN: OnceLock<u32> = OnceLock::new();
+    *KNOWN.get_or_init(|| {
+        if std::thread::available_parallelism().is_ok_and(|n| n.get() > 1) { LOOKS } else { 0 }
+    })
 }
 
 impl Default for Desk {
@@ -54,7 +75,9 @@ impl Default for Desk {
         };
         Self {
             bell: AtomicU32::new(0),
+            resting: AtomicBool::new(false),
             closed: AtomicBool::new(false),
+            looks: looks(),
             places: core::array::from_fn(|_| place()),
         }
     }
@@ -67,6 +90,14 @@ fn sleep(on: &AtomicU32, while_it_is: u32) {
 
 fn wake(on: &AtomicU32) {
     let _ = futex::wake(on, futex::Flags::PRIVATE, i32::MAX as u32);
+}
+
+/// Looks so often; whether it came true.
+fn look_until(looks: u32, mut is_true: impl FnMut() -> bool) -> bool {
+    (0..looks).any(|_| {
+        core::hint::spin_loop();
+        is_true()
+    })
 }
 
 impl Desk {
@@ -89,10 +120,17 @@ impl Desk {
         place.answer.store(false, Ordering::Relaxed);
         place.state.store(ASKED, Ordering::SeqCst);
         self.bell.fetch_add(1, Ordering::SeqCst);
-        wake(&self.bell);
+        if self.resting.load(Ordering::SeqCst) {
+            wake(&self.bell);
+        }
+        let is_asked = || matches!(place.state.load(Ordering::SeqCst), ASKED | WAITED);
+        look_until(self.looks, || !is_asked());
         // Either this sees that the desk is closed, or closing sees the question and takes it away: both orders are sequentially consistent.
-        while place.state.load(Ordering::SeqCst) == ASKED && !self.closed.load(Ordering::SeqCst) {
-            sleep(&place.state, ASKED);
+        while is_asked() && !self.closed.load(Ordering::SeqCst) {
+            let waits = place.state.compare_exchange(ASKED, WAITED, Ordering::SeqCst, Ordering::SeqCst);
+            if matches!(waits, Ok(_) | Err(WAITED)) {
+                sleep(&place.state, WAITED);
+            }
         }
         let answered = place.state.load(Ordering::Acquire) == ANSWERED;
         let answer = answered && place.answer.load(Ordering::Relaxed);
@@ -106,16 +144,26 @@ impl Desk {
         let _closing = Closing(self);
         loop {
             let bell = self.bell.load(Ordering::SeqCst);
-            for place in self.places.iter().filter(|place| place.state.load(Ordering::SeqCst) == ASKED) {
+            let is_asked = |place: &&Place| matches!(place.state.load(Ordering::SeqCst), ASKED | WAITED);
+            for place in self.places.iter().filter(is_asked) {
                 let says = answer(place.question.load(Ordering::Relaxed));
                 place.answer.store(says, Ordering::Relaxed);
-                place.state.store(ANSWERED, Ordering::SeqCst);
-                wake(&place.state);
+                if place.state.swap(ANSWERED, Ordering::SeqCst) == WAITED {
+                    wake(&place.state);
+                }
             }
             if self.closed.load(Ordering::SeqCst) {
                 return;
             }
-            sleep(&self.bell, bell);
+            let has_rung = || self.bell.load(Ordering::SeqCst) != bell;
+            if look_until(self.looks, has_rung) {
+                continue;
+            }
+            self.resting.store(true, Ordering::SeqCst);
+            if !has_rung() {
+                sleep(&self.bell, bell);
+            }
+            self.resting.store(false, Ordering::SeqCst);
         }
     }
 
@@ -126,9 +174,17 @@ impl Desk {
         wake(&self.bell);
         for place in &self.places {
             // With the answer that it has from the beginning: no.
-            let _ = place.state.compare_exchange(ASKED, ANSWERED, Ordering::SeqCst, Ordering::SeqCst);
+            for asked in [ASKED, WAITED] {
+                let _ = place.state.compare_exchange(asked, ANSWERED, Ordering::SeqCst, Ordering::SeqCst);
+            }
             wake(&place.state);
         }
+    }
+
+    /// Whether the clerk has gone home, or is about to.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
     }
 }
 

@@ -334,6 +334,7 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context:
     unsafe {
         let errno = libc::__errno_location();
         let saved = *errno;
+        note_access(context);
         let resolved = is_resolvable(signal, (*info).si_code) && resolve((*info).si_addr().addr());
         *errno = saved;
         if !resolved {
@@ -428,6 +429,8 @@ fn resolve(addr: usize) -> bool {
 /// The last fault of one thread. Threads whose numbers are equal in the low bits share a place and push each other
 /// out, which makes the count too low and never too high.
 struct LastFault {
+    /// Who was here last, and whether the access was a store.
+    access: AtomicU64,
     thread: AtomicU32,
     times: AtomicU32,
     addr: AtomicUsize,
@@ -438,6 +441,7 @@ const PLACES: usize = 256;
 
 static LAST_FAULTS: [LastFault; PLACES] = [const {
     LastFault {
+        access: AtomicU64::new(0),
         thread: AtomicU32::new(0),
         times: AtomicU32::new(0),
         addr: AtomicUsize::new(0),
@@ -448,6 +452,31 @@ static LAST_FAULTS: [LastFault; PLACES] = [const {
 fn last_fault() -> (u32, &'static LastFault) {
     let thread = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
     (thread, &LAST_FAULTS[thread as usize % PLACES])
+}
+
+/// Notes whether this thread's fault was a store.
+///
+/// # Safety
+/// Called by the signal handler with the context that it was given.
+unsafe fn note_access(context: *mut c_void) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        /// In the error code of a page fault: the access was a store.
+        const STORE: i64 = 2;
+        // SAFETY: the kernel passes a valid context to the handler.
+        let code = unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_ERR as usize] };
+        let (thread, last) = last_fault();
+        last.access.store(u64::from(thread) << 1 | u64::from(code & STORE != 0), Ordering::Relaxed);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = context;
+}
+
+/// For resolvers: whether the access that this thread is in is a store, as far as is known here. `false` may be wrong: the access faults once more then.
+#[must_use]
+pub fn is_store() -> bool {
+    let (thread, last) = last_fault();
+    last.access.load(Ordering::Relaxed) == u64::from(thread) << 1 | 1
 }
 
 /// Counts a fault of this thread; false if the same one was "resolved" too often without any access in between that

@@ -19,9 +19,10 @@
 //! # Who fills pages
 //!
 //! Reading, hashing and decrypting is too much for a signal handler. The handler of a fault asks this view's *clerk*, a thread
-//! ([`Desk`]), and waits. The clerk takes the lock of filling, those of the protection and those of the medium; none of them is held
+//! ([`Clerk`]), and waits. The clerk takes the lock of filling, those of the protection and those of the medium; none of them is held
 //! by a thread that touches the object: this module copies through the alias, and protection and medium get copies. A page that is behind one that is loaded
-//! brings its neighbours along, up to 16: whoever goes through an object in order pays for one fault in 16 pages.
+//! brings its neighbours along, up to 16: whoever goes through an object in order pays for one fault in 16 pages. An object of at most 8 pages is filled as a whole.
+//! A store into a closed page is one fault: what it brings along is opened for loads, the page itself for stores.
 //!
 //! The kernel resolves no such fault for itself: a `write` of pages that were not touched yet, and a `read` into pages that were
 //! not stored into, fail with `EFAULT`. [`View::load`] opens pages beforehand; copy what is to be read in.
@@ -37,6 +38,7 @@ use cenote_layout::at_rest::{PageSide, SIDE_LEN};
 use cenote_medium::planted::{Bug, planted};
 use cenote_sys::desk::Desk;
 use cenote_sys::fault::{self, Registration};
+use cenote_sys::fork_guard;
 use cenote_sys::memory::{self, Access};
 use cenote_sys::notes::Notes;
 use cenote_sys::secret::wipe_bytes;
@@ -44,11 +46,12 @@ use cenote_sys::twin::{self, Twin};
 use core::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use zerocopy::FromBytes;
 
 /// Pages that are filled at once: those of one node of the tree.
 const RUN: u64 = 16;
+/// Pages of an object that is filled as a whole: what that takes, without a hash, is what one fault takes.
+const SMALL: u64 = 8;
 /// Pages that are opened at once when the kernel refuses a further mapping.
 const CHUNK: u64 = 512;
 
@@ -56,7 +59,6 @@ const CHUNK: u64 = 512;
 pub(crate) struct View {
     /// Given back before the clerk goes home.
     registration: Option<Registration>,
-    clerk: Option<JoinHandle<()>>,
     inner: Arc<Inner>,
 }
 
@@ -72,7 +74,7 @@ struct Inner {
     loaded: Notes,
     broken: Notes,
     written: Notes,
-    desk: Desk,
+    clerk: Arc<Clerk>,
     /// Sealed pages on their way, and the lock of filling.
     filling: Mutex<Box<[u8]>>,
 }
@@ -94,11 +96,16 @@ unsafe fn resolve(context: *const (), address: usize) -> bool {
     if inner.broken.has(page) {
         return false;
     }
+    let desk = &inner.clerk.desk;
     if !inner.loaded.has(page) {
-        return inner.desk.ask(page << 1);
+        let filled = desk.ask(page << 1);
+        // What is wrong is met when the access is tried again.
+        if !(filled && inner.writable && inner.loaded.has(page) && fault::is_store()) {
+            return filled;
+        }
     }
     // Loaded: a store, or a load that another thread's came before. A reader's store is tried again, and given up by the handler.
-    !inner.writable || inner.let_write(page..page + 1) || inner.desk.ask(page << 1 | 1)
+    !inner.writable || inner.let_write(page..page + 1) || desk.ask(page << 1 | 1)
 }
 
 impl View {
@@ -137,14 +144,11 @@ impl View {
             loaded: Notes::new(base, span),
             broken: Notes::new(base, span),
             written: Notes::new(base, span),
-            desk: Desk::default(),
+            clerk: Clerk::find().map_err(failed)?,
             filling: Mutex::new(filling),
         });
-        let serving = Arc::clone(&inner);
-        let clerk = std::thread::Builder::new().name("cenote-pages".into());
-        let clerk =
-            clerk.spawn(move || serving.desk.serve(|question| serving.answer(question))).map_err(failed)?;
-        let mut view = Self { registration: None, clerk: Some(clerk), inner };
+        inner.clerk.serve(Some(&inner));
+        let mut view = Self { registration: None, inner };
         // SAFETY: `resolve` keeps the rules: it asks the desk, uses atomics and changes protections. The context outlives the registration,
         // which is dropped first.
         let registered = unsafe { fault::register(base, span, resolve, Arc::as_ptr(&view.inner).cast()) };
@@ -196,12 +200,68 @@ impl View {
 
 impl Drop for View {
     fn drop(&mut self) {
+        // Waits for handlers: after this nobody asks.
         drop(self.registration.take());
-        self.inner.desk.close();
-        if let Some(clerk) = self.clerk.take() {
-            let _ = clerk.join();
+        self.inner.clerk.serve(None);
+        Clerk::leave(Arc::clone(&self.inner.clerk));
+    }
+}
+
+/// A thread that fills pages, for one view at a time. One that has nothing to do is kept for the next view: to make a thread and to wait for its end takes longer than all else that attaching a small
+/// object takes.
+struct Clerk {
+    desk: Desk,
+    /// The view that it is there for.
+    serving: Mutex<Option<Arc<Inner>>>,
+    /// The process that has the thread.
+    token: u64,
+}
+
+/// Clerks without a view.
+static IDLE: Mutex<Vec<Arc<Clerk>>> = Mutex::new(Vec::new());
+/// How many are kept.
+const IDLE_MAX: usize = 8;
+
+impl Clerk {
+    /// One that has nothing to do, or a new one.
+    fn find() -> io::Result<Arc<Self>> {
+        let token = fork_guard::token();
+        let mut idle = idle();
+        // A child has the parent's list, and none of its threads.
+        idle.retain(|clerk| clerk.token == token && !clerk.desk.is_closed());
+        if let Some(clerk) = idle.pop() {
+            return Ok(clerk);
+        }
+        drop(idle);
+        let clerk = Arc::new(Self { desk: Desk::default(), serving: Mutex::default(), token });
+        let this = Arc::clone(&clerk);
+        // It ends when its desk is closed; nobody waits for that, since it has no view then.
+        let thread = std::thread::Builder::new().name("cenote-pages".into());
+        thread.spawn(move || this.desk.serve(|question| this.answer(question)))?;
+        Ok(clerk)
+    }
+
+    fn serve(&self, inner: Option<&Arc<Inner>>) {
+        *self.serving.lock().unwrap_or_else(PoisonError::into_inner) = inner.cloned();
+    }
+
+    fn answer(&self, question: u64) -> bool {
+        let inner = self.serving.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        inner.is_some_and(|inner| inner.answer(question))
+    }
+
+    /// Takes one back whose view is gone.
+    fn leave(clerk: Arc<Self>) {
+        let mut idle = idle();
+        match idle.len() < IDLE_MAX {
+            true => idle.push(clerk),
+            false => clerk.desk.close(),
         }
     }
+}
+
+fn idle() -> MutexGuard<'static, Vec<Arc<Clerk>>> {
+    IDLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Inner {
@@ -217,6 +277,9 @@ impl Inner {
         }
         let in_order = page > 0 && self.loaded.has(page - 1);
         let end = if in_order { (page / RUN + 1) * RUN } else { page + 1 };
+        if self.pages <= SMALL && self.load(0..self.pages).is_ok() {
+            return true;
+        }
         // What is behind the page is a help, and its faults are nobody's yet.
         let run = page..(page + 1..end.min(self.pages))
             .find(|p| self.loaded.has(*p))
