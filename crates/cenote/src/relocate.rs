@@ -36,6 +36,7 @@ use crate::error::Result;
 use crate::pool::Pool;
 use crate::store::Store;
 use cenote_store::relocate::{Backend, ImportedPool, RelocationProgress, Rewritten};
+use core::ops::ControlFlow;
 
 impl Store {
     /// Makes a copy of a pool that nobody has open, under another name. Its pointers lead into the copy, and into other pools where they did before. It takes the time
@@ -87,11 +88,15 @@ impl Pool {
         self.inner.handle.due()
     }
 
-    /// Rewrites now what is still to be rewritten, and tells what was done; `progress` is told before each puddle, and at the end.
+    /// Rewrites now what is still to be rewritten, and tells what was done; `progress` is told before each puddle, and at the end, and says whether to go
+    /// on: what is left when it says no is rewritten when it is touched, as before.
     ///
     /// # Errors
     /// [`Error::Store`](crate::Error::Store): a puddle could not be rewritten, for want of space or because it is damaged; it and those behind it are as they were.
-    pub fn finish_relocation(&self, progress: &mut dyn FnMut(RelocationProgress)) -> Result<Rewritten> {
+    pub fn finish_relocation(
+        &self,
+        progress: &mut dyn FnMut(RelocationProgress) -> ControlFlow<()>,
+    ) -> Result<Rewritten> {
         self.inner.refuse_forked()?;
         Ok(self.inner.handle.finish_relocation(progress)?)
     }

@@ -10,6 +10,7 @@ use cenote::{
 use cenote_store::StoreError;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -39,7 +40,7 @@ fn options(mode: PoolMode) -> PoolOptions {
 }
 
 /// A list over several puddles, each node with an off-holder and a region pointer to the first.
-fn fill(store: &Store, name: &str, mode: PoolMode, nodes: u64) {
+pub(crate) fn fill(store: &Store, name: &str, mode: PoolMode, nodes: u64) {
     let pool = store.create_pool(name, &options(mode)).unwrap();
     pool.write(|tx| -> Result<()> {
         let root = tx.alloc(Root { count: 0, first: None })?;
@@ -68,7 +69,7 @@ fn fill(store: &Store, name: &str, mode: PoolMode, nodes: u64) {
 }
 
 /// Follows the list by every kind of pointer; all of it must lie in this pool.
-fn walk(store: &Store, pool: &Pool, nodes: u64) {
+pub(crate) fn walk(store: &Store, pool: &Pool, nodes: u64) {
     let view = pool.read().unwrap();
     let root = view.get(view.root::<Root>().unwrap().expect("a root")).unwrap();
     assert_eq!(root.count, nodes);
@@ -122,6 +123,13 @@ fn contents(dir: &Path, store: &Store, name: &str) -> BTreeMap<String, Vec<u8>> 
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
+}
+
+pub(crate) fn open_rewriting(dir: &Path, relocation: RelocationOptions) -> Store {
+    if !dir.join("superblock").exists() {
+        drop(Store::open(dir).unwrap());
+    }
+    Store::open_with(dir, &OpenOptions { relocation, ..OpenOptions::default() }).unwrap()
 }
 
 fn open_with(dir: &Path, access: Access, backend: Backend) -> Store {
@@ -238,7 +246,12 @@ fn an_eager_session_has_all_done_when_the_pool_is_open() {
     let store = open_with(dir.path(), Access::ReadWrite, Backend::Signal);
     let pool = store.pool_with("c", Access::ReadOnly).unwrap();
     let mut told = Vec::new();
-    let done = pool.finish_relocation(&mut |at| told.push((at.puddles, at.puddles_total))).unwrap();
+    let done = pool
+        .finish_relocation(&mut |at| {
+            told.push((at.puddles, at.puddles_total));
+            ControlFlow::Continue(())
+        })
+        .unwrap();
     let total = told[0].1;
     assert_eq!(told, (0..=total).map(|done| (done, total)).collect::<Vec<_>>());
     assert!(done.native > 1000 && done.region > 1000 && done.is_whole(), "{done:?}");

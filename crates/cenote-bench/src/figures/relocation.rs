@@ -23,6 +23,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::hint::black_box;
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -111,7 +112,7 @@ impl Ground {
         let row = format!("rewrite_{count}");
         let begin = Instant::now();
         let copy = self.store.pool_with("copy", Access::ReadWrite)?;
-        copy.finish_relocation(&mut |_| ())?;
+        copy.finish_relocation(&mut |_| ControlFlow::Continue(()))?;
         self.note(&row, "cenote", begin);
         let view = copy.read()?;
         let (mut at, mut left) = (view.root::<Node>()?, count);

@@ -59,7 +59,14 @@ pub fn to_file<R>(
     part.push(format!(".{}-{number}.part", std::process::id()));
     let part = parent.join(part);
     let mut options = OpenOptions::new();
-    let file = options.write(true).create_new(true).mode(0o600).open(&part).map_err(failed("make"))?;
+    let opened = options.write(true).create_new(true).mode(0o600).open(&part);
+    let file = opened.map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => ShipError::NoDirectory {
+            file: path.display().to_string(),
+            directory: parent.display().to_string(),
+        },
+        _ => failed("make")(source),
+    })?;
     let mut guard = Part(Some(part.clone()));
     let made = write(&file)?;
     file.sync_all().map_err(failed("sync"))?;
@@ -89,6 +96,16 @@ mod tests {
     fn names(directory: &Path) -> Vec<String> {
         let entries = std::fs::read_dir(directory).expect("it is there");
         entries.map(|entry| entry.expect("it is there").file_name().into_string().expect("ASCII")).collect()
+    }
+
+    #[test]
+    fn a_directory_that_is_missing_is_named() {
+        let directory = tempfile::tempdir().expect("it can be made");
+        let path = directory.path().join("missing/a");
+        let error = to_file(&path, Exclusive::New, |_| Ok(())).expect_err("there is no such directory");
+        let text = error.to_string();
+        assert!(matches!(error, ShipError::NoDirectory { .. }), "{text}");
+        assert!(text.contains("no directory") && text.contains("make it first"), "{text}");
     }
 
     #[test]

@@ -43,6 +43,7 @@
 pub(crate) mod frontier;
 pub(crate) mod import;
 pub(crate) mod moving;
+mod replace;
 
 use crate::puddle::{Puddle, file_name, primary_name, text, verify_named};
 use crate::store::{Control, Inner};

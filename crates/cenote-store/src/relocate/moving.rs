@@ -10,7 +10,8 @@
 //! contents at a place in a file; (2) one batch gives the pool's puddles their addresses and says that every puddle of the store's pools is due: **the catalog's batch commits**. No file is touched. Other pools
 //! may point into the one that moved, so they are due as well; they stay where they are.
 
-use super::import::{ImportManifest, ImportPool, ImportPuddle, Imported, copy};
+use super::import::{ImportManifest, ImportPool, ImportPuddle, Imported};
+use super::replace::copy;
 use crate::error::{StoreError, concerns};
 use crate::options::Access;
 use crate::pool::find;
@@ -27,6 +28,7 @@ use cenote_layout::id::PoolId;
 use cenote_layout::puddle::PuddleHeader;
 use cenote_medium::FileHandle;
 use cenote_medium::planted::{Bug, planted};
+use core::ops::ControlFlow;
 use std::sync::Arc;
 
 /// A pool that nobody has open, with nothing left to be done.
@@ -62,7 +64,7 @@ impl Store {
         }
         // Verifies every puddle, and rewrites what is due.
         let handle = self.open_pool(name, Access::ReadOnly)?;
-        handle.finish_relocation(&mut |_| ())?;
+        handle.finish_relocation(&mut |_| ControlFlow::Continue(()))?;
         let doubts = handle.doubts();
         if !doubts.is_empty() {
             return Err(StoreError::PoolDamaged { name: name.into(), damage: doubts });
