@@ -115,6 +115,12 @@ pub enum Bug {
     ImportNotDue,
     /// An import believes that an archive is whole as soon as it has what it wants of it.
     ArchiveEndUnread,
+    /// An export takes the tag of a pointer for a part of its address.
+    TagsKeptInScan,
+    /// An export takes along what the named pools lead to, and not what those do.
+    TargetsTakenOnce,
+    /// An archive has its name before it is whole.
+    ArchiveNamedEarly,
     /// An import registers types without asking how the program has them.
     ProgramNotAsked,
     /// A pool moves while the journal of psyncs has records of it.

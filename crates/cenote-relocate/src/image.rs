@@ -188,12 +188,27 @@ impl Program {
         Self::Fixed { size: record.size as usize, repeats: record.repeats, slots: slots.collect() }
     }
 
-    /// Calls `visit` with the block and the place in it of every pointer that it has. `found` is room for what is found before it is visited.
-    fn run(&self, block: &mut [u8], found: &mut Vec<Slot>, visit: &mut impl FnMut(&mut [u8], Slot)) {
+    /// Values in a block of so many bytes. Asked once for all blocks that lie side by side, because it divides.
+    fn values(&self, block: usize) -> usize {
+        let (size, repeats) = match self {
+            Self::Fixed { size, repeats, .. } => (*size, *repeats),
+            Self::Map(record) => (usize::try_from(record.size).unwrap_or(usize::MAX), record.repeats),
+            Self::Nothing | Self::Words => return 0,
+        };
+        if repeats { block / size.max(1) } else { usize::from(block >= size) }
+    }
+
+    /// Calls `visit` with the block and the place in it of every pointer that its values have. `found` is room for what is found before it is visited.
+    #[inline]
+    fn run(
+        &self,
+        (block, values): (&mut [u8], usize),
+        found: &mut Vec<Slot>,
+        visit: &mut impl FnMut(&mut [u8], Slot),
+    ) {
         match self {
             Self::Nothing => {}
-            Self::Fixed { size, repeats, slots } => {
-                let values = if *repeats { block.len() / size } else { usize::from(block.len() >= *size) };
+            Self::Fixed { size, slots, .. } => {
                 for value in 0..values {
                     for slot in slots {
                         visit(block, Slot { offset: value * size + slot.offset, ..*slot });
@@ -202,8 +217,6 @@ impl Program {
             }
             Self::Map(record) => {
                 let size = usize::try_from(record.size).unwrap_or(usize::MAX).max(1);
-                let values =
-                    if record.repeats { block.len() / size } else { usize::from(block.len() >= size) };
                 for value in 0..values {
                     let start = value * size;
                     found.clear();
@@ -244,12 +257,12 @@ fn set_word(block: &mut [u8], offset: usize, value: u64) {
     }
 }
 
-/// Calls `visit` with every allocated block's offset and bytes, and the number of its type's program in `programs`.
+/// Calls `visit` with every allocated block's offset, its bytes and how many values it has, and the program of its type.
 fn each_block(
     image: &mut [u8],
     contents: &Contents,
     types: &TypeTable,
-    mut visit: impl FnMut(usize, &mut [u8], &Program),
+    mut visit: impl FnMut(usize, (&mut [u8], usize), &Program),
 ) {
     let mut programs: HashMap<TypeId, Program> = HashMap::new();
     for extent in &contents.extents {
@@ -257,13 +270,14 @@ fn each_block(
         if matches!(program, Program::Nothing) {
             continue;
         }
+        let values = program.values(extent.block);
         for number in 0..extent.count {
             if image.get(extent.marks + number) != Some(&mark::ALLOCATED) {
                 continue;
             }
             let start = extent.start + number * extent.block;
             if let Some(block) = image.get_mut(start..start + extent.block) {
-                visit(start, block, program);
+                visit(start, (block, values), program);
             }
         }
     }

@@ -1,8 +1,9 @@
-//! What must not leave anybody asleep at the frontier: a rewriter that panics, a pool that is removed before it was touched, a handler that interrupts a thread while it rewrites.
+//! What must not leave anybody asleep at the frontier: a rewriter that panics, a pool that is removed before it was touched, a handler that interrupts a thread while it rewrites. And what stops in the
+//! middle, because somebody says so or because the disk is full, and goes on.
 
 use crate::relocate::{fill, open_rewriting};
 use crate::support::{directory, within};
-use cenote::{Access, Backend, PoolMode, RelocationOptions, Store};
+use cenote::{Access, Backend, ExportOptions, ImportOptions, PoolMode, RelocationOptions, Store};
 use cenote_relocate::PointerRewriter;
 use cenote_store::relocate::{RewriteJob, Rewriter, Rewritten};
 use std::ops::ControlFlow;
@@ -132,7 +133,8 @@ fn a_handler_that_interrupts_a_thread_while_it_rewrites_does_not_wait_for_it() {
             working.store(false, Ordering::SeqCst);
             std::thread::scope(|scope| {
                 let (send, thread) = std::sync::mpsc::channel();
-                let rewriting = scope.spawn(|| {
+                let pool = &pool;
+                let rewriting = scope.spawn(move || {
                     // SAFETY: asks for a number.
                     send.send(unsafe { libc::pthread_self() }).unwrap();
                     pool.finish_relocation(&mut |_| ControlFlow::Continue(())).unwrap();
@@ -153,4 +155,94 @@ fn a_handler_that_interrupts_a_thread_while_it_rewrites_does_not_wait_for_it() {
             crate::relocate::walk(&store, &pool, NODES);
         }
     });
+}
+
+#[test]
+fn rewriting_that_is_stopped_between_puddles_goes_on_in_the_next_session() {
+    let dir = directory();
+    let store = open_rewriting(dir.path(), RelocationOptions::default());
+    fill(&store, "a", PoolMode::Direct, NODES);
+    store.clone_pool("a", "copy").unwrap();
+    let pool = store.pool("copy").unwrap();
+    let due = pool.due();
+    assert!(due > 2, "the root puddle was touched, and others were not");
+    let mut asked = 0;
+    let done = pool
+        .finish_relocation(&mut |_| {
+            asked += 1;
+            if asked == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })
+        .unwrap();
+    assert_eq!((asked, pool.due()), (2, due - 1), "one was rewritten, and then no more: {done:?}");
+    drop(pool);
+    store.close().unwrap();
+    let store = open_rewriting(dir.path(), RelocationOptions::default());
+    let pool = store.pool("copy").unwrap();
+    assert_eq!(pool.due(), due - 1, "what was done is known");
+    pool.finish_relocation(&mut |_| ControlFlow::Continue(())).unwrap();
+    assert_eq!(pool.due(), 0);
+    crate::relocate::walk(&store, &pool, NODES);
+}
+
+/// A file system in memory of so many bytes; unmounted when dropped. `None`: this process may not mount.
+struct Small(tempfile::TempDir);
+
+impl Small {
+    fn of(size: &str) -> Option<Self> {
+        let place = directory();
+        let mounted = std::process::Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "none"])
+            .arg(place.path())
+            .output();
+        mounted.is_ok_and(|mounted| mounted.status.success()).then_some(Self(place))
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(self.0.path()).output();
+    }
+}
+
+#[test]
+fn a_full_disk_registers_nothing_and_leaves_puddles_wholly_old_until_there_is_space() {
+    let Some(small) = Small::of("24m") else { return println!("skipped: this process may not mount") };
+    let dir = small.0.path().join("store");
+    let store = open_rewriting(&dir, RelocationOptions::default());
+    fill(&store, "a", PoolMode::Direct, NODES);
+    let archive = store.export(&["a"], Vec::new(), ExportOptions::default()).unwrap().0;
+    // Until nothing fits any more: clones and imports in turns. Each is there as a whole, or not at all.
+    let mut copies = Vec::new();
+    let error = loop {
+        let name = format!("copy {}", copies.len());
+        let made = match copies.len() % 2 {
+            0 => store.clone_pool("a", &name).map(drop),
+            _ => {
+                let options = ImportOptions { names: vec![name.clone()], ..ImportOptions::default() };
+                store.import(archive.as_slice(), options).map(drop)
+            }
+        };
+        match made {
+            Ok(()) => copies.push(name),
+            Err(error) => break error,
+        }
+        assert!(copies.len() < 50);
+    };
+    let text = error.to_string();
+    assert!(text.contains("space") || text.contains("room"), "{text}");
+    assert!(copies.len() > 1 && store.pools().len() == copies.len() + 1, "{text}");
+    // What is left is less than a puddle.
+    let ballast = small.0.path().join("ballast");
+    let mut file = std::fs::File::create(&ballast).unwrap();
+    while std::io::Write::write_all(&mut file, &[1; 4096]).is_ok() {}
+    let opened = store.pool(&copies[0]).map(|pool| pool.due());
+    let refused = opened.expect_err("its root puddle needs a second file for a moment");
+    assert!(refused.to_string().contains("space"), "{refused}");
+    assert_eq!(store.pools().iter().filter(|pool| pool.due > 0).count(), copies.len(), "all as before");
+    std::fs::remove_file(&ballast).unwrap();
+    drop(file);
+    store.remove_pool(&copies.pop().unwrap()).unwrap();
+    for name in copies.iter().map(String::as_str).chain(["a"]) {
+        crate::relocate::walk(&store, &store.pool(name).unwrap(), NODES);
+    }
 }

@@ -520,14 +520,15 @@ fn debugged() -> Result<()> {
     let Some(directory) = std::env::var_os("CENOTE_SHIP_DEBUGGED") else { return Ok(()) };
     let store = Store::open(Path::new(&directory))?;
     let pool = store.pool("copy")?;
-    pool.finish_relocation(&mut |_| ControlFlow::Continue(()))?;
+    assert!(pool.due() > 0, "the debugger comes to puddles that nobody has touched");
     let first = pool.read()?.root::<Node>()?.expect("it was there");
     CENOTE_SHIP_FIRST.store(first.addr(), Ordering::Relaxed);
     cenote_ship_debugger_stops_here();
     Ok(())
 }
 
-/// A debugger that knows nothing of Cenote follows the list through an imported pool, by the addresses that stand in it.
+/// A debugger that knows nothing of Cenote follows the list through an imported pool, by the addresses that stand in it. What it reads itself is not there until the program has touched it; so
+/// it lets the program do that, by a function of the C library, when it comes to an address of which it knows nothing yet.
 #[test]
 fn a_debugger_follows_a_list_through_an_imported_pool() -> Result<()> {
     if std::process::Command::new("gdb").arg("--version").output().is_err() {
@@ -545,8 +546,10 @@ fn a_debugger_follows_a_list_through_an_imported_pool() -> Result<()> {
         "set pagination off\nset confirm off\nset breakpoint pending on\nset disable-randomization off\n\
          handle SIGSEGV nostop noprint pass\nbreak cenote_ship_debugger_stops_here\nrun\n\
          set language c\n\
-         set $at = *(unsigned long *)&CENOTE_SHIP_FIRST\nset $count = 0\nset $sum = 0\n\
-         while $at != 0\nset $sum = $sum + *(unsigned long *)($at + {value})\n\
+         set $at = *(unsigned long *)&CENOTE_SHIP_FIRST\nset $count = 0\nset $sum = 0\nset $known = 0\n\
+         while $at != 0\n\
+         if ($at >> 16) != $known\ncall (unsigned long)strnlen((char *)$at, 1)\nset $known = $at >> 16\nend\n\
+         set $sum = $sum + *(unsigned long *)($at + {value})\n\
          set $at = *(unsigned long *)($at + {next})\nset $count = $count + 1\nend\n\
          printf \"followed %lu %lu\\n\", $count, $sum\nkill\nquit\n",
         value = core::mem::offset_of!(Node, value),

@@ -6,7 +6,7 @@
 //! * `cenote`: each archive is imported into one store, and the lists become one by plain pointer assignment: the last variable of each is made to lead to the first of the next.
 //! * `allocate again`: each node's store is opened, and its variables are read and allocated again in one pool; what a system must do whose pointers hold in one place only.
 //!
-//! Afterwards, outside the time, the whole is followed, and every variable must be there once.
+//! Afterwards, outside the time, the whole is followed, and every variable must be there once. Other systems join by a [`Way`]: their nodes are children too, with a store each.
 
 use crate::case::{Failure, PROCESS};
 use crate::command::Filter;
@@ -21,6 +21,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::OnceLock;
 use std::time::Instant;
 
 /// The figure.
@@ -48,6 +49,26 @@ struct Variable {
 struct Variables {
     first: Option<Ptr<Variable>>,
     last: Option<Ptr<Variable>>,
+}
+
+/// How another system does it.
+#[derive(Clone, Copy, Debug)]
+pub struct Way {
+    /// Its name in the rows.
+    pub system: &'static str,
+    /// The level that its stores are durable at.
+    pub level: &'static str,
+    /// First argument of its children; number, variables and directory follow.
+    pub child: &'static str,
+    /// Brings what so many children have left in `directory/NUMBER` into one structure, in a new store in the second directory. Milliseconds of that, and node and number of each variable, in order.
+    pub aggregate: fn(&Path, u64, &Path) -> Result<(f64, Vec<(u64, u64)>), Failure>,
+}
+
+static OTHERS: OnceLock<&'static [Way]> = OnceLock::new();
+
+/// Other systems that take part from now on.
+pub fn join_by(ways: &'static [Way]) {
+    let _ = OTHERS.set(ways);
 }
 
 const POOL: &str = "state";
@@ -188,27 +209,28 @@ fn report(settings: &Settings, filter: &Filter, runs: usize, out: &mut dyn Write
         let row = format!("nodes_{nodes}_variables_{variables}");
         let directory = settings.temporary()?;
         for node in 0..nodes {
-            let place = directory.path().join(node.to_string());
-            std::fs::create_dir(&place)?;
-            let child = Command::new(std::env::current_exe()?)
-                .args([CHILD, &node.to_string(), &variables.to_string()])
-                .arg(&place)
-                .stdin(Stdio::null())
-                .status()?;
-            if !child.success() {
-                return Err("a sensor node failed; its message is above".into());
+            sensor(&directory.path().join(node.to_string()), CHILD, node, *variables)?;
+        }
+        let others = OTHERS.get().copied().unwrap_or_default();
+        let mut sensed = Vec::new();
+        for way in others {
+            let place = settings.temporary()?;
+            for node in 0..nodes {
+                sensor(&place.path().join(node.to_string()), way.child, node, *variables)?;
             }
+            sensed.push(place);
         }
         let wanted: Vec<(u64, u64)> =
             (0..nodes).flat_map(|node| (0..*variables).map(move |number| (node, number))).collect();
-        let mut times: [Vec<f64>; 2] = Default::default();
+        let mut times = vec![Vec::new(); 2 + others.len()];
         for run in 0..runs {
             for (way, times) in times.iter_mut().enumerate() {
                 let target = settings.temporary()?;
-                let store = open(&target.path().join("store"))?;
+                let store = || open(&target.path().join("store"));
                 let (ms, found) = match way {
-                    0 => join(directory.path(), nodes, &store)?,
-                    _ => allocate(directory.path(), nodes, &store)?,
+                    0 => join(directory.path(), nodes, &store()?)?,
+                    1 => allocate(directory.path(), nodes, &store()?)?,
+                    other => (others[other - 2].aggregate)(sensed[other - 2].path(), nodes, target.path())?,
                 };
                 if found != wanted {
                     return Err(format!("{row}: {} of {} variables", found.len(), wanted.len()).into());
@@ -217,11 +239,24 @@ fn report(settings: &Settings, filter: &Filter, runs: usize, out: &mut dyn Write
                 writeln!(out, "  {row}, run {run}, way {way}: {ms:.2} ms")?;
             }
         }
-        for (system, values) in ["cenote", "allocate again"].into_iter().zip(times) {
-            if filter.admits(&row, system, PROCESS) {
-                rows.push(Row::of_values(FIGURE.name, row.clone(), system, PROCESS, 1, "ms", values));
+        let systems = [("cenote", PROCESS), ("allocate again", PROCESS)];
+        let systems = systems.into_iter().chain(others.iter().map(|way| (way.system, way.level)));
+        for ((system, level), values) in systems.zip(times) {
+            if filter.admits(&row, system, level) {
+                rows.push(Row::of_values(FIGURE.name, row.clone(), system, level, 1, "ms", values));
             }
         }
     }
     Ok(rows)
+}
+
+/// Runs a sensor node: a process of this program, in a directory of its own.
+fn sensor(place: &Path, child: &str, node: u64, variables: u64) -> Result<(), Failure> {
+    std::fs::create_dir(place)?;
+    let ended = Command::new(std::env::current_exe()?)
+        .args([child, &node.to_string(), &variables.to_string()])
+        .arg(place)
+        .stdin(Stdio::null())
+        .status()?;
+    if ended.success() { Ok(()) } else { Err("a sensor node failed; its message is above".into()) }
 }

@@ -15,7 +15,10 @@ pub(crate) fn clone(arguments: &ClonePool, out: &mut Out) -> Result<Verdict, Fai
     // Looked at first: a pool that is not there changes no byte.
     opening::to_look(&arguments.store)?.pool_with(&arguments.pool, Access::ReadOnly)?;
     let store = opening::to_change(&arguments.store)?;
-    let copy = store.clone_pool(&arguments.pool, &arguments.name)?;
+    let copy = match arguments.reflink {
+        true => store.clone_pool_sharing(&arguments.pool, &arguments.name)?,
+        false => store.clone_pool(&arguments.pool, &arguments.name)?,
+    };
     out.line(format_args!(
         "{} pool \"{}\" is a copy of \"{}\": {} to be rewritten when touched",
         out.good("done:"),
