@@ -327,13 +327,14 @@ struct sensor_list {
 static void sensor_append(TOID(struct sensor_list) list, uint64_t node, uint64_t number)
 {
 	TOID(struct sensor_variable) made = TX_NEW(struct sensor_variable);
+	TOID(struct sensor_variable) last = D_RO(list)->last;
 	D_RW(made)->node = node;
 	D_RW(made)->number = number;
 	D_RW(made)->next = TOID_NULL(struct sensor_variable);
 	if (TOID_IS_NULL(D_RO(list)->first))
 		D_RW(list)->first = made;
 	else
-		TX_SET(D_RO(list)->last, next, made);
+		TX_SET(last, next, made);
 	D_RW(list)->last = made;
 }
 

@@ -476,7 +476,7 @@ fn what_was_decided_about_a_log_is_no_finding_any_more() {
     let Some((fixture, ..)) = with_damaged_log() else { return };
     let dir = fixture.store.to_str().expect("text");
     let client = run(["logs", "list", dir, "--json"]).exits(1).json()["client"].clone();
-    run(["logs", "discard", dir, client.as_str().expect("text"), "-y"]).exits(0);
+    run(["logs", "discard", dir, client.as_str().expect("text")]).exits(0);
     // The pool waits for tracing, and nothing is wrong with it.
     let check = fixture.run("check", &["--json"]).exits(0).json();
     assert_eq!(check["pools"][0]["recovery_due"], true, "{check}");

@@ -117,8 +117,8 @@ pub enum Bug {
     ArchiveEndUnread,
     /// An export takes the tag of a pointer for a part of its address.
     TagsKeptInScan,
-    /// An export takes along what the named pools lead to, and not what those do.
-    TargetsTakenOnce,
+    /// An export does not look where region pointers lead.
+    RegionsLeftOut,
     /// An archive has its name before it is whole.
     ArchiveNamedEarly,
     /// An import registers types without asking how the program has them.

@@ -186,10 +186,10 @@ fn wherever_the_disk_is_full_there_is_no_clone_or_a_puddle_as_it_was() {
     let mut refused = 0;
     for op in [Operation::Create, Operation::Write] {
         for skip in 0.. {
-            let before = files();
+            let (before, hits) = (files(), sim.fault_hits());
             sim.inject(Fault::once(FaultPoint::Operation(op), skip, FaultEffect::NoSpace).on("puddles/"));
             let cloned = store.clone_pool("a", "b");
-            let hit = sim.fault_hits() > 0;
+            let hit = sim.fault_hits() > hits;
             sim.clear_faults();
             if !hit {
                 cloned.unwrap();
@@ -201,10 +201,10 @@ fn wherever_the_disk_is_full_there_is_no_clone_or_a_puddle_as_it_was() {
         }
         let mut at = 0;
         while store.pools().iter().any(|pool| pool.due > 0) {
-            let before = files();
+            let (before, hits) = (files(), sim.fault_hits());
             sim.inject(Fault::once(FaultPoint::Operation(op), at, FaultEffect::NoSpace).on("puddles/"));
             let opened = store.open_pool("b", Access::ReadWrite).map(|pool| pool.due());
-            let hit = sim.fault_hits() > 0;
+            let hit = sim.fault_hits() > hits;
             sim.clear_faults();
             match opened {
                 Ok(due) => assert!(!hit && due == 0),

@@ -377,7 +377,11 @@ fn a_copy_in_shadowed_mode_is_psynced_and_goes_back_to_that() {
     })
     .unwrap();
     assert!(pool.psync().unwrap().pages > 0);
-    for puddle in store.puddle_records().iter().filter(|p| p.pool == pool.id()) {
+    let puddles = store.puddle_records().into_iter().filter(|p| p.pool == pool.id()).collect::<Vec<_>>();
+    // A psync is over when its record is durable; the primary has it at the latest when the store is closed.
+    drop(pool);
+    store.close().unwrap();
+    for puddle in puddles {
         let name = String::from_utf8_lossy(&puddle.uuid.to_hex()).into_owned();
         let read = |kind: &str| std::fs::read(dir.path().join(kind).join(&name)).unwrap();
         assert!(read("puddles") == read("primary"), "puddle {}", puddle.index);

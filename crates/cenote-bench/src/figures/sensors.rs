@@ -8,7 +8,7 @@
 //!
 //! Afterwards, outside the time, the whole is followed, and every variable must be there once. Other systems join by a [`Way`]: their nodes are children too, with a store each.
 
-use crate::case::{Failure, PROCESS};
+use crate::case::{Failure, POWER, PROCESS};
 use crate::command::Filter;
 use crate::figures::{Body, Figure, Rows};
 use crate::place::{Settings, medium};
@@ -71,14 +71,17 @@ pub fn join_by(ways: &'static [Way]) {
     let _ = OTHERS.set(ways);
 }
 
+/// What is measured of this project: system and level.
+const OURS: [(&str, &str); 3] = [("cenote", PROCESS), ("cenote", POWER), ("allocate again", PROCESS)];
+
 const POOL: &str = "state";
 
 fn options() -> PoolOptions {
     PoolOptions { puddle_size: 256 << 10, ..PoolOptions::default() }
 }
 
-fn open(directory: &Path) -> Result<Store, Failure> {
-    let medium = medium(directory, Durability::Process)?;
+fn open(directory: &Path, level: Durability) -> Result<Store, Failure> {
+    let medium = medium(directory, level)?;
     cenote_store::format(medium.clone(), &FormatOptions::default())?;
     Ok(Store::open_on(medium, &OpenOptions { spare_bytes_max: 0, ..OpenOptions::default() })?)
 }
@@ -100,7 +103,7 @@ fn sense(arguments: &[String]) -> Result<(), Failure> {
     };
     let (node, variables): (u64, u64) = (node.parse()?, variables.parse()?);
     let directory = Path::new(directory);
-    let store = open(&directory.join("store"))?;
+    let store = open(&directory.join("store"), Durability::Process)?;
     let pool = store.create_pool(POOL, &options())?;
     pool.write(|tx| -> cenote::Result<()> {
         let list = tx.alloc(Variables { first: None, last: None })?;
@@ -222,15 +225,19 @@ fn report(settings: &Settings, filter: &Filter, runs: usize, out: &mut dyn Write
         }
         let wanted: Vec<(u64, u64)> =
             (0..nodes).flat_map(|node| (0..*variables).map(move |number| (node, number))).collect();
-        let mut times = vec![Vec::new(); 2 + others.len()];
+        let mut times = vec![Vec::new(); OURS.len() + others.len()];
         for run in 0..runs {
             for (way, times) in times.iter_mut().enumerate() {
                 let target = settings.temporary()?;
-                let store = || open(&target.path().join("store"));
+                let store = |level| open(&target.path().join("store"), level);
                 let (ms, found) = match way {
-                    0 => join(directory.path(), nodes, &store()?)?,
-                    1 => allocate(directory.path(), nodes, &store()?)?,
-                    other => (others[other - 2].aggregate)(sensed[other - 2].path(), nodes, target.path())?,
+                    0 => join(directory.path(), nodes, &store(Durability::Process)?)?,
+                    1 => join(directory.path(), nodes, &store(Durability::Power)?)?,
+                    2 => allocate(directory.path(), nodes, &store(Durability::Process)?)?,
+                    other => {
+                        let other = other - OURS.len();
+                        (others[other].aggregate)(sensed[other].path(), nodes, target.path())?
+                    }
                 };
                 if found != wanted {
                     return Err(format!("{row}: {} of {} variables", found.len(), wanted.len()).into());
@@ -239,8 +246,7 @@ fn report(settings: &Settings, filter: &Filter, runs: usize, out: &mut dyn Write
                 writeln!(out, "  {row}, run {run}, way {way}: {ms:.2} ms")?;
             }
         }
-        let systems = [("cenote", PROCESS), ("allocate again", PROCESS)];
-        let systems = systems.into_iter().chain(others.iter().map(|way| (way.system, way.level)));
+        let systems = OURS.into_iter().chain(others.iter().map(|way| (way.system, way.level)));
         for ((system, level), values) in systems.zip(times) {
             if filter.admits(&row, system, level) {
                 rows.push(Row::of_values(FIGURE.name, row.clone(), system, level, 1, "ms", values));

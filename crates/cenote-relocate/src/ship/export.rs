@@ -16,7 +16,6 @@ use cenote_layout::catalog::{AtRest, LeaseRecord, PoolRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::header_space;
 use cenote_medium::FileHandle;
-use cenote_medium::planted::{Bug, planted};
 use cenote_store::relocate::QuiescentPool;
 use cenote_store::{Store, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -112,7 +111,7 @@ pub fn export<W: Write>(
             tell(&mut progress, 0, 0)?;
         }
         sources.insert(id, source);
-        if with_targets && !(planted(Bug::TargetsTakenOnce) && sources.len() > 1) {
+        if with_targets {
             todo.extend(found.foreign.keys().filter(|id| !sources.contains_key(id)));
         }
     }

@@ -214,7 +214,7 @@ impl Scan<'_> {
         match field.kind {
             PointerKind::NATIVE => native(),
             PointerKind::RELATIVE => relative(),
-            PointerKind::REGION => region(),
+            PointerKind::REGION => region().filter(|_| !planted(Bug::RegionsLeftOut)),
             _ => region().or_else(relative).or_else(native),
         }
     }

@@ -16,9 +16,6 @@ use std::sync::Arc;
 /// Bytes that are looked at, and written, at once.
 const STEP: usize = 64 << 10;
 
-/// Stretches of a file that are read at once.
-const READ_AT_ONCE: u64 = 4 << 20;
-
 /// A puddle's image, which is this value's alone.
 #[derive(Debug)]
 pub(super) struct Image {
@@ -34,7 +31,7 @@ impl Image {
         let region = memory::anonymous(len as usize)
             .map_err(|error| MediumError::from_io(Operation::Read, source.name(), error))?;
         let mut image = Self { region, len: len as usize, in_file: false };
-        image.fill(source)?;
+        image.fill(source, &data(source, len)?)?;
         Ok(image)
     }
 
@@ -43,34 +40,37 @@ impl Image {
         // SAFETY: a new file under a name that nobody knows, made as long as this.
         let Some(region) = (unsafe { target.whole(len as usize) }) else { return Ok(None) };
         let mut image = Self { region, len: len as usize, in_file: true };
-        let page = PAGE_SIZE as usize;
-        let mut pages = image.region.populate(0, page).is_ok();
-        let mut at = 0;
-        while let Some((from, to)) = source.next_data(at, len)? {
-            pages = pages && image.region.populate(from as usize, (to - from) as usize).is_ok();
-            at = to;
-        }
-        if !pages {
+        let stretches = data(source, len)?;
+        let header = core::iter::once(&(0, PAGE_SIZE));
+        let mut pages = header.chain(&stretches);
+        if pages.any(|(from, to)| image.region.populate(*from as usize, (to - from) as usize).is_err()) {
             return Ok(None);
         }
-        image.fill(source)?;
+        image.fill(source, &stretches)?;
         Ok(Some(image))
     }
 
-    fn fill(&mut self, source: &FileHandle) -> Result<(), MediumError> {
-        let (mut at, len) = (0, self.len as u64);
-        while let Some((from, to)) = source.next_data(at, len)? {
-            let to = to.min(from + READ_AT_ONCE);
-            source.read_exact_at(from, &mut self.bytes()[from as usize..to as usize])?;
-            at = to;
-        }
-        Ok(())
+    fn fill(&mut self, source: &FileHandle, stretches: &[(u64, u64)]) -> Result<(), MediumError> {
+        let bytes = self.bytes();
+        let mut stretches = stretches.iter();
+        stretches
+            .try_for_each(|(from, to)| source.read_exact_at(*from, &mut bytes[*from as usize..*to as usize]))
     }
 
     pub(super) fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: memory of this value's alone, as long as that says: zeros, or a file's that nobody else writes.
         unsafe { core::slice::from_raw_parts_mut(self.region.as_ptr(), self.len) }
     }
+}
+
+/// Where the first `len` bytes of a file may not be zero.
+fn data(source: &FileHandle, len: u64) -> Result<Vec<(u64, u64)>, MediumError> {
+    let (mut stretches, mut at) = (Vec::new(), 0);
+    while let Some(stretch) = source.next_data(at, len)? {
+        stretches.push(stretch);
+        at = stretch.1;
+    }
+    Ok(stretches)
 }
 
 /// A file that is to take another's name; see the module.
