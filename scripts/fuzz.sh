@@ -7,6 +7,6 @@ seconds="${FUZZ_SECONDS:-20}"
 seed=()
 if [ -n "${FUZZ_SEED:-}" ]; then seed=(--seed "$FUZZ_SEED"); fi
 cargo build -q -p cenote-fuzz
-for target in header log catalog message at-rest journal archive; do
+for target in header log catalog message at-rest journal archive image; do
     cargo run -q -p cenote-fuzz -- "$target" --seconds "$seconds" "${seed[@]}"
 done

@@ -26,6 +26,17 @@ pub struct Chunk<'a> {
     pub bytes: &'a [u8],
 }
 
+/// What comes next in an archive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step<'a> {
+    /// Bytes of a puddle.
+    Chunk(Chunk<'a>),
+    /// Something of a later release, which says itself that it can be left out. There may be any number of these: whoever reads counts them, or asks between them whether to go on.
+    Skipped,
+    /// The end of an archive that was whole.
+    End,
+}
+
 /// Reads an archive from a stream.
 pub struct ArchiveReader<R: Read> {
     input: BufReader<R>,
@@ -119,13 +130,20 @@ impl<R: Read> ArchiveReader<R> {
         let mut manifest_len = 0;
         for (kind, count) in counts.into_iter().enumerate() {
             for _ in 0..count {
-                let (start, section) = self.section()?;
+                let (start, section) = loop {
+                    let (start, section, known) = self.section()?;
+                    // What is skipped counts as well, so that a manifest of nothing else has an end.
+                    manifest_len +=
+                        u64::from(section.len) + size_of::<SectionHeader>() as u64 * u64::from(!known);
+                    if manifest_len > MANIFEST_LEN_MAX {
+                        return Err(ArchiveError::ManifestLen { len: manifest_len, max: MANIFEST_LEN_MAX });
+                    }
+                    if known {
+                        break (start, section);
+                    }
+                };
                 if section.kind != SectionKind::Entry as u32 {
                     return Err(order(start, "the manifest has fewer entries than the header says"));
-                }
-                manifest_len += u64::from(section.len);
-                if manifest_len > MANIFEST_LEN_MAX {
-                    return Err(ArchiveError::ManifestLen { len: manifest_len, max: MANIFEST_LEN_MAX });
                 }
                 let Ok((entry, [])) = postcard::take_from_bytes::<Entry>(&self.payload) else {
                     return Err(order(start, "no entry of a manifest"));
@@ -155,13 +173,44 @@ impl<R: Read> ArchiveReader<R> {
     /// # Errors
     /// The archive is damaged, cut short, or not as any release writes it. Nothing that was read of it is to be kept.
     pub fn next_chunk(&mut self) -> Result<Option<Chunk<'_>>, ArchiveError> {
+        loop {
+            let (start, section) = match self.next_section()? {
+                Next::Chunk(start, section) => (start, section),
+                Next::Skipped => continue,
+                Next::End => return Ok(None),
+            };
+            return self.unpacked(start, &section).map(Some);
+        }
+    }
+
+    /// The same, section by section: for who wants to be asked between sections that are skipped.
+    ///
+    /// # Errors
+    /// As [`ArchiveReader::next_chunk`].
+    pub fn step(&mut self) -> Result<Step<'_>, ArchiveError> {
+        Ok(match self.next_section()? {
+            Next::Chunk(start, section) => Step::Chunk(self.unpacked(start, &section)?),
+            Next::Skipped => Step::Skipped,
+            Next::End => Step::End,
+        })
+    }
+
+    fn next_section(&mut self) -> Result<Next, ArchiveError> {
         if self.ended {
-            return Ok(None);
+            return Ok(Next::End);
         }
-        let (start, section) = self.section()?;
+        let (start, section, known) = self.section()?;
+        if !known {
+            return Ok(Next::Skipped);
+        }
         if section.kind == SectionKind::End as u32 {
-            return self.end(start).map(|()| None);
+            return self.end(start).map(|()| Next::End);
         }
+        Ok(Next::Chunk(start, section))
+    }
+
+    /// The chunk of a section, whose payload was read.
+    fn unpacked(&mut self, start: u64, section: &SectionHeader) -> Result<Chunk<'_>, ArchiveError> {
         if section.kind != SectionKind::Chunk as u32 {
             return Err(order(start, "the manifest has more entries than the header says"));
         }
@@ -186,7 +235,7 @@ impl<R: Read> ArchiveReader<R> {
         self.totals.chunks += 1;
         self.totals.bytes += len;
         self.totals.stored_bytes += u64::from(section.stored_len);
-        Ok(Some(Chunk { puddle: section.puddle as usize, offset: section.offset, bytes }))
+        Ok(Chunk { puddle: section.puddle as usize, offset: section.offset, bytes })
     }
 
     fn end(&mut self, start: u64) -> Result<(), ArchiveError> {
@@ -208,47 +257,45 @@ impl<R: Read> ArchiveReader<R> {
         }
     }
 
-    /// Reads the next section that this release knows; its payload is in `self.payload`.
-    fn section(&mut self) -> Result<(u64, SectionHeader), ArchiveError> {
-        loop {
-            let start = self.at;
-            let mut section = SectionHeader::new_zeroed();
-            self.fill(section.as_mut_bytes(), "the start of a section")?;
-            let damaged = |detail| Err(ArchiveError::Damaged { at: start, detail });
-            if section.magic != SECTION_MAGIC {
-                return damaged("no section begins here");
-            }
-            if section.stored_len > CHUNK_LEN_MAX || section.len > CHUNK_LEN_MAX {
-                return damaged("a section is longer than any can be");
-            }
-            let mut payload = core::mem::take(&mut self.payload);
-            payload.resize(section.stored_len as usize, 0);
-            let filled = self.fill(&mut payload, "a section");
-            self.payload = payload;
-            filled?;
-            if section_sum(&section, &self.payload) != section.checksum {
-                return damaged("the checksum does not fit");
-            }
-            if section.number != self.totals.sections || section.chain != self.chain {
-                return Err(order(start, "a section is missing, there twice, or of another archive"));
-            }
-            self.chain = section.checksum;
-            self.totals.sections += 1;
-            match SectionKind::from_u32(section.kind) {
-                None if section.flags & FLAG_SKIP != 0 => continue,
-                None => return Err(ArchiveError::UnknownSection { kind: section.kind, at: start }),
-                Some(_) if section.flags != 0 => return Err(order(start, "a section has unknown flags")),
-                Some(SectionKind::Chunk) => {}
-                Some(SectionKind::Entry | SectionKind::End) => {
-                    let fits = (section.puddle, section.offset, section.codec) == (0, 0, 0)
-                        && section.len == section.stored_len;
-                    if !fits {
-                        return Err(order(start, "a section says what only a chunk can"));
-                    }
+    /// Reads the next section; its payload is in `self.payload`. `false`: this release does not know it, and it is to be skipped.
+    fn section(&mut self) -> Result<(u64, SectionHeader, bool), ArchiveError> {
+        let start = self.at;
+        let mut section = SectionHeader::new_zeroed();
+        self.fill(section.as_mut_bytes(), "the start of a section")?;
+        let damaged = |detail| Err(ArchiveError::Damaged { at: start, detail });
+        if section.magic != SECTION_MAGIC {
+            return damaged("no section begins here");
+        }
+        if section.stored_len > CHUNK_LEN_MAX || section.len > CHUNK_LEN_MAX {
+            return damaged("a section is longer than any can be");
+        }
+        let mut payload = core::mem::take(&mut self.payload);
+        payload.resize(section.stored_len as usize, 0);
+        let filled = self.fill(&mut payload, "a section");
+        self.payload = payload;
+        filled?;
+        if section_sum(&section, &self.payload) != section.checksum {
+            return damaged("the checksum does not fit");
+        }
+        if section.number != self.totals.sections || section.chain != self.chain {
+            return Err(order(start, "a section is missing, there twice, or of another archive"));
+        }
+        self.chain = section.checksum;
+        self.totals.sections += 1;
+        match SectionKind::from_u32(section.kind) {
+            None if section.flags & FLAG_SKIP != 0 => return Ok((start, section, false)),
+            None => return Err(ArchiveError::UnknownSection { kind: section.kind, at: start }),
+            Some(_) if section.flags != 0 => return Err(order(start, "a section has unknown flags")),
+            Some(SectionKind::Chunk) => {}
+            Some(SectionKind::Entry | SectionKind::End) => {
+                let fits = (section.puddle, section.offset, section.codec) == (0, 0, 0)
+                    && section.len == section.stored_len;
+                if !fits {
+                    return Err(order(start, "a section says what only a chunk can"));
                 }
             }
-            return Ok((start, section));
         }
+        Ok((start, section, true))
     }
 
     fn fill(&mut self, buf: &mut [u8], inside: &'static str) -> Result<(), ArchiveError> {
@@ -260,6 +307,13 @@ impl<R: Read> ArchiveReader<R> {
             None => Ok(()),
         }
     }
+}
+
+/// What the next section is.
+enum Next {
+    Chunk(u64, SectionHeader),
+    Skipped,
+    End,
 }
 
 fn order(at: u64, detail: &'static str) -> ArchiveError {

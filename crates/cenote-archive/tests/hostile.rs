@@ -1,8 +1,8 @@
 //! Archives that nobody should take: cut short, damaged, put together otherwise, and made to harm. Each is a typed error.
 
 use crate::common::{Parts, manifest, node, pool, puddle, read, write};
-use cenote_archive::{ArchiveError, Codec, Manifest};
-use cenote_layout::archive::{Entry, FLAG_SKIP, SectionKind};
+use cenote_archive::{ArchiveError, ArchiveReader, Codec, Manifest, Step};
+use cenote_layout::archive::{Entry, FLAG_SKIP, MANIFEST_LEN_MAX, SectionKind};
 use cenote_layout::catalog::AtRest;
 use cenote_layout::header::HeaderError;
 use cenote_layout::id::{PoolId, Uuid};
@@ -268,6 +268,33 @@ fn a_section_of_a_later_release_is_skipped_where_it_says_so_and_refused_where_no
         read(later.sealed().as_slice()),
         Err(ArchiveError::Header(HeaderError::Incompatible { unknown: 32, .. }))
     ));
+}
+
+#[test]
+fn sections_that_are_skipped_have_an_end_in_the_manifest_and_are_told_behind_it() {
+    let with = |at: usize, len: usize, count: u64| {
+        let mut later = Parts::of(&whole());
+        let mut section = later.sections[0].0;
+        (section.kind, section.flags, section.len) = (77, FLAG_SKIP, len as u32);
+        let many = std::iter::repeat_n((section, vec![7; len]), count as usize);
+        later.sections.splice(at..at, many);
+        later.sealed()
+    };
+    // As many bytes as a manifest may have, and as many sections without a byte.
+    for (len, count) in [(1 << 20, 65), (0, MANIFEST_LEN_MAX / 64 + 1)] {
+        let bytes = with(1, len, count);
+        let refused = ArchiveReader::open(bytes.as_slice());
+        assert!(matches!(refused, Err(ArchiveError::ManifestLen { .. })), "{refused:?}");
+    }
+    let last = Parts::of(&whole()).sections.len() - 1;
+    let bytes = with(last, 0, 1000);
+    let mut reader = ArchiveReader::open(bytes.as_slice()).expect("its manifest is whole");
+    let mut skipped = 0;
+    // Its end counts none of them, and is refused.
+    while let Ok(step @ (Step::Skipped | Step::Chunk(_))) = reader.step() {
+        skipped += u64::from(step == Step::Skipped);
+    }
+    assert_eq!(skipped, 1000, "whoever reads is asked after each");
 }
 
 #[cfg(feature = "zstd")]

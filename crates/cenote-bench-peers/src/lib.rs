@@ -13,6 +13,8 @@
 
 #[cfg(feature = "libpmemobj")]
 pub mod libpmemobj;
+#[cfg(feature = "libpmemobj")]
+pub mod libpmemobj_sensors;
 #[cfg(feature = "lmdb")]
 pub mod lmdb;
 pub mod volatile;

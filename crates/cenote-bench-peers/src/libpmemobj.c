@@ -304,3 +304,101 @@ uint64_t peer_sum_tree(const PMEMoid *first)
 	TOID_ASSIGN(at, *first);
 	return sum_tree(at);
 }
+
+/* Sensor aggregation: a list of state variables in the root object of a pool, with the macros of the library. */
+
+POBJ_LAYOUT_BEGIN(sensors);
+POBJ_LAYOUT_ROOT(sensors, struct sensor_list);
+POBJ_LAYOUT_TOID(sensors, struct sensor_variable);
+POBJ_LAYOUT_END(sensors);
+
+struct sensor_variable {
+	uint64_t node;
+	uint64_t number;
+	TOID(struct sensor_variable) next;
+};
+
+struct sensor_list {
+	TOID(struct sensor_variable) first;
+	TOID(struct sensor_variable) last;
+};
+
+/* Appends to the list, inside a transaction; the list was added to it. */
+static void sensor_append(TOID(struct sensor_list) list, uint64_t node, uint64_t number)
+{
+	TOID(struct sensor_variable) made = TX_NEW(struct sensor_variable);
+	TOID(struct sensor_variable) last = D_RO(list)->last;
+	D_RW(made)->node = node;
+	D_RW(made)->number = number;
+	D_RW(made)->next = TOID_NULL(struct sensor_variable);
+	if (TOID_IS_NULL(D_RO(list)->first))
+		D_RW(list)->first = made;
+	else
+		TX_SET(last, next, made);
+	D_RW(list)->last = made;
+}
+
+/* A sensor node: a pool of its own with its variables, made in one transaction. */
+int peer_sense(const char *path, uint64_t size, uint64_t node, uint64_t variables)
+{
+	PMEMobjpool *pool = pmemobj_create(path, POBJ_LAYOUT_NAME(sensors), size, 0600);
+	volatile int failed = 0;
+
+	if (!pool)
+		return -1;
+	TOID(struct sensor_list) list = POBJ_ROOT(pool, struct sensor_list);
+	TX_BEGIN(pool) {
+		TX_ADD(list);
+		for (uint64_t number = 0; number < variables; number++)
+			sensor_append(list, node, number);
+	} TX_ONABORT {
+		failed = -1;
+	} TX_END
+	pmemobj_close(pool);
+	return failed;
+}
+
+PMEMobjpool *peer_gather_begin(const char *path, uint64_t size)
+{
+	return pmemobj_create(path, POBJ_LAYOUT_NAME(sensors), size, 0600);
+}
+
+/* Opens a node's pool and allocates its variables again, behind those that are there: one transaction for each node. */
+int peer_gather(PMEMobjpool *all, const char *path)
+{
+	PMEMobjpool *from = pmemobj_open(path, POBJ_LAYOUT_NAME(sensors));
+	volatile int failed = 0;
+
+	if (!from)
+		return -1;
+	TOID(struct sensor_list) list = POBJ_ROOT(all, struct sensor_list);
+	TOID(struct sensor_list) theirs = POBJ_ROOT(from, struct sensor_list);
+	TX_BEGIN(all) {
+		TOID(struct sensor_variable) at;
+		TX_ADD(list);
+		for (at = D_RO(theirs)->first; !TOID_IS_NULL(at); at = D_RO(at)->next)
+			sensor_append(list, D_RO(at)->node, D_RO(at)->number);
+	} TX_ONABORT {
+		failed = -1;
+	} TX_END
+	pmemobj_close(from);
+	return failed;
+}
+
+/* Node and number of each variable, at most `max` of them; how many there are. Closes the pool. */
+uint64_t peer_gather_end(PMEMobjpool *all, uint64_t max, uint64_t (*found)[2])
+{
+	uint64_t count = 0;
+	TOID(struct sensor_list) list = POBJ_ROOT(all, struct sensor_list);
+	TOID(struct sensor_variable) at;
+
+	for (at = D_RO(list)->first; !TOID_IS_NULL(at); at = D_RO(at)->next) {
+		if (count < max) {
+			found[count][0] = D_RO(at)->node;
+			found[count][1] = D_RO(at)->number;
+		}
+		count++;
+	}
+	pmemobj_close(all);
+	return count;
+}

@@ -78,13 +78,13 @@ impl Drop for Peer {
     }
 }
 
-fn error() -> Failure {
+pub(crate) fn error() -> Failure {
     // SAFETY: the library returns a string that stays until this thread's next call.
     let text = unsafe { CStr::from_ptr(peer_error()) };
     format!("{SYSTEM}: {}", text.to_string_lossy()).into()
 }
 
-fn checked(result: c_int) -> Result<(), Failure> {
+pub(crate) fn checked(result: c_int) -> Result<(), Failure> {
     if result == 0 { Ok(()) } else { Err(error()) }
 }
 

@@ -323,8 +323,7 @@ pub(crate) struct Trim {
 
 /// Make a copy of a pool beside it
 ///
-/// Pointers in the copy lead into the copy. They are rewritten when they are first touched, by whatever program. Where the file system can share
-/// blocks of files, copying takes neither time nor space.
+/// Pointers in the copy lead into the copy. They are rewritten when they are first touched, by whatever program.
 #[derive(Debug, Args)]
 pub(crate) struct ClonePool {
     #[command(flatten)]
@@ -336,6 +335,9 @@ pub(crate) struct ClonePool {
     /// Rewrite all pointers now
     #[arg(long)]
     pub(crate) eager: bool,
+    /// Share blocks of files, where the file system can, instead of copying them. Until the copy is rewritten, a program that writes the original ends with SIGBUS if the disk is full
+    #[arg(long)]
+    pub(crate) reflink: bool,
 }
 
 /// Give a pool new addresses, chosen at random

@@ -14,6 +14,7 @@ mod failure;
 mod opening;
 mod output;
 mod progress;
+mod stop;
 mod table;
 mod tour;
 mod units;

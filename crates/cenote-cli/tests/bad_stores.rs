@@ -451,15 +451,15 @@ fn a_pool_that_can_be_in_no_store_is_refused_and_no_byte_changes() {
     }
 }
 
-#[test]
-fn a_log_that_is_set_aside_is_shown_and_its_pool_looked_at() {
+/// A store with a damaged log: its file, and where it is damaged. `None` if the writer was killed between two transactions.
+fn with_damaged_log() -> Option<(Fixture, std::path::PathBuf, usize)> {
     let fixture = killed();
     // The first entry of a log in use says something else than its checksum.
     let dump = fixture.run("dump", &["--json"]).exits(0).json_lines();
     let log = dump.iter().find(|object| object["kind"] == "log" && object["entries"][0].is_object());
     let Some(log) = log else {
         println!("skipped: the writer was killed between two transactions");
-        return;
+        return None;
     };
     let name: String = log["puddle"].as_str().expect("text").chars().filter(|c| *c != '-').collect();
     let path = fixture.store.join("puddles").join(name);
@@ -468,6 +468,31 @@ fn a_log_that_is_set_aside_is_shown_and_its_pool_looked_at() {
     // Control line: the epoch, which is written twice.
     bytes[magic + 128] ^= 1;
     std::fs::write(&path, &bytes).expect("written");
+    Some((fixture, path, magic))
+}
+
+#[test]
+fn what_was_decided_about_a_log_is_no_finding_any_more() {
+    let Some((fixture, ..)) = with_damaged_log() else { return };
+    let dir = fixture.store.to_str().expect("text");
+    let client = run(["logs", "list", dir, "--json"]).exits(1).json()["client"].clone();
+    run(["logs", "discard", dir, client.as_str().expect("text")]).exits(0);
+    // The pool waits for tracing, and nothing is wrong with it.
+    let check = fixture.run("check", &["--json"]).exits(0).json();
+    assert_eq!(check["pools"][0]["recovery_due"], true, "{check}");
+    let text = fixture.run("check", &[]).exits(0).out;
+    assert!(
+        text.contains("not checked: it is recovered by tracing") && text.contains("0 pools checked"),
+        "{text}"
+    );
+    drop(cenote::Store::open(&fixture.store).expect("opened").pool("tour").expect("traced"));
+    let text = fixture.run("check", &[]).out;
+    assert!(text.contains("reachable"), "{text}");
+}
+
+#[test]
+fn a_log_that_is_set_aside_is_shown_and_its_pool_looked_at() {
+    let Some((fixture, path, magic)) = with_damaged_log() else { return };
     let before = fixture.files();
     let check = fixture.run("check", &["--json"]).exits(1).json();
     assert!(check["findings"].to_string().contains("\"log\""), "{check}");

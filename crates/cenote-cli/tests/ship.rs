@@ -38,9 +38,21 @@ fn pools_go_by_a_file_to_another_store_and_beside_the_original() {
     let made = to.run("import", &[archive, "--eager", "--json"]).exits(0).json_lines();
     assert_eq!(made[0]["was"].as_str(), Some("tour"));
     to.run("import", &[archive]).complains(3, &["\"tour\""]);
-    to.run("import", &[archive, "--as", "a", "--as", "b"]).complains(3, &["1 pools", "2 names"]);
+    to.run("import", &[archive, "--as", "a", "--as", "b"]).complains(3, &["1 pool (", "2 names are given"]);
     to.run("import", &[archive, "--as", "copy"]).exits(0);
-    assert!(to.run("import", &[archive, "-n"]).exits(0).out.contains("name is taken"));
+    let taken = to.run("import", &[archive, "-n"]).complains(3, &["\"tour\""]);
+    assert!(taken.out.contains("name is taken"), "what is in it is said all the same: {}", taken.out);
+    to.run("import", &[archive, "-n", "--as", "a", "--as", "b"]).complains(3, &["2 names are given"]);
+    // The copy that was not rewritten is told of, in words too.
+    for command in ["ls", "info", "check"] {
+        let out = to.run(command, &[]).out;
+        assert!(
+            out.contains("of pool \"copy\" are still to be rewritten")
+                || out.contains("of pool \"copy\" is still"),
+            "{command}: {out}"
+        );
+        assert!(!out.contains("of pool \"tour\""), "{command}: {out}");
+    }
     let check = to.run("check", &["--all"]);
     assert_eq!(check.status, from.run("check", &["--all"]).status, "{}{}", check.out, check.err);
     let count = |fixture: &Fixture, pool: &str| {
@@ -52,7 +64,11 @@ fn pools_go_by_a_file_to_another_store_and_beside_the_original() {
     // What is no archive.
     let odd = from.dir.path().join("odd");
     std::fs::write(&odd, "dear").expect("written");
-    to.run("import", &[text(&odd)]).complains(3, &["cut short"]);
+    to.run("import", &[text(&odd)]).complains(3, &["cut short", text(&odd)]);
+    to.run("import", &[text(&odd), "-n"]).complains(3, &["cut short", text(&odd)]);
+    let missing = from.dir.path().join("missing/archive");
+    from.run("export", &["tour", text(&missing)])
+        .complains(3, &["no directory", "missing:", "make it first"]);
     to.run("import", &["nowhere"]).complains(3, &["nowhere"]);
 }
 
@@ -112,4 +128,32 @@ fn an_import_that_is_stopped_or_killed_leaves_nothing() {
         assert_eq!(puddles(&to), nothing);
     }
     run(["import", text(&to.store), text(&archive)]).exits(0);
+}
+
+#[test]
+fn one_signal_ends_an_export_that_nobody_reads() {
+    let from = killed();
+    let mut export = cenote()
+        .args(["export", text(&from.store), "tour", "-"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("cenote runs");
+    let mut stdout = export.stdout.take().expect("piped");
+    // It has begun; from here on nobody reads, and the pipe is full at some time.
+    let mut first = [0; 1];
+    std::io::Read::read_exact(&mut stdout, &mut first).expect("an archive begins");
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(export.try_wait().expect("known").is_none(), "it waits for a reader");
+    signal(&export, "-INT");
+    let begun = Instant::now();
+    let status = loop {
+        match export.try_wait().expect("known") {
+            Some(status) => break status,
+            None => assert!(begun.elapsed() < Duration::from_secs(60), "a second signal is needed"),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    assert_eq!(status.code(), Some(130));
+    from.run("export", &["tour", text(&from.dir.path().join("later"))]).exits(0);
 }

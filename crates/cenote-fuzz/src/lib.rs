@@ -16,6 +16,7 @@ mod catalog;
 #[path = "../../cenote-store/src/catalog/file.rs"]
 mod file;
 mod header;
+mod image;
 mod input;
 mod journal;
 mod log;
@@ -46,12 +47,22 @@ pub enum Target {
     Journal,
     /// Archives of pools.
     Archive,
+    /// Images of puddles that have moved, with types and ranges that nobody vouches for.
+    Image,
 }
 
 impl Target {
     /// All targets.
-    pub const ALL: [Self; 7] =
-        [Self::Header, Self::Log, Self::Catalog, Self::Message, Self::AtRest, Self::Journal, Self::Archive];
+    pub const ALL: [Self; 8] = [
+        Self::Header,
+        Self::Log,
+        Self::Catalog,
+        Self::Message,
+        Self::AtRest,
+        Self::Journal,
+        Self::Archive,
+        Self::Image,
+    ];
 
     /// The target's name on the command line.
     #[must_use]
@@ -64,6 +75,7 @@ impl Target {
             Self::AtRest => "at-rest",
             Self::Journal => "journal",
             Self::Archive => "archive",
+            Self::Image => "image",
         }
     }
 
@@ -87,6 +99,7 @@ impl Target {
             Self::AtRest => at_rest::run(&mut input),
             Self::Journal => journal::run(&mut input),
             Self::Archive => archive::run(&mut input),
+            Self::Image => image::run(&mut input),
         }
     }
 }
@@ -130,6 +143,11 @@ mod tests {
     #[test]
     fn archives_take_any_bytes() {
         run(Target::Archive, 3000);
+    }
+
+    #[test]
+    fn images_take_any_bytes_types_and_ranges() {
+        run(Target::Image, 1500);
     }
 
     #[test]

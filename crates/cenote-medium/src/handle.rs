@@ -5,8 +5,13 @@
 //! the simulated medium sees, and can fail, every one of them.
 
 use crate::{FileName, Medium, MediumError, Operation};
+use cenote_layout::PAGE_SIZE;
+use cenote_sys::memory::{self, OwnedRegion};
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
@@ -124,6 +129,43 @@ impl FileHandle {
     #[must_use]
     pub fn share_blocks_with(&self, target: &File) -> bool {
         self.file.as_ref().is_some_and(|file| rustix::fs::ioctl_ficlone(target, file).is_ok())
+    }
+
+    /// The next stretch of whole pages from `at` on, before `end`, that may not be zero: by what the file system says, where there is one that can tell. `None`: there is no more.
+    ///
+    /// # Errors
+    /// What the system says about the file.
+    pub fn next_data(&self, at: u64, end: u64) -> Result<Option<(u64, u64)>> {
+        if at >= end {
+            return Ok(None);
+        }
+        let Some(file) = &self.file else { return Ok(Some((at, end))) };
+        let failed = |errno: Errno| MediumError::from_io(Operation::Read, &self.name, errno.into());
+        let from = match seek(file, SeekFrom::Data(at)) {
+            Ok(from) => from / PAGE_SIZE * PAGE_SIZE,
+            Err(Errno::NXIO) => return Ok(None),
+            // A file system that cannot tell.
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some((at, end))),
+            Err(errno) => return Err(failed(errno)),
+        };
+        let from = from.max(at);
+        if from >= end {
+            return Ok(None);
+        }
+        let to = seek(file, SeekFrom::Hole(from)).map_err(failed)?;
+        // A hole that begins inside a page is behind it.
+        Ok(Some((from, to.next_multiple_of(PAGE_SIZE).clamp(from + PAGE_SIZE, end))))
+    }
+
+    /// The first `len` bytes of the file as memory of this process: what is stored goes into the file. `None`: the medium has no descriptors, or the system does not map it.
+    ///
+    /// # Safety
+    /// The file has that many bytes, and nobody else writes it or makes it shorter while the region lives.
+    #[must_use]
+    pub unsafe fn whole(&self, len: usize) -> Option<OwnedRegion> {
+        let file = self.file.as_ref()?;
+        // SAFETY: handed on to the caller.
+        unsafe { memory::whole_file(file.as_fd(), len) }.ok()
     }
 
     /// Waits until what was written to the file, by whomever, survives loss of power.

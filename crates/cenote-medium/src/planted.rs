@@ -113,6 +113,16 @@ pub enum Bug {
     ImportNotSynced,
     /// An import forgets to say that its puddles are to be rewritten.
     ImportNotDue,
+    /// An import believes that an archive is whole as soon as it has what it wants of it.
+    ArchiveEndUnread,
+    /// An export takes the tag of a pointer for a part of its address.
+    TagsKeptInScan,
+    /// An export does not look where region pointers lead.
+    RegionsLeftOut,
+    /// An archive has its name before it is whole.
+    ArchiveNamedEarly,
+    /// An import registers types without asking how the program has them.
+    ProgramNotAsked,
     /// A pool moves while the journal of psyncs has records of it.
     MovedNotTrimmed,
     /// Rewriting leaves out the roots.

@@ -13,7 +13,7 @@ use cenote_layout::heap::{
     marks_offset,
 };
 use cenote_layout::id::TypeId;
-use cenote_layout::moves::Cursor;
+use cenote_layout::moves::{Cursor, Moves};
 use cenote_layout::pointer::{PointerKind, RegionAddress, decode_relative};
 use cenote_layout::types::TypeRecord;
 use cenote_medium::planted::{Bug, planted};
@@ -188,12 +188,27 @@ impl Program {
         Self::Fixed { size: record.size as usize, repeats: record.repeats, slots: slots.collect() }
     }
 
-    /// Calls `visit` with the block and the place in it of every pointer that it has. `found` is room for what is found before it is visited.
-    fn run(&self, block: &mut [u8], found: &mut Vec<Slot>, visit: &mut impl FnMut(&mut [u8], Slot)) {
+    /// Values in a block of so many bytes. Asked once for all blocks that lie side by side, because it divides.
+    fn values(&self, block: usize) -> usize {
+        let (size, repeats) = match self {
+            Self::Fixed { size, repeats, .. } => (*size, *repeats),
+            Self::Map(record) => (usize::try_from(record.size).unwrap_or(usize::MAX), record.repeats),
+            Self::Nothing | Self::Words => return 0,
+        };
+        if repeats { block / size.max(1) } else { usize::from(block >= size) }
+    }
+
+    /// Calls `visit` with the block and the place in it of every pointer that its values have. `found` is room for what is found before it is visited.
+    #[inline]
+    fn run(
+        &self,
+        (block, values): (&mut [u8], usize),
+        found: &mut Vec<Slot>,
+        visit: &mut impl FnMut(&mut [u8], Slot),
+    ) {
         match self {
             Self::Nothing => {}
-            Self::Fixed { size, repeats, slots } => {
-                let values = if *repeats { block.len() / size } else { usize::from(block.len() >= *size) };
+            Self::Fixed { size, slots, .. } => {
                 for value in 0..values {
                     for slot in slots {
                         visit(block, Slot { offset: value * size + slot.offset, ..*slot });
@@ -202,8 +217,6 @@ impl Program {
             }
             Self::Map(record) => {
                 let size = usize::try_from(record.size).unwrap_or(usize::MAX).max(1);
-                let values =
-                    if record.repeats { block.len() / size } else { usize::from(block.len() >= size) };
                 for value in 0..values {
                     let start = value * size;
                     found.clear();
@@ -244,26 +257,29 @@ fn set_word(block: &mut [u8], offset: usize, value: u64) {
     }
 }
 
-/// Calls `visit` with every allocated block's offset and bytes, and the number of its type's program in `programs`.
+/// Calls `visit` with every allocated block's offset, its bytes and how many values it has, and the program of its type; but not with those of an extent of which `all` says that it
+/// has seen to it.
 fn each_block(
     image: &mut [u8],
     contents: &Contents,
     types: &TypeTable,
-    mut visit: impl FnMut(usize, &mut [u8], &Program),
+    mut all: impl FnMut(&mut [u8], &Extent, &Program) -> bool,
+    mut visit: impl FnMut(usize, (&mut [u8], usize), &Program),
 ) {
     let mut programs: HashMap<TypeId, Program> = HashMap::new();
     for extent in &contents.extents {
         let program = programs.entry(extent.type_id).or_insert_with(|| Program::of(types, extent.type_id));
-        if matches!(program, Program::Nothing) {
+        if matches!(program, Program::Nothing) || all(image, extent, program) {
             continue;
         }
+        let values = program.values(extent.block);
         for number in 0..extent.count {
             if image.get(extent.marks + number) != Some(&mark::ALLOCATED) {
                 continue;
             }
             let start = extent.start + number * extent.block;
             if let Some(block) = image.get_mut(start..start + extent.block) {
-                visit(start, block, program);
+                visit(start, (block, values), program);
             }
         }
     }
@@ -302,19 +318,27 @@ pub fn for_each_pointer(
         }
     }
     let mut room = Vec::new();
-    each_block(image, &contents, types, |start, block, program| {
-        program.run(block, &mut room, &mut |block, slot| {
-            let (value, offset) = (word(block, slot.offset), (start + slot.offset) as u64);
-            let (target, region) = match slot.kind {
-                PointerKind::RELATIVE => (decode_relative(puddle.addr + offset, value).unwrap_or(0), None),
-                PointerKind::REGION => (0, RegionAddress::decode(value)),
-                _ => (value & !slot.tag_mask, None),
-            };
-            if target != 0 || region.is_some() {
-                visit(Found { offset, kind: slot.kind, target, region });
-            }
-        });
-    });
+    each_block(
+        image,
+        &contents,
+        types,
+        |_, _, _| false,
+        |start, block, program| {
+            program.run(block, &mut room, &mut |block, slot| {
+                let (value, offset) = (word(block, slot.offset), (start + slot.offset) as u64);
+                let (target, region) = match slot.kind {
+                    PointerKind::RELATIVE => {
+                        (decode_relative(puddle.addr + offset, value).unwrap_or(0), None)
+                    }
+                    PointerKind::REGION => (0, RegionAddress::decode(value)),
+                    _ => (value & !slot.tag_mask, None),
+                };
+                if target != 0 || region.is_some() {
+                    visit(Found { offset, kind: slot.kind, target, region });
+                }
+            });
+        },
+    );
     Ok(())
 }
 
@@ -338,7 +362,13 @@ pub fn rewrite(image: &mut [u8], job: &RewriteJob) -> Result<Rewritten, String> 
         }
     }
     let mut room = Vec::new();
-    each_block(image, &contents, &job.types, |start, block, program| {
+    let (mut blocks, mut native) = (0, 0);
+    let short = |image: &mut [u8], extent: &Extent, program: &Program| {
+        let counts = rewrite_native(image, extent, program, &job.moves).unwrap_or_default();
+        (blocks, native) = (blocks + counts.0, native + counts.1);
+        counts.0 > 0
+    };
+    each_block(image, &contents, &job.types, short, |start, block, program| {
         done.blocks += 1;
         program.run(block, &mut room, &mut |block, slot| {
             let old = word(block, slot.offset);
@@ -386,7 +416,39 @@ pub fn rewrite(image: &mut [u8], job: &RewriteJob) -> Result<Rewritten, String> 
             }
         });
     });
+    done.blocks += blocks;
+    done.native += native;
     Ok(done)
+}
+
+/// Rewrites the blocks of an extent whose values have native pointers at fixed places and no others, which is what most blocks are. How many there are, and how many pointers have another value now;
+/// `None`, and nothing is done, if they are not of that kind or do not lie in the image.
+fn rewrite_native(image: &mut [u8], extent: &Extent, program: &Program, moves: &Moves) -> Option<(u64, u64)> {
+    let Program::Fixed { size, slots, .. } = program else { return None };
+    if slots.iter().any(|slot| slot.kind != PointerKind::NATIVE) {
+        return None;
+    }
+    let marks = image.get(extent.marks..extent.marks + extent.count)?.to_vec();
+    let blocks = image.get_mut(extent.start..extent.start + extent.count * extent.block)?;
+    let (values, mut cursor, mut counts) = (program.values(extent.block), Cursor::default(), (0, 0));
+    let blocks = blocks.chunks_exact_mut(extent.block).zip(&marks);
+    for (block, _) in blocks.filter(|(_, mark)| **mark == mark::ALLOCATED) {
+        counts.0 += 1;
+        let mut rest = block;
+        for _ in 0..values {
+            let (value, behind) = rest.split_at_mut_checked(*size)?;
+            for slot in slots {
+                let old = word(value, slot.offset);
+                let new = if old == 0 { 0 } else { moves.native(old, slot.tag_mask, &mut cursor) };
+                if new != old {
+                    set_word(value, slot.offset, new);
+                    counts.1 += 1;
+                }
+            }
+            rest = behind;
+        }
+    }
+    Some(counts)
 }
 
 /// Whether a word, if it is a pointer, would have to be another one now.

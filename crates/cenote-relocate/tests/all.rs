@@ -1,4 +1,5 @@
 //! The tests of this crate in one program.
 
+mod graph_archives;
 mod graphs;
 mod import;

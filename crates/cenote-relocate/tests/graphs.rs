@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// splitmix64.
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -29,7 +29,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 }
@@ -83,8 +83,8 @@ fn types() -> Vec<TypeRecord> {
 
 /// Something allocated.
 #[derive(Clone, Copy, Debug)]
-struct Object {
-    pool: usize,
+pub(crate) struct Object {
+    pub(crate) pool: usize,
     addr: u64,
     size: u64,
     type_id: TypeId,
@@ -92,24 +92,24 @@ struct Object {
 
 /// A pointer: where it stands, and where it leads, as object and offset; or nowhere.
 #[derive(Clone, Copy, Debug)]
-struct Link {
-    from: usize,
+pub(crate) struct Link {
+    pub(crate) from: usize,
     offset: u64,
     kind: PointerKind,
     tag: u64,
-    to: Option<(usize, u64)>,
+    pub(crate) to: Option<(usize, u64)>,
 }
 
 /// Pools and what is in them.
-struct Graph {
-    names: Vec<String>,
-    objects: Vec<Object>,
-    links: Vec<Link>,
+pub(crate) struct Graph {
+    pub(crate) names: Vec<String>,
+    pub(crate) objects: Vec<Object>,
+    pub(crate) links: Vec<Link>,
     /// Of each pool: roots, as objects.
     roots: Vec<Vec<(u16, usize)>>,
     /// Puddles where the graph was built, by address.
     puddles: Vec<PuddleRecord>,
-    ids: Vec<PoolId>,
+    pub(crate) ids: Vec<PoolId>,
 }
 
 fn put(addr: u64, value: u64) {
@@ -129,7 +129,7 @@ fn window_base(number: u64) -> u64 {
     MINE.with(|base| *base) + (number << 32)
 }
 
-fn blank(number: u64) -> Image {
+pub(crate) fn blank(number: u64) -> Image {
     let sim = SimMedium::new(SimOptions::new(Durability::Process));
     let (window_base, window_len) = (Some(window_base(number)), 512 << 20);
     let uuid = Some(Uuid::from_random_bytes([number as u8 + 1; 16]));
@@ -147,14 +147,14 @@ fn open(medium: &Arc<dyn Medium>) -> Store {
     Store::open(Arc::clone(medium), options).unwrap().0
 }
 
-fn store_on(image: &Image) -> (Arc<dyn Medium>, Store) {
+pub(crate) fn store_on(image: &Image) -> (Arc<dyn Medium>, Store) {
     let medium: Arc<dyn Medium> = SimMedium::from_image_unrecorded(image);
     let store = open(&medium);
     (medium, store)
 }
 
 /// Builds a graph in a store, whose pools are closed afterwards.
-fn build(store: &Store, random: &mut Random) -> Graph {
+pub(crate) fn build(store: &Store, random: &mut Random) -> Graph {
     let all = types();
     store.register_types(&all.iter().collect::<Vec<_>>()).unwrap();
     let count = 1 + random.below(3) as usize;
@@ -272,7 +272,7 @@ fn build(store: &Store, random: &mut Random) -> Graph {
 }
 
 /// Where the graph's pools are: by number in the graph, the name in the store.
-type Names = BTreeMap<usize, String>;
+pub(crate) type Names = BTreeMap<usize, String>;
 
 impl Graph {
     /// Addresses in `store` of what was in the graph's puddles; what is not there is where it was.
@@ -295,7 +295,7 @@ impl Graph {
     }
 
     /// Compares what is in the store with the graph.
-    fn verify(&self, store: &Store, names: &Names) -> Result<(), String> {
+    pub(crate) fn verify(&self, store: &Store, names: &Names) -> Result<(), String> {
         let handles: BTreeMap<usize, _> = names
             .iter()
             .map(|(pool, name)| (*pool, store.open_pool(name, Access::ReadOnly).unwrap()))
@@ -351,7 +351,7 @@ impl Graph {
 }
 
 /// The files of all pools of a store.
-fn files(store: &Store) -> BTreeMap<Uuid, Vec<u8>> {
+pub(crate) fn files(store: &Store) -> BTreeMap<Uuid, Vec<u8>> {
     let heaps = store.puddle_records().into_iter().filter(|p| p.pool.0 != 0);
     heaps
         .map(|p| {
@@ -476,7 +476,7 @@ fn one(seed: u64) -> Result<(), String> {
     same.close().map_err(|e| e.to_string())
 }
 
-fn number(name: &str, default: u64) -> u64 {
+pub(crate) fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
 }
 

@@ -175,3 +175,50 @@ fn a_rewriting_that_finds_the_disk_full_is_an_error_and_is_done_when_there_is_sp
     }
     assert_eq!(store.open_pool("b", Access::ReadWrite).unwrap().due(), 0);
 }
+
+/// The disk is full at each operation in turn that takes space, of a clone and of a rewriting.
+#[test]
+fn wherever_the_disk_is_full_there_is_no_clone_or_a_puddle_as_it_was() {
+    let (sim, store) = store(4);
+    store.close().unwrap();
+    let store = open(&sim, options(Backend::Signal));
+    let files = || (sim.list("puddles").unwrap().len(), store.pools().len(), store.info().window_free);
+    let mut refused = 0;
+    for op in [Operation::Create, Operation::Write] {
+        for skip in 0.. {
+            let (before, hits) = (files(), sim.fault_hits());
+            sim.inject(Fault::once(FaultPoint::Operation(op), skip, FaultEffect::NoSpace).on("puddles/"));
+            let cloned = store.clone_pool("a", "b");
+            let hit = sim.fault_hits() > hits;
+            sim.clear_faults();
+            if !hit {
+                cloned.unwrap();
+                break;
+            }
+            refused += 1;
+            assert!(cloned.expect_err("full").is_no_space());
+            assert_eq!(files(), before, "{op:?} {skip}");
+        }
+        let mut at = 0;
+        while store.pools().iter().any(|pool| pool.due > 0) {
+            let (before, hits) = (files(), sim.fault_hits());
+            sim.inject(Fault::once(FaultPoint::Operation(op), at, FaultEffect::NoSpace).on("puddles/"));
+            let opened = store.open_pool("b", Access::ReadWrite).map(|pool| pool.due());
+            let hit = sim.fault_hits() > hits;
+            sim.clear_faults();
+            match opened {
+                Ok(due) => assert!(!hit && due == 0),
+                Err(error) => assert!(hit && error.is_no_space(), "{error}"),
+            }
+            if hit {
+                refused += 1;
+                assert_eq!(files(), before, "{op:?} {at}: the new file is gone");
+            } else {
+                break;
+            }
+            at += 1;
+        }
+        store.remove_pool("b").unwrap();
+    }
+    assert!(refused > 3, "{refused}");
+}

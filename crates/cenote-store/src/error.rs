@@ -532,6 +532,17 @@ impl fmt::Display for TypeMismatch {
              the program that wrote it",
             offered.id
         )?;
+        write!(f, "{}", Layouts(known, offered))
+    }
+}
+
+/// Two layouts, and where they differ.
+#[derive(Clone, Copy, Debug)]
+pub struct Layouts<'a>(pub &'a TypeRecord, pub &'a TypeRecord);
+
+impl fmt::Display for Layouts<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(known, offered) = self;
         for difference in known.differences(offered) {
             writeln!(f, "  {difference}")?;
         }

@@ -50,7 +50,7 @@ mod superblock;
 mod window;
 
 pub use connection::{Grant, Granted, Home, Keeper, Listed, MemberList, PermissionChange};
-pub use error::{FormatError, OpenError, StoreError, TypeMismatch};
+pub use error::{FormatError, Layouts, OpenError, StoreError, TypeMismatch};
 pub use format::{check_directory, check_options, format};
 pub use guests::{Credentials, GuestEnd, PoolGrant};
 pub use logs::LogLease;

@@ -28,6 +28,7 @@ use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{Durability, FileName, MapMode, MediumError, Operation};
+use core::ops::ControlFlow;
 use core::ptr::NonNull;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
@@ -622,7 +623,7 @@ impl Store {
     pub fn open_pool(&self, name: &str, access: Access) -> Result<PoolHandle, StoreError> {
         let handle = self.open_as_it_is(name, access)?;
         if self.inner().frontier.is_eager() && handle.due() > 0 {
-            handle.finish_relocation(&mut |_| ())?;
+            handle.finish_relocation(&mut |_| ControlFlow::Continue(()))?;
         }
         Ok(handle)
     }
@@ -905,6 +906,7 @@ impl Inner {
             let puddle_ref = unsafe { puddle.as_ref() };
             self.window.remove(puddle_ref);
             unmapped = puddle_ref.refuse(&*self.medium).is_ok();
+            self.frontier.let_go(puddle_ref);
             control.graveyard.push(puddle);
         }
         unmapped

@@ -20,10 +20,9 @@
 //!
 //! # Safety argument
 //!
-//! No `unsafe` but for blocking signals: everything is atomics. `futex` is async-signal-safe. The clerk runs with all signals blocked, so
+//! No `unsafe`: everything is atomics. `futex` is async-signal-safe. The clerk runs with all signals blocked, so
 //! that no handler of the application's runs on it, touches a range, and waits for itself.
 
-use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use rustix::thread::futex;
 use std::sync::OnceLock;
@@ -140,7 +139,7 @@ impl Desk {
 
     /// What the clerk does, until [`Desk::close`]: answers questions.
     pub fn serve(&self, mut answer: impl FnMut(u64) -> bool) {
-        block_signals();
+        crate::signals::block_all();
         let _closing = Closing(self);
         loop {
             let bell = self.bell.load(Ordering::SeqCst);
@@ -194,16 +193,6 @@ struct Closing<'a>(&'a Desk);
 impl Drop for Closing<'_> {
     fn drop(&mut self) {
         self.0.close();
-    }
-}
-
-/// Blocks all signals in this thread.
-pub(crate) fn block_signals() {
-    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: the set is filled before it is used; the mask of this thread alone changes.
-    unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), core::ptr::null_mut());
     }
 }
 

@@ -29,6 +29,7 @@ pub mod probe;
 pub mod process;
 pub mod record_lock;
 pub mod secret;
+pub mod signals;
 pub mod touch;
 pub mod twin;
 

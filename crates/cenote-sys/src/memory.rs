@@ -322,8 +322,8 @@ unsafe fn leave_out_of_children(addr: usize, len: usize) -> io::Result<()> {
     Ok(unsafe { rustix::mm::madvise(ptr::without_provenance_mut(addr), len, Advice::LinuxDontFork) }?)
 }
 
-/// Zero-filled private memory of this process, taken page by page when touched: for big volatile tables. Unmapped
-/// when dropped; a forked child has a copy.
+/// Memory of this process alone, wherever the kernel likes, unmapped when dropped: zero-filled private memory ([`anonymous`]), taken page by page when touched, for big volatile tables, of
+/// which a forked child has a copy; or a file that nobody else knows ([`whole_file`]).
 #[derive(Debug)]
 pub struct OwnedRegion {
     base: NonNull<u8>,
@@ -353,9 +353,26 @@ impl OwnedRegion {
     }
 }
 
+impl OwnedRegion {
+    /// Makes the pages of a part present and writable, so that stores into them cannot fail: what a store would run into, no space on the file system say, is the error.
+    ///
+    /// # Errors
+    /// What the kernel says; one before 5.14 that it does not know this. The part does not lie in the region.
+    pub fn populate(&self, offset: usize, len: usize) -> io::Result<()> {
+        let page = page_bytes();
+        let (from, to) = (offset / page * page, offset.saturating_add(len).next_multiple_of(page));
+        if to > self.len || from >= to {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let at = self.base.as_ptr().wrapping_add(from).cast::<c_void>();
+        // SAFETY: a part of this region; the advice changes no byte.
+        Ok(unsafe { rustix::mm::madvise(at, to - from, Advice::LinuxPopulateWrite) }?)
+    }
+}
+
 impl Drop for OwnedRegion {
     fn drop(&mut self) {
-        // SAFETY: mapped by `anonymous`, owned by this value alone.
+        // SAFETY: mapped when the value was made, owned by it alone.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast::<c_void>(), self.len) };
     }
 }
@@ -377,6 +394,26 @@ pub fn anonymous(len: usize) -> io::Result<OwnedRegion> {
     let base = NonNull::new(base.cast())
         .ok_or_else(|| io::Error::from_raw_os_error(rustix::io::Errno::NOMEM.raw_os_error()))?;
     Ok(OwnedRegion { base, len })
+}
+
+/// Maps the first `len` bytes (rounded up to pages) of a file wherever the kernel likes, readable and writable; absent in forked children. What is stored goes into the file.
+///
+/// # Errors
+/// What the kernel says; the descriptor is not open for reading and writing.
+///
+/// # Safety
+/// Nobody else writes the file or makes it shorter while the region lives.
+pub unsafe fn whole_file(fd: BorrowedFd<'_>, len: usize) -> io::Result<OwnedRegion> {
+    let len = len.max(1).next_multiple_of(page_bytes());
+    let protection = Access::ReadWrite.protection();
+    // SAFETY: a new mapping wherever the kernel likes replaces nothing.
+    let base = unsafe { rustix::mm::mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, fd, 0) }?;
+    let base = NonNull::new(base.cast())
+        .ok_or_else(|| io::Error::from_raw_os_error(rustix::io::Errno::NOMEM.raw_os_error()))?;
+    let region = OwnedRegion { base, len };
+    // SAFETY: the region was mapped just now.
+    unsafe { leave_out_of_children(region.base.as_ptr().expose_provenance(), len) }?;
+    Ok(region)
 }
 
 #[cfg(test)]

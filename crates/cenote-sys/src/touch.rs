@@ -80,7 +80,7 @@ impl FirstTouch {
     /// What the thread does, until [`FirstTouch::stop`]: hears of touches. `touched` is given an address, sees to what is there, and wakes.
     pub fn serve(&self, mut touched: impl FnMut(usize)) {
         // A handler on this thread that touched what is watched would wait for it.
-        crate::desk::block_signals();
+        crate::signals::block_all();
         loop {
             let mut both = [PollFd::new(&self.fd, PollFlags::IN), PollFd::new(&self.stop, PollFlags::IN)];
             // Interrupted or woken: looked at again in all cases.

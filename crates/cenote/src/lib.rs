@@ -93,8 +93,8 @@ pub use reclaim::{
     ReclaimedType,
 };
 pub use ship::{
-    Codec, Exclusive, ExportOptions, Exported, ImportOptions, LeftEntry, OnShip, ShipError, ShipProgress,
-    Shipped, inspect_archive,
+    Codec, Exclusive, ExportOptions, Exported, ImportOptions, Inspected, LeftEntry, OnShip, ShipError,
+    ShipProgress, Shipped,
 };
 pub use store::{OnRecovery, RecoveryOptions, RecoveryProgress, Store};
 pub use trim::{AutoTrim, TrimFigures};

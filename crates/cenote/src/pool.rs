@@ -400,6 +400,11 @@ pub(crate) fn layouts_contradict(store: &cenote_store::Store) -> bool {
     types.values().any(|known| store.type_record(known.record.id).is_some_and(|there| *there != known.record))
 }
 
+/// How this program has a type, if any store was asked about it.
+pub(crate) fn of_this_program(id: TypeId) -> Option<TypeRecord> {
+    known_types().get(&id).map(|known| known.record.clone())
+}
+
 /// Why nobody answers for a pool's values.
 fn doubt_of(store: &Inner, handle: &PoolHandle) -> Option<Doubt> {
     if store.torn_allowed {

@@ -35,20 +35,37 @@
 use crate::error::Result;
 use crate::pool::Pool;
 use crate::store::Store;
-use cenote_store::relocate::{Backend, ImportedPool, RelocationProgress, Rewritten};
+use cenote_store::StoreError;
+use cenote_store::relocate::{Backend, Imported, ImportedPool, RelocationProgress, Rewritten};
+use core::ops::ControlFlow;
 
 impl Store {
     /// Makes a copy of a pool that nobody has open, under another name. Its pointers lead into the copy, and into other pools where they did before. It takes the time
-    /// of copying the files, or none where the file system shares blocks; pointers are rewritten when they are touched.
+    /// of copying the files; pointers are rewritten when they are touched.
     ///
     /// # Errors
     /// [`Error::Store`](crate::Error::Store): the pool is open, damaged or in doubt; the name is taken or impossible; there is no space, on the disk or in the window. There is no copy then.
     pub fn clone_pool(&self, name: &str, copy: &str) -> Result<ImportedPool> {
+        self.clone_by(name, copy, || self.inner.store.clone_pool(name, copy))
+    }
+
+    /// The same by sharing blocks, where the file system can do that; then no bytes are copied now. Until the copy is rewritten or removed, a store into the *original* may need space, and ends the
+    /// process with `SIGBUS` where the disk is full.
+    ///
+    /// # Errors
+    /// As [`Store::clone_pool`].
+    pub fn clone_pool_sharing(&self, name: &str, copy: &str) -> Result<ImportedPool> {
+        self.clone_by(name, copy, || self.inner.store.clone_pool_sharing(name, copy))
+    }
+
+    fn clone_by(
+        &self,
+        name: &str,
+        copy: &str,
+        make: impl FnOnce() -> core::result::Result<Imported, StoreError>,
+    ) -> Result<ImportedPool> {
         self.inner.refuse_forked()?;
-        let cloned = self
-            .inner
-            .pools
-            .while_closed(|other| other == name, || self.inner.store.clone_pool(name, copy))?;
+        let cloned = self.inner.pools.while_closed(|other| other == name, make)?;
         Ok(cloned.pools.into_iter().next().unwrap_or(ImportedPool {
             id: cenote_layout::id::PoolId(0),
             name: copy.into(),
@@ -87,11 +104,15 @@ impl Pool {
         self.inner.handle.due()
     }
 
-    /// Rewrites now what is still to be rewritten, and tells what was done; `progress` is told before each puddle, and at the end.
+    /// Rewrites now what is still to be rewritten, and tells what was done; `progress` is told before each puddle, and at the end, and says whether to go
+    /// on: what is left when it says no is rewritten when it is touched, as before.
     ///
     /// # Errors
     /// [`Error::Store`](crate::Error::Store): a puddle could not be rewritten, for want of space or because it is damaged; it and those behind it are as they were.
-    pub fn finish_relocation(&self, progress: &mut dyn FnMut(RelocationProgress)) -> Result<Rewritten> {
+    pub fn finish_relocation(
+        &self,
+        progress: &mut dyn FnMut(RelocationProgress) -> ControlFlow<()>,
+    ) -> Result<Rewritten> {
         self.inner.refuse_forked()?;
         Ok(self.inner.handle.finish_relocation(progress)?)
     }

@@ -34,7 +34,7 @@
 //! Raw objects have no pointers that anybody knows of, and a protection of their own: they go by snapshots, which are files of their own (`cenote_object`).
 
 use crate::error::Result;
-use crate::pool::{HeldPools, layouts_contradict};
+use crate::pool::{HeldPools, layouts_contradict, of_this_program};
 use crate::store::Store;
 use cenote_relocate::ship;
 use cenote_store::Access;
@@ -43,8 +43,8 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 pub use cenote_relocate::ship::{
-    Codec, Exclusive, ExportOptions, Exported, ImportOptions, LeftEntry, OnShip, ShipError, ShipProgress,
-    Shipped, inspect as inspect_archive,
+    Codec, Exclusive, ExportOptions, Exported, ImportOptions, Inspected, LeftEntry, OnShip, ShipError,
+    ShipProgress, Shipped,
 };
 
 impl Store {
@@ -92,17 +92,26 @@ impl Store {
     /// stores you would open.
     ///
     /// # Errors
-    /// [`Error::Ship`](crate::Error::Ship): the archive is damaged or was made by a later release; a name is taken; a type has another layout in this store; there is no room.
+    /// [`Error::Ship`](crate::Error::Ship): the archive is damaged or was made by a later release; a name is taken; a type has another layout in this store, or in this program; there is no room.
     pub fn import(&self, input: impl Read, options: ImportOptions<'_>) -> Result<Shipped> {
-        let unpacked = ship::unpack(&self.inner.store, input, options)?;
+        let unpacked = ship::unpack(&self.inner.store, input, options, &of_this_program)?;
         // Nobody opens one of the pools before it is known whether this program agrees about their types.
         let list = self.inner.pools.locked();
-        let shipped = unpacked.commit()?;
+        let shipped = unpacked.commit(&self.inner.store, &of_this_program)?;
+        // A type that another thread began to use while the batch was made is as one that a store knew when it was opened.
         if layouts_contradict(&self.inner.store) {
             self.inner.contradicts.store(true, Ordering::SeqCst);
         }
         drop(list);
         Ok(shipped)
+    }
+
+    /// Reads an archive to its end, checks all that [`Store::import`] with the same options would check, and changes nothing. The store may be open for reading only.
+    ///
+    /// # Errors
+    /// [`Error::Ship`](crate::Error::Ship): the archive is damaged or was made by a later release. What the store says of a whole one is in [`Inspected::refused`].
+    pub fn inspect_archive(&self, input: impl Read, options: ImportOptions<'_>) -> Result<Inspected> {
+        Ok(ship::inspect(&self.inner.store, input, options, &of_this_program)?)
     }
 
     /// Keeps the pools that are exported, or any if pointers decide which those are, from being opened.

@@ -1,15 +1,16 @@
 //! Pools beside their copies, and pools at new addresses: every pointer is right, rewritten when its puddle is first touched, by plain loads too, by several threads at once, over
 //! sessions, in read-only stores, in shadowed mode; and a process that is killed while it rewrites leaves every puddle wholly old or wholly new.
 //!
-//! `CENOTE_COPIES` sets how many copies are open at once (20), `CENOTE_RELOCATE_KILLS` how often a process is killed (12).
+//! `CENOTE_COPIES` sets how many copies are open at once (200), `CENOTE_RELOCATE_KILLS` how often a process is killed (12).
 
 use cenote::{
-    Access, Backend, Error, OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr, Reader, RegionPtr,
-    RelPtr, RelocationOptions, Result, Store, field,
+    Access, Backend, Error, Exclusive, ExportOptions, ImportOptions, OpenOptions, Persist, Pool, PoolMode,
+    PoolOptions, Ptr, Reader, RegionPtr, RelPtr, RelocationOptions, Result, Store, field,
 };
 use cenote_store::StoreError;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -39,7 +40,7 @@ fn options(mode: PoolMode) -> PoolOptions {
 }
 
 /// A list over several puddles, each node with an off-holder and a region pointer to the first.
-fn fill(store: &Store, name: &str, mode: PoolMode, nodes: u64) {
+pub(crate) fn fill(store: &Store, name: &str, mode: PoolMode, nodes: u64) {
     let pool = store.create_pool(name, &options(mode)).unwrap();
     pool.write(|tx| -> Result<()> {
         let root = tx.alloc(Root { count: 0, first: None })?;
@@ -68,7 +69,7 @@ fn fill(store: &Store, name: &str, mode: PoolMode, nodes: u64) {
 }
 
 /// Follows the list by every kind of pointer; all of it must lie in this pool.
-fn walk(store: &Store, pool: &Pool, nodes: u64) {
+pub(crate) fn walk(store: &Store, pool: &Pool, nodes: u64) {
     let view = pool.read().unwrap();
     let root = view.get(view.root::<Root>().unwrap().expect("a root")).unwrap();
     assert_eq!(root.count, nodes);
@@ -124,6 +125,13 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
 }
 
+pub(crate) fn open_rewriting(dir: &Path, relocation: RelocationOptions) -> Store {
+    if !dir.join("superblock").exists() {
+        drop(Store::open(dir).unwrap());
+    }
+    Store::open_with(dir, &OpenOptions { relocation, ..OpenOptions::default() }).unwrap()
+}
+
 fn open_with(dir: &Path, access: Access, backend: Backend) -> Store {
     let relocation = RelocationOptions { backend, ..RelocationOptions::default() };
     Store::open_with(dir, &OpenOptions { access, relocation, ..OpenOptions::default() }).unwrap()
@@ -131,13 +139,18 @@ fn open_with(dir: &Path, access: Access, backend: Backend) -> Store {
 
 #[test]
 fn copies_are_open_beside_their_original_which_stays_byte_for_byte() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::support::directory();
     let store = Store::open(dir.path()).unwrap();
     fill(&store, "original", PoolMode::Direct, 150);
     let before = contents(dir.path(), &store, "original");
-    let copies = number("CENOTE_COPIES", 20);
+    let copies = number("CENOTE_COPIES", 200);
     for copy in 0..copies {
-        let made = store.clone_pool("original", &format!("copy {copy}")).unwrap();
+        let name = format!("copy {copy}");
+        // Where blocks cannot be shared they are copied.
+        let made = match copy % 2 {
+            0 => store.clone_pool("original", &name).unwrap(),
+            _ => store.clone_pool_sharing("original", &name).unwrap(),
+        };
         assert!(made.moved && made.due > 0);
     }
     let pools: Vec<Pool> = (0..copies)
@@ -238,7 +251,12 @@ fn an_eager_session_has_all_done_when_the_pool_is_open() {
     let store = open_with(dir.path(), Access::ReadWrite, Backend::Signal);
     let pool = store.pool_with("c", Access::ReadOnly).unwrap();
     let mut told = Vec::new();
-    let done = pool.finish_relocation(&mut |at| told.push((at.puddles, at.puddles_total))).unwrap();
+    let done = pool
+        .finish_relocation(&mut |at| {
+            told.push((at.puddles, at.puddles_total));
+            ControlFlow::Continue(())
+        })
+        .unwrap();
     let total = told[0].1;
     assert_eq!(told, (0..=total).map(|done| (done, total)).collect::<Vec<_>>());
     assert!(done.native > 1000 && done.region > 1000 && done.is_whole(), "{done:?}");
@@ -359,11 +377,11 @@ fn a_copy_in_shadowed_mode_is_psynced_and_goes_back_to_that() {
     })
     .unwrap();
     assert!(pool.psync().unwrap().pages > 0);
-    let (records, id) = (store.puddle_records(), pool.id());
-    // A psync is over before its lines are in the primary's file; a close is not.
+    let puddles = store.puddle_records().into_iter().filter(|p| p.pool == pool.id()).collect::<Vec<_>>();
+    // A psync is over when its record is durable; the primary has it at the latest when the store is closed.
     drop(pool);
     store.close().unwrap();
-    for puddle in records.iter().filter(|p| p.pool == id) {
+    for puddle in puddles {
         let name = String::from_utf8_lossy(&puddle.uuid.to_hex()).into_owned();
         let read = |kind: &str| std::fs::read(dir.path().join(kind).join(&name)).unwrap();
         assert!(read("puddles") == read("primary"), "puddle {}", puddle.index);
@@ -461,7 +479,7 @@ fn what_cannot_be_copied_is_refused_and_leaves_nothing() {
     walk(&store, &store.pool("a").unwrap(), 3);
 }
 
-/// Not a test by itself: what a child does until it is killed, opening copies and touching them.
+/// Not a test by itself: what a child does until it is killed. Opens copies and what it imports, and touches them.
 #[test]
 fn child_that_is_killed() {
     let Ok(dir) = std::env::var("CENOTE_RELOCATE_DIR") else { return };
@@ -470,7 +488,15 @@ fn child_that_is_killed() {
     std::io::stdout().flush().unwrap();
     for copy in 0.. {
         let name = format!("{} {copy}", std::process::id());
-        store.clone_pool(if copy % 2 == 0 { "a" } else { "shadowed" }, &name).unwrap();
+        match copy % 3 {
+            0 => drop(store.clone_pool("a", &name).unwrap()),
+            1 => drop(store.clone_pool("shadowed", &name).unwrap()),
+            _ => {
+                let archive = std::fs::File::open(Path::new(&dir).with_extension("archive")).unwrap();
+                let names = vec![name.clone(), format!("{name}, shadowed")];
+                store.import(archive, ImportOptions { names, ..ImportOptions::default() }).unwrap();
+            }
+        }
         let pool = store.pool(&name).unwrap();
         walk_raw(first_of(&pool), 60);
         drop(pool);
@@ -479,16 +505,19 @@ fn child_that_is_killed() {
 
 #[test]
 fn a_process_that_is_killed_leaves_every_puddle_old_or_new() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path()).unwrap();
+    let outer = crate::support::directory();
+    let dir = outer.path().join("store");
+    let store = Store::open(&dir).unwrap();
     fill(&store, "a", PoolMode::Direct, 60);
     fill(&store, "shadowed", PoolMode::Shadowed, 60);
+    let archive = dir.with_extension("archive");
+    store.export_to(&["a", "shadowed"], archive, Exclusive::New, ExportOptions::default()).unwrap();
     store.close().unwrap();
     let mut seed = 7u64;
     for _ in 0..number("CENOTE_RELOCATE_KILLS", 12) {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["relocate::child_that_is_killed", "--exact", "--nocapture"])
-            .env("CENOTE_RELOCATE_DIR", dir.path())
+            .env("CENOTE_RELOCATE_DIR", &dir)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -503,8 +532,18 @@ fn a_process_that_is_killed_leaves_every_puddle_old_or_new() {
         std::thread::sleep(Duration::from_micros(2_000 + (seed >> 33) % 60_000));
         child.kill().unwrap();
         child.wait().unwrap();
-        let store = Store::open(dir.path()).unwrap();
+        let store = Store::open(&dir).unwrap();
+        let known: Vec<String> =
+            store.puddle_records().iter().map(|p| String::from_utf8_lossy(&p.uuid.to_hex()).into()).collect();
+        for file in std::fs::read_dir(dir.join("puddles")).unwrap() {
+            let name = file.unwrap().file_name().into_string().unwrap();
+            assert!(known.contains(&name), "a file that nobody knows has survived: {name}");
+        }
         let names: Vec<String> = store.pools().into_iter().map(|pool| pool.record.name).collect();
+        for name in names.iter().filter(|name| name.ends_with(", shadowed")) {
+            let other = name.trim_end_matches(", shadowed");
+            assert!(names.iter().any(|name| name == other), "half of an import");
+        }
         for name in &names {
             let pool = store.pool(name).unwrap();
             walk(&store, &pool, 60);

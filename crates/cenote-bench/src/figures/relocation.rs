@@ -5,7 +5,7 @@
 //! | row | system `cenote` | beside it |
 //! | --- | --- | --- |
 //! | `export_16B`, `export_16M` | a pool with one value of 16 bytes, or 4,096 of 4 KiB, to a file, checksummed and synced | `cp`: its puddles' files copied and synced |
-//! | `import_16B`, `import_16M` | that file to a pool beside the original | `cp`: the file copied and synced |
+//! | `import_16B`, `import_16M` | that file to a pool beside the original | `register`: the part of it that comes after the last byte of the archive, files synced and pools registered; `cp`: the file copied and synced |
 //! | `rewrite_20` ... `rewrite_2000000` | opening such a copy of a list of so many nodes of 16 bytes and rewriting all of it | `open`: opening the original; `memcpy`: copying the bytes of its puddles in memory |
 //!
 //! `--quick` leaves the list of two million out and makes 16 MiB one.
@@ -23,6 +23,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::hint::black_box;
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -97,10 +98,16 @@ impl Ground {
     fn import(&mut self, row: Option<&str>) -> Result<(), Failure> {
         let path = self.archive();
         let begin = Instant::now();
-        let options = ImportOptions { names: vec!["copy".into()], ..ImportOptions::default() };
+        let mut last = begin;
+        let mut told = |_| {
+            last = Instant::now();
+            ControlFlow::Continue(())
+        };
+        let options = ImportOptions { names: vec!["copy".into()], progress: Some(&mut told) };
         self.store.import(File::open(&path)?, options)?;
         let Some(row) = row else { return Ok(()) };
         self.note(row, "cenote", begin);
+        self.note(row, "register", last);
         let begin = Instant::now();
         copy(&path, &self.directory.path().join("copy"))?;
         self.note(row, "cp", begin);
@@ -111,7 +118,7 @@ impl Ground {
         let row = format!("rewrite_{count}");
         let begin = Instant::now();
         let copy = self.store.pool_with("copy", Access::ReadWrite)?;
-        copy.finish_relocation(&mut |_| ())?;
+        copy.finish_relocation(&mut |_| ControlFlow::Continue(()))?;
         self.note(&row, "cenote", begin);
         let view = copy.read()?;
         let (mut at, mut left) = (view.root::<Node>()?, count);

@@ -6,9 +6,9 @@
 //! * `cenote`: each archive is imported into one store, and the lists become one by plain pointer assignment: the last variable of each is made to lead to the first of the next.
 //! * `allocate again`: each node's store is opened, and its variables are read and allocated again in one pool; what a system must do whose pointers hold in one place only.
 //!
-//! Afterwards, outside the time, the whole is followed, and every variable must be there once.
+//! Afterwards, outside the time, the whole is followed, and every variable must be there once. Other systems join by a [`Way`]: their nodes are children too, with a store each.
 
-use crate::case::{Failure, PROCESS};
+use crate::case::{Failure, POWER, PROCESS};
 use crate::command::Filter;
 use crate::figures::{Body, Figure, Rows};
 use crate::place::{Settings, medium};
@@ -21,6 +21,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::OnceLock;
 use std::time::Instant;
 
 /// The figure.
@@ -50,14 +51,37 @@ struct Variables {
     last: Option<Ptr<Variable>>,
 }
 
+/// How another system does it.
+#[derive(Clone, Copy, Debug)]
+pub struct Way {
+    /// Its name in the rows.
+    pub system: &'static str,
+    /// The level that its stores are durable at.
+    pub level: &'static str,
+    /// First argument of its children; number, variables and directory follow.
+    pub child: &'static str,
+    /// Brings what so many children have left in `directory/NUMBER` into one structure, in a new store in the second directory. Milliseconds of that, and node and number of each variable, in order.
+    pub aggregate: fn(&Path, u64, &Path) -> Result<(f64, Vec<(u64, u64)>), Failure>,
+}
+
+static OTHERS: OnceLock<&'static [Way]> = OnceLock::new();
+
+/// Other systems that take part from now on.
+pub fn join_by(ways: &'static [Way]) {
+    let _ = OTHERS.set(ways);
+}
+
+/// What is measured of this project: system and level.
+const OURS: [(&str, &str); 3] = [("cenote", PROCESS), ("cenote", POWER), ("allocate again", PROCESS)];
+
 const POOL: &str = "state";
 
 fn options() -> PoolOptions {
     PoolOptions { puddle_size: 256 << 10, ..PoolOptions::default() }
 }
 
-fn open(directory: &Path) -> Result<Store, Failure> {
-    let medium = medium(directory, Durability::Process)?;
+fn open(directory: &Path, level: Durability) -> Result<Store, Failure> {
+    let medium = medium(directory, level)?;
     cenote_store::format(medium.clone(), &FormatOptions::default())?;
     Ok(Store::open_on(medium, &OpenOptions { spare_bytes_max: 0, ..OpenOptions::default() })?)
 }
@@ -79,7 +103,7 @@ fn sense(arguments: &[String]) -> Result<(), Failure> {
     };
     let (node, variables): (u64, u64) = (node.parse()?, variables.parse()?);
     let directory = Path::new(directory);
-    let store = open(&directory.join("store"))?;
+    let store = open(&directory.join("store"), Durability::Process)?;
     let pool = store.create_pool(POOL, &options())?;
     pool.write(|tx| -> cenote::Result<()> {
         let list = tx.alloc(Variables { first: None, last: None })?;
@@ -188,27 +212,32 @@ fn report(settings: &Settings, filter: &Filter, runs: usize, out: &mut dyn Write
         let row = format!("nodes_{nodes}_variables_{variables}");
         let directory = settings.temporary()?;
         for node in 0..nodes {
-            let place = directory.path().join(node.to_string());
-            std::fs::create_dir(&place)?;
-            let child = Command::new(std::env::current_exe()?)
-                .args([CHILD, &node.to_string(), &variables.to_string()])
-                .arg(&place)
-                .stdin(Stdio::null())
-                .status()?;
-            if !child.success() {
-                return Err("a sensor node failed; its message is above".into());
+            sensor(&directory.path().join(node.to_string()), CHILD, node, *variables)?;
+        }
+        let others = OTHERS.get().copied().unwrap_or_default();
+        let mut sensed = Vec::new();
+        for way in others {
+            let place = settings.temporary()?;
+            for node in 0..nodes {
+                sensor(&place.path().join(node.to_string()), way.child, node, *variables)?;
             }
+            sensed.push(place);
         }
         let wanted: Vec<(u64, u64)> =
             (0..nodes).flat_map(|node| (0..*variables).map(move |number| (node, number))).collect();
-        let mut times: [Vec<f64>; 2] = Default::default();
+        let mut times = vec![Vec::new(); OURS.len() + others.len()];
         for run in 0..runs {
             for (way, times) in times.iter_mut().enumerate() {
                 let target = settings.temporary()?;
-                let store = open(&target.path().join("store"))?;
+                let store = |level| open(&target.path().join("store"), level);
                 let (ms, found) = match way {
-                    0 => join(directory.path(), nodes, &store)?,
-                    _ => allocate(directory.path(), nodes, &store)?,
+                    0 => join(directory.path(), nodes, &store(Durability::Process)?)?,
+                    1 => join(directory.path(), nodes, &store(Durability::Power)?)?,
+                    2 => allocate(directory.path(), nodes, &store(Durability::Process)?)?,
+                    other => {
+                        let other = other - OURS.len();
+                        (others[other].aggregate)(sensed[other].path(), nodes, target.path())?
+                    }
                 };
                 if found != wanted {
                     return Err(format!("{row}: {} of {} variables", found.len(), wanted.len()).into());
@@ -217,11 +246,23 @@ fn report(settings: &Settings, filter: &Filter, runs: usize, out: &mut dyn Write
                 writeln!(out, "  {row}, run {run}, way {way}: {ms:.2} ms")?;
             }
         }
-        for (system, values) in ["cenote", "allocate again"].into_iter().zip(times) {
-            if filter.admits(&row, system, PROCESS) {
-                rows.push(Row::of_values(FIGURE.name, row.clone(), system, PROCESS, 1, "ms", values));
+        let systems = OURS.into_iter().chain(others.iter().map(|way| (way.system, way.level)));
+        for ((system, level), values) in systems.zip(times) {
+            if filter.admits(&row, system, level) {
+                rows.push(Row::of_values(FIGURE.name, row.clone(), system, level, 1, "ms", values));
             }
         }
     }
     Ok(rows)
+}
+
+/// Runs a sensor node: a process of this program, in a directory of its own.
+fn sensor(place: &Path, child: &str, node: u64, variables: u64) -> Result<(), Failure> {
+    std::fs::create_dir(place)?;
+    let ended = Command::new(std::env::current_exe()?)
+        .args([child, &node.to_string(), &variables.to_string()])
+        .arg(place)
+        .stdin(Stdio::null())
+        .status()?;
+    if ended.success() { Ok(()) } else { Err("a sensor node failed; its message is above".into()) }
 }

@@ -85,6 +85,9 @@ pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
             format!("pool \"{name}\" was in use when power failed, at a level that does not cover that");
         out.wrong("torn?", text)?;
     }
+    for waiting in ls::due(&pools) {
+        out.field("moved", waiting)?;
+    }
     if !pools.is_empty() {
         out.line("")?;
         ls::table(&pools).print(out, 0)?;

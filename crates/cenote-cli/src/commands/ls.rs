@@ -21,10 +21,19 @@ pub(crate) fn run(arguments: &Ls, out: &mut Out) -> Result<Verdict, Failure> {
     if let Some(spare) = spare(&store.info()) {
         out.line(out.dim(&spare))?;
     }
+    for waiting in due(&pools) {
+        out.line(out.dim(&waiting))?;
+    }
     for pool in &pools {
         out.object(&as_json(pool))?;
     }
     Ok(Verdict::Clean)
+}
+
+/// What is said of the pools that have moved and are not rewritten yet.
+pub(crate) fn due(pools: &[Listed]) -> impl Iterator<Item = String> + '_ {
+    let waiting = pools.iter().filter(|pool| pool.info.due > 0);
+    waiting.map(|pool| super::relocate::still_due(&pool.info.record.name, pool.info.due))
 }
 
 /// Puddles that wait for a pool, if there are any.

@@ -6,6 +6,7 @@ use crate::failure::{Failure, Verdict};
 use crate::opening;
 use crate::output::Out;
 use crate::progress;
+use crate::stop::Stop;
 use crate::units::plural;
 use cenote::{Access, Rewritten, Store};
 use serde_json::json;
@@ -14,7 +15,10 @@ pub(crate) fn clone(arguments: &ClonePool, out: &mut Out) -> Result<Verdict, Fai
     // Looked at first: a pool that is not there changes no byte.
     opening::to_look(&arguments.store)?.pool_with(&arguments.pool, Access::ReadOnly)?;
     let store = opening::to_change(&arguments.store)?;
-    let copy = store.clone_pool(&arguments.pool, &arguments.name)?;
+    let copy = match arguments.reflink {
+        true => store.clone_pool_sharing(&arguments.pool, &arguments.name)?,
+        false => store.clone_pool(&arguments.pool, &arguments.name)?,
+    };
     out.line(format_args!(
         "{} pool \"{}\" is a copy of \"{}\": {} to be rewritten when touched",
         out.good("done:"),
@@ -22,12 +26,13 @@ pub(crate) fn clone(arguments: &ClonePool, out: &mut Out) -> Result<Verdict, Fai
         arguments.pool,
         plural(copy.due, "puddle"),
     ))?;
-    let done = if arguments.eager { Some(finish(&store, &copy.name, out)?) } else { None };
+    let stop = Stop::install();
+    let done = arguments.eager.then(|| finish(&store, &copy.name, out, &stop)).transpose();
+    let done = settle(store, done)?;
     out.object(&json!({
         "pool": copy.name, "id": copy.id.0, "from": arguments.pool, "due_puddles": if done.is_some() { 0 } else { copy.due },
         "rewritten": done.as_ref().map(as_json),
     }))?;
-    store.close()?;
     Ok(verdict(done.as_ref()))
 }
 
@@ -42,36 +47,42 @@ pub(crate) fn randomize(arguments: &Randomize, out: &mut Out) -> Result<Verdict,
         arguments.pool,
         plural(due, "puddle"),
     ))?;
-    let mut done = None;
-    if arguments.eager {
-        let mut sum = Rewritten::default();
-        for pool in store.pools() {
-            sum.add(&finish(&store, &pool.record.name, out)?);
-        }
-        done = Some(sum);
-    }
+    let stop = Stop::install();
+    let names = store.pools().into_iter().map(|pool| pool.record.name);
+    let done = arguments.eager.then(|| {
+        names.map(|name| finish(&store, &name, out, &stop)).try_fold(Rewritten::default(), |mut sum, done| {
+            sum.add(&done?);
+            Ok(sum)
+        })
+    });
+    let done = settle(store, done.transpose())?;
     out.object(&json!({
         "pool": arguments.pool, "due_puddles": if done.is_some() { 0 } else { due }, "rewritten": done.as_ref().map(as_json),
     }))?;
-    store.close()?;
     Ok(verdict(done.as_ref()))
+}
+
+/// Closes the store, also after what was stopped: what is rewritten is, and the rest waits. Then says what came of it.
+fn settle<T>(store: Store, done: Result<T, Failure>) -> Result<T, Failure> {
+    store.close()?;
+    done
 }
 
 pub(crate) fn run(arguments: &Relocate, out: &mut Out) -> Result<Verdict, Failure> {
     let names = chosen(&opening::to_look(&arguments.store)?, &arguments.pools)?;
     let store = opening::to_change(&arguments.store)?;
-    let mut whole = true;
-    for name in &names {
-        let done = finish(&store, name, out)?;
+    let (stop, mut whole) = (Stop::install(), true);
+    let done = names.iter().try_for_each(|name| {
+        let done = finish(&store, name, out, &stop)?;
         whole &= done.is_whole();
-        out.object(&json!({ "pool": name, "rewritten": as_json(&done) }))?;
-    }
-    store.close()?;
+        out.object(&json!({ "pool": name, "rewritten": as_json(&done) }))
+    });
+    settle(store, done)?;
     Ok(Verdict::found(!whole))
 }
 
-/// Rewrites all of a pool now, with a progress bar.
-pub(crate) fn finish(store: &Store, name: &str, out: &mut Out) -> Result<Rewritten, Failure> {
+/// Rewrites all of a pool now, with a progress bar. Stops between two puddles if somebody asks for that.
+pub(crate) fn finish(store: &Store, name: &str, out: &mut Out, stop: &Stop) -> Result<Rewritten, Failure> {
     // Opening the pool touches its root puddle.
     let before = store.rewritten();
     let pool = store.pool_with(name, Access::ReadOnly)?;
@@ -80,9 +91,16 @@ pub(crate) fn finish(store: &Store, name: &str, out: &mut Out) -> Result<Rewritt
         bar.set_length(at.bytes_total >> 20);
         bar.set_position(at.bytes >> 20);
         bar.set_message(format!("MiB of {name}"));
+        stop.flow()
     });
     bar.finish_and_clear();
     done?;
+    if pool.due() > 0 {
+        return Err(Failure::Interrupted(format!(
+            "stopped: {}; `cenote relocate` goes on",
+            still_due(name, pool.due())
+        )));
+    }
     let done = store.rewritten().since(&before);
     let pointers = done.native + done.relative + done.region;
     out.line(format_args!("pool \"{name}\": {} rewritten", plural(pointers, "pointer")))?;
@@ -102,6 +120,12 @@ pub(crate) fn finish(store: &Store, name: &str, out: &mut Out) -> Result<Rewritt
         ))?;
     }
     Ok(done)
+}
+
+/// Says how many puddles of a pool wait.
+pub(crate) fn still_due(name: &str, due: u64) -> String {
+    let (puddles, are) = (plural(due, "puddle"), if due == 1 { "is" } else { "are" });
+    format!("{puddles} of pool \"{name}\" {are} still to be rewritten, each when it is first touched")
 }
 
 fn as_json(done: &Rewritten) -> serde_json::Value {

@@ -1,6 +1,6 @@
 //! `cenote export` and `cenote import`: pools in archives.
 //!
-//! Ctrl-C ends both at the next step, with nothing left; a second one at once: what an import leaves then is removed by the next who opens the store for writing, and an export leaves
+//! Ctrl-C ends both at the next step, with nothing left (and rewriting at once, which comes after an import, between two puddles); a second one at once: what an import leaves then is removed by the next who opens the store for writing, and an export leaves
 //! a file whose name ends in `.part`.
 
 use crate::cli::{Export, Import, StoreDir};
@@ -8,6 +8,7 @@ use crate::failure::{Failure, Verdict};
 use crate::opening;
 use crate::output::Out;
 use crate::progress;
+use crate::stop::{Awaited, Stop};
 use crate::units::{bytes, date, plural};
 use cenote::{
     Codec, Error, Exclusive, ExportOptions, Exported, ImportOptions, ShipError, ShipProgress, Store,
@@ -19,62 +20,30 @@ use std::fs::File;
 use std::io::{IsTerminal as _, Read, Write as _};
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether a path means a standard stream.
 fn is_stream(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// A flag that Ctrl-C raises; the second one ends the program.
-fn stop_flag() -> Arc<AtomicBool> {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        // Where a signal cannot be handled it ends the program at once, as the second one does.
-        let status = i32::from(crate::failure::INTERRUPTED);
-        if signal_hook::flag::register_conditional_shutdown(signal, status, Arc::clone(&stop)).is_ok() {
-            let _ = signal_hook::flag::register(signal, Arc::clone(&stop));
-        }
-    }
-    stop
-}
-
-/// Standard input that Ctrl-C ends while nothing comes.
-struct Awaited {
-    stop: Arc<AtomicBool>,
-}
-
-impl Read for Awaited {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        use rustix::event::{PollFd, PollFlags, Timespec, poll};
-        let stdin = std::io::stdin();
-        loop {
-            if self.stop.load(Ordering::Relaxed) {
-                // What is read so far is no archive; the caller says why.
-                return Err(std::io::Error::other("stopped"));
-            }
-            let mut waits = [PollFd::new(&stdin, PollFlags::IN)];
-            let while_nothing_comes = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-            match poll(&mut waits, Some(&while_nothing_comes)) {
-                Ok(0) | Err(rustix::io::Errno::INTR) => {}
-                // Past the buffer of the standard library, which `poll` knows nothing of.
-                _ => return Ok(rustix::io::read(&stdin, &mut *buffer)?),
-            }
-        }
-    }
-}
-
-fn show(bar: &ProgressBar, at: ShipProgress, stop: &AtomicBool) -> ControlFlow<()> {
+fn show(bar: &ProgressBar, at: ShipProgress, stop: &Stop) -> ControlFlow<()> {
     if at.of > 0 {
         bar.set_length(at.of >> 20);
         bar.set_position(at.done >> 20);
         bar.set_message("MiB");
     }
-    match stop.load(Ordering::Relaxed) {
-        true => ControlFlow::Break(()),
-        false => ControlFlow::Continue(()),
+    stop.flow()
+}
+
+/// Why an archive was not written or read, with its name; stopped, if somebody asked for that, whatever came of it.
+fn because(error: Error, stop: &Stop, path: &Path) -> Failure {
+    match error {
+        _ if stop.is_set() => Error::Ship(ShipError::Stopped).into(),
+        Error::Ship(ShipError::Archive(error)) if is_stream(path) => {
+            Failure::Failed(format!("standard stream: {error}"))
+        }
+        Error::Ship(ShipError::Archive(error)) => Failure::Failed(format!("{}: {error}", path.display())),
+        error => error.into(),
     }
 }
 
@@ -86,7 +55,7 @@ pub(crate) fn export(arguments: &Export, out: &mut Out) -> Result<Verdict, Failu
     if stream && std::io::stdout().is_terminal() {
         return Err(Failure::Usage("an archive is nothing for a terminal: name a file, or a pipe".into()));
     }
-    let stop = stop_flag();
+    let stop = Stop::install();
     let looked = opening::to_look(&arguments.store)?;
     let settled = looked.report().clean
         && looked.pools_due().is_empty()
@@ -96,11 +65,12 @@ pub(crate) fn export(arguments: &Export, out: &mut Out) -> Result<Verdict, Failu
         None | Some(Err(Error::Ship(ShipError::Store(StoreError::ReadOnly { .. })))) => {
             drop(looked);
             let store = opening::to_change(&arguments.store)?;
-            let exported = write(arguments, &store, &stop, out.is_json())?;
+            let exported = write(arguments, &store, &stop, out.is_json())
+                .map_err(|error| because(error, &stop, &arguments.file))?;
             store.close()?;
             exported
         }
-        Some(exported) => exported?,
+        Some(exported) => exported.map_err(|error| because(error, &stop, &arguments.file))?,
     };
     if stream {
         for left in &exported.left {
@@ -130,7 +100,7 @@ pub(crate) fn export(arguments: &Export, out: &mut Out) -> Result<Verdict, Failu
     Ok(Verdict::Clean)
 }
 
-fn write(arguments: &Export, store: &Store, stop: &AtomicBool, json: bool) -> cenote::Result<Exported> {
+fn write(arguments: &Export, store: &Store, stop: &Stop, json: bool) -> cenote::Result<Exported> {
     let bar = progress::bar(0, "exporting", json);
     let mut tell = |at| show(&bar, at, stop);
     let options = ExportOptions {
@@ -140,7 +110,8 @@ fn write(arguments: &Export, store: &Store, stop: &AtomicBool, json: bool) -> ce
     };
     let pools: Vec<&str> = arguments.pools.iter().map(String::as_str).collect();
     let exported = if is_stream(&arguments.file) {
-        store.export(&pools, std::io::stdout().lock(), options).map(|(_, exported)| exported)
+        let stdout = Awaited { stream: std::io::stdout(), stop: stop.clone() };
+        store.export(&pools, stdout, options).map(|(_, exported)| exported)
     } else {
         store.export_to(&pools, &arguments.file, Exclusive::New, options)
     };
@@ -162,18 +133,18 @@ fn named(pools: &[String]) -> String {
 }
 
 pub(crate) fn import(arguments: &Import, out: &mut Out) -> Result<Verdict, Failure> {
-    let stop = stop_flag();
-    let path = arguments.file.display().to_string();
+    let stop = Stop::install();
     let input: Box<dyn Read> = if is_stream(&arguments.file) {
         if std::io::stdin().is_terminal() {
             return Err(Failure::Usage(
                 "an archive does not come from a terminal: name a file, or a pipe".into(),
             ));
         }
-        Box::new(Awaited { stop: Arc::clone(&stop) })
+        Box::new(Awaited { stream: std::io::stdin(), stop: stop.clone() })
     } else {
-        let opened = File::open(&arguments.file);
-        Box::new(opened.map_err(|error| Failure::Failed(format!("cannot read {path}: {error}")))?)
+        let opened = File::open(&arguments.file)
+            .map_err(|error| Failure::Failed(format!("cannot read {}: {error}", arguments.file.display())))?;
+        Box::new(Awaited { stream: opened, stop: stop.clone() })
     };
     if arguments.dry_run {
         return inspect(arguments, input, &stop, out);
@@ -184,10 +155,7 @@ pub(crate) fn import(arguments: &Import, out: &mut Out) -> Result<Verdict, Failu
     let options = ImportOptions { names: arguments.names.clone(), progress: Some(&mut tell) };
     let shipped = store.import(input, options);
     bar.finish_and_clear();
-    let shipped = shipped.map_err(|error| match stop.load(Ordering::Relaxed) {
-        true => Error::Ship(ShipError::Stopped),
-        false => error,
-    })?;
+    let shipped = shipped.map_err(|error| because(error, &stop, &arguments.file))?;
     for (pool, from) in shipped.imported.pools.iter().zip(&shipped.manifest.pools) {
         let own = shipped.manifest.puddles_of(from.id).map(|(_, puddle)| puddle.size);
         let (puddles, size) = own.fold((0, 0), |(count, sum), size| (count + 1, sum + size));
@@ -210,33 +178,26 @@ pub(crate) fn import(arguments: &Import, out: &mut Out) -> Result<Verdict, Failu
             "moved": pool.moved, "due": pool.due,
         }))?;
     }
-    let mut whole = true;
-    if arguments.eager {
-        for pool in shipped.imported.pools.iter().filter(|pool| pool.due > 0) {
-            whole &= super::relocate::finish(&store, &pool.name, out)?.is_whole();
-        }
-    }
+    let due = shipped.imported.pools.iter().filter(|pool| arguments.eager && pool.due > 0);
+    let whole = due
+        .map(|pool| super::relocate::finish(&store, &pool.name, out, &stop).map(|done| done.is_whole()))
+        .try_fold(true, |all, whole| whole.map(|whole| all && whole));
+    // Also when it was stopped: what is registered is there, and the next who opens it goes on.
     store.close()?;
-    Ok(Verdict::found(!whole))
+    Ok(Verdict::found(!whole?))
 }
 
 /// Says what is in an archive that is whole, and what would keep it out of the store.
-fn inspect(
-    arguments: &Import,
-    input: Box<dyn Read>,
-    stop: &AtomicBool,
-    out: &mut Out,
-) -> Result<Verdict, Failure> {
+fn inspect(arguments: &Import, input: Box<dyn Read>, stop: &Stop, out: &mut Out) -> Result<Verdict, Failure> {
     let StoreDir { dir, .. } = &arguments.store;
     let looked = opening::to_look(&arguments.store)?;
     let bar = progress::bar(0, "checking", out.is_json());
     let mut tell = |at| show(&bar, at, stop);
-    let found = cenote::inspect_archive(input, Some(&mut tell));
+    let options = ImportOptions { names: arguments.names.clone(), progress: Some(&mut tell) };
+    let found = looked.inspect_archive(input, options);
     bar.finish_and_clear();
-    let (manifest, archive_bytes) = found.map_err(|error| match stop.load(Ordering::Relaxed) {
-        true => Error::Ship(ShipError::Stopped),
-        false => Error::from(error),
-    })?;
+    let found = found.map_err(|error| because(error, stop, &arguments.file))?;
+    let (manifest, archive_bytes) = (&found.manifest, found.archive_bytes);
     out.line(format_args!("a whole archive of {}, made {}", bytes(archive_bytes), date(manifest.made_at_s)))?;
     let mut names = arguments.names.iter();
     for pool in &manifest.pools {
@@ -253,7 +214,12 @@ fn inspect(
         ))?;
         out.object(&json!({
             "pool": name, "was": pool.name, "bytes": size, "puddles": puddles, "taken": taken, "dry_run": true,
+            "refused": found.refused.as_ref().map(ToString::to_string),
         }))?;
     }
-    Ok(Verdict::Clean)
+    // As `import` without `-n` would end.
+    match found.refused {
+        Some(refused) => Err(because(Error::Ship(refused), stop, &arguments.file)),
+        None => Ok(Verdict::Clean),
+    }
 }

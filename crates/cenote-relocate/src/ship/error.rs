@@ -2,7 +2,7 @@
 
 use cenote_archive::ArchiveError;
 use cenote_medium::MediumError;
-use cenote_store::StoreError;
+use cenote_store::{Layouts, StoreError, TypeMismatch};
 use std::io;
 
 /// See the module.
@@ -55,6 +55,14 @@ pub enum ShipError {
         /// Why not.
         source: io::Error,
     },
+    /// The archive's place is not there.
+    #[error("cannot make {file}: there is no directory {directory}: make it first, or choose another place")]
+    NoDirectory {
+        /// The path that was to be made.
+        file: String,
+        /// Where it was to be.
+        directory: String,
+    },
     /// The archive is already there.
     #[error("{file} is there already: remove it first, or choose another name")]
     Exists {
@@ -62,7 +70,8 @@ pub enum ShipError {
         file: String,
     },
     /// The names for the pools of an archive are not as many as the pools.
-    #[error("the archive holds {pools} pools ({names}), and {given} names are given: give one for each")]
+    #[error("the archive holds {} ({names}), and {} given: give one name for each pool",
+        counted(*.pools, "pool", "pools"), counted(*.given, "name is", "names are"))]
     Names {
         /// Pools in it.
         pools: usize,
@@ -79,7 +88,18 @@ pub enum ShipError {
         /// Bytes that are free.
         free: u64,
     },
+    /// A type of the archive has another layout in this program, and the store has not decided yet which of the two it takes.
+    #[error(
+        "type {} of the archive has another layout than in this program: import it by a program that has the archive's layout, \
+         or by the command, or give one of the two types another name\n{}", .0.offered.id, Layouts(&.0.known, &.0.offered)
+    )]
+    ProgramType(Box<TypeMismatch>),
     /// Whoever watched said so.
     #[error("stopped; nothing was kept")]
     Stopped,
+}
+
+/// A number with its word.
+fn counted(count: usize, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
 }

@@ -8,22 +8,18 @@
 //! another one, and none is looked at: then the cost is that of a copy.
 
 use super::scan::{Found, Scan, World, closure, is_zero};
-use super::{OnShip, ShipError, ShipProgress};
+use super::{OnShip, ShipError, tell};
 use cenote_archive::{ArchiveWriter, Codec, LeftEntry, Manifest, PoolEntry, PuddleEntry, Totals};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::archive::CHUNK_LEN_MAX;
 use cenote_layout::catalog::{AtRest, LeaseRecord, PoolRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::header_space;
-use cenote_medium::{FileHandle, MediumError, Operation};
+use cenote_medium::FileHandle;
 use cenote_store::relocate::QuiescentPool;
 use cenote_store::{Store, StoreError};
-use rustix::fs::{Advice, SeekFrom, fadvise, seek};
-use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::io::Write;
-use std::num::NonZero;
 
 /// Bytes that are read at once, and most of a chunk.
 const STEP: u64 = CHUNK_LEN_MAX as u64;
@@ -145,7 +141,7 @@ pub fn export<W: Write>(
     for source in sources.values() {
         for (puddle, file) in &source.puddles {
             let file = FileHandle::open(store.medium(), file)?;
-            write_puddle(store, &mut writer, number, puddle, &file, &mut buffer, &mut |at| {
+            write_puddle(&mut writer, number, puddle, &file, &mut buffer, &mut |at| {
                 tell(&mut progress, done + at, of)
             })?;
             number += 1;
@@ -163,13 +159,6 @@ pub fn export<W: Write>(
         left,
     };
     Ok((out, exported))
-}
-
-fn tell(progress: &mut Option<OnShip<'_>>, done: u64, of: u64) -> Result<(), ShipError> {
-    match progress.as_mut().map(|progress| progress(ShipProgress { done, of })) {
-        Some(core::ops::ControlFlow::Break(())) => Err(ShipError::Stopped),
-        _ => Ok(()),
-    }
 }
 
 fn pool_entry(pool: &PoolRecord) -> PoolEntry {
@@ -217,7 +206,6 @@ fn source(store: &Store, name: &str, id: PoolId) -> Result<QuiescentPool, ShipEr
 
 /// Writes what is not zero of a puddle's body.
 fn write_puddle<W: Write>(
-    store: &Store,
     writer: &mut ArchiveWriter<W>,
     number: u32,
     puddle: &PuddleRecord,
@@ -225,13 +213,8 @@ fn write_puddle<W: Write>(
     buffer: &mut [u8],
     tell: &mut dyn FnMut(u64) -> Result<(), ShipError>,
 ) -> Result<(), ShipError> {
-    // Where files have descriptors, the file system says where there is something.
-    let descriptor = store.medium().descriptor(file.name())?;
-    if let Some(file) = &descriptor {
-        let _ = fadvise(file, 0, NonZero::new(puddle.size), Advice::Sequential);
-    }
     let mut at = header_space(puddle.size);
-    while let Some((from, to)) = data(descriptor.as_ref(), file.name(), at, puddle.size)? {
+    while let Some((from, to)) = file.next_data(at, puddle.size)? {
         at = from;
         while at < to {
             let step = (to - at).min(STEP);
@@ -243,29 +226,6 @@ fn write_puddle<W: Write>(
         }
     }
     tell(puddle.size)
-}
-
-/// The next stretch of whole pages from `at` on, before `end`, that may not be zero.
-fn data(file: Option<&File>, name: &str, at: u64, end: u64) -> Result<Option<(u64, u64)>, MediumError> {
-    if at >= end {
-        return Ok(None);
-    }
-    let Some(file) = file else { return Ok(Some((at, end))) };
-    let failed = |errno: Errno| MediumError::from_io(Operation::Read, name, errno.into());
-    let from = match seek(file, SeekFrom::Data(at)) {
-        Ok(from) => from / PAGE_SIZE * PAGE_SIZE,
-        Err(Errno::NXIO) => return Ok(None),
-        // A file system that cannot tell.
-        Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some((at, end))),
-        Err(errno) => return Err(failed(errno)),
-    };
-    let from = from.max(at);
-    if from >= end {
-        return Ok(None);
-    }
-    let to = seek(file, SeekFrom::Hole(from)).map_err(failed)?;
-    // A hole that begins inside a page is behind it.
-    Ok(Some((from, to.next_multiple_of(PAGE_SIZE).clamp(from + PAGE_SIZE, end))))
 }
 
 /// Writes the pages of `bytes` that are not zero; a few that are between them go along.

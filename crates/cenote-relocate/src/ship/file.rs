@@ -4,6 +4,7 @@
 //! (4) the directory is synced. An error removes the first file. So does a signal, if whoever waits for it stops the export; a process that is killed leaves a file that says by its name what it is.
 
 use super::ShipError;
+use cenote_medium::planted::{Bug, planted};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
@@ -57,9 +58,16 @@ pub fn to_file<R>(
     let mut part = std::ffi::OsString::from(".");
     part.push(name);
     part.push(format!(".{}-{number}.part", std::process::id()));
-    let part = parent.join(part);
+    let part = if planted(Bug::ArchiveNamedEarly) { path.to_owned() } else { parent.join(part) };
     let mut options = OpenOptions::new();
-    let file = options.write(true).create_new(true).mode(0o600).open(&part).map_err(failed("make"))?;
+    let opened = options.write(true).create_new(true).mode(0o600).open(&part);
+    let file = opened.map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => ShipError::NoDirectory {
+            file: path.display().to_string(),
+            directory: parent.display().to_string(),
+        },
+        _ => failed("make")(source),
+    })?;
     let mut guard = Part(Some(part.clone()));
     let made = write(&file)?;
     file.sync_all().map_err(failed("sync"))?;
@@ -84,11 +92,39 @@ pub fn to_file<R>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cenote_medium::planted::plant;
     use std::io::Write as _;
 
     fn names(directory: &Path) -> Vec<String> {
         let entries = std::fs::read_dir(directory).expect("it is there");
         entries.map(|entry| entry.expect("it is there").file_name().into_string().expect("ASCII")).collect()
+    }
+
+    #[test]
+    fn an_archive_that_has_its_name_early_is_found() {
+        let directory = tempfile::tempdir().expect("it can be made");
+        let path = directory.path().join("a");
+        let seen = |bug| {
+            plant(bug);
+            let mut seen = false;
+            let _ = to_file(&path, Exclusive::Replace, |_| {
+                seen = path.exists();
+                Err::<(), _>(ShipError::Stopped)
+            });
+            plant(Bug::None);
+            seen
+        };
+        assert!(seen(Bug::ArchiveNamedEarly) && !seen(Bug::None));
+    }
+
+    #[test]
+    fn a_directory_that_is_missing_is_named() {
+        let directory = tempfile::tempdir().expect("it can be made");
+        let path = directory.path().join("missing/a");
+        let error = to_file(&path, Exclusive::New, |_| Ok(())).expect_err("there is no such directory");
+        let text = error.to_string();
+        assert!(matches!(error, ShipError::NoDirectory { .. }), "{text}");
+        assert!(text.contains("no directory") && text.contains("make it first"), "{text}");
     }
 
     #[test]

@@ -7,13 +7,15 @@
 //!
 //! An archive is believed as far as its checksums and rules go. What is in the blocks is its author's: whoever imports an archive trusts its author as one whose store is opened.
 
-use super::{OnShip, ShipError, ShipProgress};
-use cenote_archive::{ArchiveReader, Manifest, PoolEntry, PuddleEntry};
+use super::{OnShip, ShipError, tell};
+use cenote_archive::{ArchiveError, ArchiveReader, Manifest, PoolEntry, PuddleEntry, Step};
 use cenote_layout::catalog::PoolMode;
-use cenote_layout::id::PoolId;
+use cenote_layout::id::{PoolId, TypeId};
+use cenote_layout::types::TypeRecord;
+use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError};
 use cenote_store::relocate::{Import, ImportManifest, ImportPool, ImportPuddle, Imported};
-use cenote_store::{Store, StoreError};
+use cenote_store::{Store, StoreError, TypeMismatch};
 use std::io::Read;
 
 /// How an archive is imported.
@@ -30,6 +32,9 @@ impl core::fmt::Debug for ImportOptions<'_> {
         f.debug_struct("ImportOptions").field("names", &self.names).finish_non_exhaustive()
     }
 }
+
+/// The types that the importing program has, by id: an import does not register another layout of one of them.
+pub type ProgramTypes<'a> = &'a dyn Fn(TypeId) -> Option<TypeRecord>;
 
 /// What was in an archive, and what became of it.
 #[derive(Clone, Debug)]
@@ -55,9 +60,10 @@ impl Unpacked {
     /// when they are first touched. Durable on return.
     ///
     /// # Errors
-    /// A name that was taken meanwhile, no room in the window any more, the medium. Nothing was imported then.
-    pub fn commit(self) -> Result<Shipped, ShipError> {
+    /// A name that was taken meanwhile, a type that the program has come to know with another layout, no room in the window any more, the medium. Nothing was imported then.
+    pub fn commit(self, store: &Store, program: ProgramTypes<'_>) -> Result<Shipped, ShipError> {
         let Self { import, manifest, archive_bytes } = self;
+        agree(store, &manifest, program)?;
         let imported = import.commit()?;
         Ok(Shipped { manifest, archive_bytes, imported })
     }
@@ -67,43 +73,52 @@ impl Unpacked {
 ///
 /// # Errors
 /// The archive: see [`cenote_archive::ArchiveError`]. The store: a name that is taken, a type with another layout, no room in the window or on the disk. Nothing is left then.
-pub fn unpack<R: Read>(store: &Store, input: R, options: ImportOptions<'_>) -> Result<Unpacked, ShipError> {
+pub fn unpack<R: Read>(
+    store: &Store,
+    input: R,
+    options: ImportOptions<'_>,
+    program: ProgramTypes<'_>,
+) -> Result<Unpacked, ShipError> {
     let ImportOptions { names, mut progress } = options;
     let mut reader = ArchiveReader::open(input)?;
     let manifest = reader.manifest().clone();
-    let mut import = store.begin_import(wanted(&manifest, names)?)?;
+    let asked = asked(store, &manifest, names, program)?;
+    let wanted = asked.disk_bytes;
+    let mut import = store.begin_import(asked.manifest)?;
     let of = manifest.bytes();
-    // Before the first file, so that a disk that is too small is not filled first. It may become full all the same.
-    let copies = |puddle: &PuddleEntry| match manifest.pool(puddle.pool).map(|pool| pool.mode) {
-        Some(PoolMode::Shadowed) => 2 * puddle.size,
-        _ => puddle.size,
-    };
-    let wanted = manifest.puddles.iter().map(copies).sum();
-    let no_space = || ShipError::NoSpace { wanted, free: store.medium().free_bytes() };
     let failed = |error: StoreError| match error {
-        StoreError::Medium(MediumError::NoSpace { .. }) => no_space(),
+        StoreError::Medium(MediumError::NoSpace { .. }) => no_space(store, wanted),
         error => error.into(),
     };
+    // Before the first file, so that a disk that is too small is not filled first. It may become full all the same.
     if wanted > store.medium().free_bytes() {
-        return Err(no_space());
+        return Err(no_space(store, wanted));
     }
     let (mut open, mut before, mut next): (Option<FileHandle>, u64, usize) = (None, 0, 0);
-    while let Some(chunk) = reader.next_chunk()? {
-        // Puddles come in order; one without chunks is made when a later one comes.
-        while next <= chunk.puddle {
-            before += next.checked_sub(1).and_then(|at| manifest.puddles.get(at)).map_or(0, |p| p.size);
-            open = Some(import.create(next).map_err(failed)?);
-            next += 1;
+    let mut done = 0;
+    loop {
+        let step = match reader.step() {
+            Err(ArchiveError::Truncated { .. }) if planted(Bug::ArchiveEndUnread) => break,
+            step => step?,
+        };
+        match step {
+            Step::End => break,
+            Step::Skipped => {}
+            Step::Chunk(chunk) => {
+                // Puddles come in order; one without chunks is made when a later one comes.
+                while next <= chunk.puddle {
+                    before +=
+                        next.checked_sub(1).and_then(|at| manifest.puddles.get(at)).map_or(0, |p| p.size);
+                    open = Some(import.create(next).map_err(failed)?);
+                    next += 1;
+                }
+                if let Some(file) = &open {
+                    file.write_at(chunk.offset, chunk.bytes).map_err(|error| failed(error.into()))?;
+                }
+                done = before + chunk.offset + chunk.bytes.len() as u64;
+            }
         }
-        if let Some(file) = &open {
-            file.write_at(chunk.offset, chunk.bytes).map_err(|error| failed(error.into()))?;
-        }
-        let done = before + chunk.offset + chunk.bytes.len() as u64;
-        if let Some(progress) = &mut progress
-            && progress(ShipProgress { done, of }).is_break()
-        {
-            return Err(ShipError::Stopped);
-        }
+        tell(&mut progress, done, of)?;
     }
     for rest in next..manifest.puddles.len() {
         import.create(rest).map_err(failed)?;
@@ -112,23 +127,88 @@ pub fn unpack<R: Read>(store: &Store, input: R, options: ImportOptions<'_>) -> R
     Ok(Unpacked { import, manifest, archive_bytes })
 }
 
-/// Reads an archive to its end and checks all of it, for nothing but that.
+/// What is in an archive that is whole, and what would keep it out of a store.
+#[derive(Debug)]
+pub struct Inspected {
+    /// Its manifest.
+    pub manifest: Manifest,
+    /// Bytes of it.
+    pub archive_bytes: u64,
+    /// Why [`unpack`] with the same options would refuse it, if it would.
+    pub refused: Option<ShipError>,
+}
+
+/// Reads an archive to its end and checks all that [`unpack`] checks, and does nothing. The store may be open for reading only.
 ///
 /// # Errors
-/// As [`unpack`], of the archive.
-pub fn inspect<R: Read>(input: R, mut progress: Option<OnShip<'_>>) -> Result<(Manifest, u64), ShipError> {
+/// As [`unpack`], of the archive. What the store says about it is in [`Inspected::refused`].
+pub fn inspect<R: Read>(
+    store: &Store,
+    input: R,
+    options: ImportOptions<'_>,
+    program: ProgramTypes<'_>,
+) -> Result<Inspected, ShipError> {
+    let ImportOptions { names, mut progress } = options;
     let mut reader = ArchiveReader::open(input)?;
     let manifest = reader.manifest().clone();
+    let refused = asked(store, &manifest, names, program)
+        .and_then(|asked| {
+            store.check_import(&asked.manifest)?;
+            let enough = asked.disk_bytes <= store.medium().free_bytes();
+            if enough { Ok(()) } else { Err(no_space(store, asked.disk_bytes)) }
+        })
+        .err();
     let mut done = 0;
-    while let Some(chunk) = reader.next_chunk()? {
-        done += chunk.bytes.len() as u64;
-        if let Some(progress) = &mut progress
-            && progress(ShipProgress { done, of: manifest.bytes() }).is_break()
-        {
-            return Err(ShipError::Stopped);
+    loop {
+        match reader.step()? {
+            Step::End => break,
+            Step::Skipped => {}
+            Step::Chunk(chunk) => done += chunk.bytes.len() as u64,
+        }
+        tell(&mut progress, done, manifest.bytes())?;
+    }
+    Ok(Inspected { archive_bytes: reader.bytes_read(), manifest, refused })
+}
+
+fn no_space(store: &Store, wanted: u64) -> ShipError {
+    ShipError::NoSpace { wanted, free: store.medium().free_bytes() }
+}
+
+/// What an archive asks of a store.
+struct Asked {
+    manifest: ImportManifest,
+    /// Bytes of all files that its puddles take.
+    disk_bytes: u64,
+}
+
+/// Compares what does not depend on the store's state.
+fn asked(
+    store: &Store,
+    manifest: &Manifest,
+    names: Vec<String>,
+    program: ProgramTypes<'_>,
+) -> Result<Asked, ShipError> {
+    agree(store, manifest, program)?;
+    let copies = |puddle: &PuddleEntry| match manifest.pool(puddle.pool).map(|pool| pool.mode) {
+        Some(PoolMode::Shadowed) => 2 * puddle.size,
+        _ => puddle.size,
+    };
+    let disk_bytes = manifest.puddles.iter().map(copies).sum();
+    Ok(Asked { manifest: wanted(manifest, names)?, disk_bytes })
+}
+
+/// Refuses types that the program has with another layout, unless the store has decided: what it knows it says itself, where such a type is used.
+fn agree(store: &Store, manifest: &Manifest, program: ProgramTypes<'_>) -> Result<(), ShipError> {
+    if planted(Bug::ProgramNotAsked) {
+        return Ok(());
+    }
+    for offered in &manifest.types {
+        let known = program(offered.id).filter(|known| known != offered);
+        if let Some(known) = known.filter(|_| store.type_record(offered.id).as_deref() != Some(offered)) {
+            return Err(ShipError::ProgramType(Box::new(TypeMismatch { known, offered: offered.clone() })));
         }
     }
-    Ok((manifest, reader.bytes_read()))
+    Ok(())
 }
 
 /// What the store is asked to take in.

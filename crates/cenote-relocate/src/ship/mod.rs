@@ -18,7 +18,7 @@ pub use cenote_archive::{ArchiveError, ArchiveReader, Codec, LeftEntry, Manifest
 pub use error::ShipError;
 pub use export::{ExportOptions, Exported, export};
 pub use file::{Exclusive, to_file};
-pub use import::{ImportOptions, Shipped, Unpacked, inspect, unpack};
+pub use import::{ImportOptions, Inspected, ProgramTypes, Shipped, Unpacked, inspect, unpack};
 
 /// How far an export or an import has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,3 +32,11 @@ pub struct ShipProgress {
 
 /// Hears how far it has come, and says whether to go on. It must not call the store.
 pub type OnShip<'a> = &'a mut dyn FnMut(ShipProgress) -> core::ops::ControlFlow<()>;
+
+/// Tells how far it has come, and hears whether to go on.
+fn tell(progress: &mut Option<OnShip<'_>>, done: u64, of: u64) -> Result<(), ShipError> {
+    match progress.as_mut().map(|progress| progress(ShipProgress { done, of })) {
+        Some(core::ops::ControlFlow::Break(())) => Err(ShipError::Stopped),
+        _ => Ok(()),
+    }
+}

@@ -15,6 +15,7 @@ use cenote_layout::id::{PoolId, TypeId};
 use cenote_layout::pointer::{PointerKind, RegionAddress, decode_relative};
 use cenote_layout::types::{PointerField, TypeRecord};
 use cenote_medium::FileHandle;
+use cenote_medium::planted::{Bug, planted};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zerocopy::FromBytes;
@@ -42,11 +43,13 @@ impl<'a> World<'a> {
         Self { type_of, places }
     }
 
-    /// The pool in which an address lies; the first one behind a puddle, where a pointer past the end of its last block leads, is its own.
+    /// The pool in which an address lies; the first one behind a puddle, where a pointer past the end of its last block leads, is its own, also where another puddle begins there: see
+    /// [`cenote_layout::moves`].
     fn pool_at(&self, addr: u64) -> Option<PoolId> {
-        let at = self.places.partition_point(|place| place.0 <= addr);
-        let (_, end, pool) = *self.places.get(at.checked_sub(1)?)?;
-        (addr <= end).then_some(pool)
+        let at = self.places.partition_point(|place| place.0 < addr);
+        let before = at.checked_sub(1).and_then(|at| self.places.get(at)).filter(|place| addr <= place.1);
+        let place = before.or_else(|| self.places.get(at).filter(|place| place.0 == addr));
+        place.map(|place| place.2)
     }
 }
 
@@ -204,13 +207,14 @@ impl Scan<'_> {
 
     /// The pool that a word leads to.
     fn target(&self, at: u64, word: u64, field: &PointerField) -> Option<PoolId> {
-        let native = || self.world.pool_at(word & !field.tag_mask);
+        let tag = if planted(Bug::TagsKeptInScan) { 0 } else { field.tag_mask };
+        let native = || self.world.pool_at(word & !tag);
         let relative = || self.world.pool_at(decode_relative(at, word)?);
         let region = || RegionAddress::decode(word).map(|place| place.pool);
         match field.kind {
             PointerKind::NATIVE => native(),
             PointerKind::RELATIVE => relative(),
-            PointerKind::REGION => region(),
+            PointerKind::REGION => region().filter(|_| !planted(Bug::RegionsLeftOut)),
             _ => region().or_else(relative).or_else(native),
         }
     }
@@ -266,7 +270,8 @@ mod tests {
 
     #[test]
     fn an_address_is_in_the_pool_of_its_puddle_and_the_one_behind_too() {
-        let puddles = [puddle(1, 0x40_0000), puddle(0, 0x80_0000), puddle(2, 0x20_0000)];
+        let puddles =
+            [puddle(1, 0x40_0000), puddle(0, 0x80_0000), puddle(2, 0x20_0000), puddle(3, 0x50_0000)];
         let world = World::new(&|_| None, &puddles);
         for (addr, pool) in [
             (0x1f_ffff, None),
@@ -275,6 +280,9 @@ mod tests {
             (0x30_0001, None),
             (0x40_0000, Some(1)),
             (0x50_0000, Some(1)),
+            (0x50_0001, Some(3)),
+            (0x60_0000, Some(3)),
+            (0x60_0001, None),
             (0x80_0010, None),
             (u64::MAX, None),
         ] {

@@ -12,6 +12,7 @@
 //! A rewriting that fails, because the disk is full or the file is damaged, cannot return an error to a load. It is told on standard error, and the fault goes on as one that nobody resolves.
 //! Nothing has changed then. Who wants an error calls [`PoolHandle::finish_relocation`] or opens with [`Backend::Eager`](super::Backend).
 
+use super::replace::{Image, NewFile};
 use super::{
     Backend, Found, RelocationOptions, RelocationProgress, RewriteJob, Rewriter, Rewritten, look_at,
 };
@@ -26,17 +27,18 @@ use cenote_layout::id::Uuid;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MapMode, Medium, MediumError, Operation};
 use cenote_sys::desk::Desk;
-use cenote_sys::memory::{self, Access, OwnedRegion};
+use cenote_sys::memory::{self, Access};
+use cenote_sys::signals;
 use cenote_sys::touch::FirstTouch;
 use cenote_sys::twin;
+use core::ops::ControlFlow;
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicI32, Ordering};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
 use zerocopy::IntoBytes;
-
-/// Bytes that are looked at, and written, at once.
-const STEP: usize = 64 << 10;
 
 /// What is to be done to a puddle, and to which files.
 #[derive(Debug)]
@@ -54,6 +56,26 @@ struct Waiting(NonNull<Puddle>);
 // SAFETY: the pointer is to a `Puddle`, which is `Sync` and outlives the frontier's thread.
 unsafe impl Send for Waiting {}
 
+/// The right to rewrite, which one thread has at a time.
+struct Turn<'a> {
+    frontier: &'a Frontier,
+    _guard: MutexGuard<'a, ()>,
+}
+
+impl<'a> Turn<'a> {
+    fn take(frontier: &'a Frontier) -> Self {
+        let _guard = locked(&frontier.turn);
+        frontier.turn_of.store(signals::thread_number(), Ordering::Relaxed);
+        Self { frontier, _guard }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.frontier.turn_of.store(0, Ordering::Relaxed);
+    }
+}
+
 /// What an open store has of relocation. It does not keep the store open.
 #[derive(Debug)]
 pub(crate) struct Frontier {
@@ -66,12 +88,14 @@ pub(crate) struct Frontier {
     poisoned: Arc<OnceLock<String>>,
     /// One puddle at a time is rewritten.
     turn: Mutex<()>,
+    /// The number of the thread that has the turn, 0 if nobody has.
+    turn_of: AtomicI32,
     desk: Desk,
     clerk: Mutex<Option<JoinHandle<()>>>,
     /// Where first touches wait, if that is the backend and the system has it; `None` where it has not.
     touch: OnceLock<Option<FirstTouch>>,
     toucher: Mutex<Option<JoinHandle<()>>>,
-    /// By address. They stay when they are done: several threads may have asked about one.
+    /// By address. They stay when they are done, because several threads may have asked about one, and go when the store gives the puddle up.
     waiting: Mutex<BTreeMap<u64, Waiting>>,
     /// Rewritten, and the catalog does not say so yet.
     done: Mutex<Vec<Uuid>>,
@@ -94,6 +118,7 @@ impl Frontier {
             options,
             poisoned,
             turn: Mutex::default(),
+            turn_of: AtomicI32::new(0),
             desk: Desk::default(),
             clerk: Mutex::default(),
             touch: OnceLock::new(),
@@ -182,7 +207,25 @@ impl Frontier {
 
     /// What the fault handler does about an access to a puddle that is due. Async-signal-safe.
     pub(crate) fn ask(&self, puddle: &Puddle) -> bool {
-        self.desk.ask(puddle.addr())
+        // A rewriter that touches what it may not would wait for itself: its access fails instead, and ends the process.
+        self.turn_of.load(Ordering::Relaxed) != signals::thread_number() && self.desk.ask(puddle.addr())
+    }
+
+    /// A puddle is given up, after its mapping: faults in it are nobody's any more.
+    pub(crate) fn let_go(&self, puddle: &Puddle) {
+        let addr = puddle.addr();
+        let mut waiting = locked(&self.waiting);
+        let is_it = |known: &Waiting| core::ptr::eq(known.0.as_ptr(), puddle);
+        if !waiting.get(&addr).is_some_and(is_it) {
+            return;
+        }
+        waiting.remove(&addr);
+        if let Some(Some(touch)) = self.touch.get() {
+            let (addr, len) = (addr as usize, puddle.size() as usize);
+            // SAFETY: the puddle's own range, in which nothing is mapped any more and nothing will be: a watch at most, which this ends.
+            let _ = unsafe { memory::unmap_to_reserved(addr, len) };
+            touch.wake(addr, len);
+        }
     }
 
     /// Whether the access can succeed now.
@@ -190,10 +233,12 @@ impl Frontier {
         let Some(Waiting(puddle)) = locked(&self.waiting).get(&addr).copied() else { return false };
         // SAFETY: puddles live until the store is dropped, which ends this thread first.
         let puddle = unsafe { puddle.as_ref() };
-        let mapped = self.finish(puddle).and_then(|_| Ok(puddle.map(&*self.medium)?));
-        match mapped {
-            Ok(mapped) => mapped,
-            Err(error) => {
+        let finish = || self.finish(puddle).and_then(|_| Ok(puddle.map(&*self.medium)?));
+        // A thread that ends here would leave everybody asleep who waits for it.
+        match catch_unwind(AssertUnwindSafe(finish)) {
+            Ok(Ok(mapped)) => mapped,
+            Err(_) => false,
+            Ok(Err(error)) => {
                 cenote_sys::fault::tell(&format!(
                     "cenote: puddle {} at {:#x} cannot be made ready: {error}; nothing was changed\n",
                     puddle.uuid(),
@@ -240,7 +285,9 @@ impl Frontier {
     /// Rewrites a puddle, if it is due: on return its file is the new one, or its image is in place. What was done now.
     pub(crate) fn finish(&self, puddle: &Puddle) -> Result<Option<Rewritten>, StoreError> {
         let Some(job) = puddle.job().filter(|_| puddle.is_due()) else { return Ok(None) };
-        let _turn = locked(&self.turn);
+        // Whoever has the turn must not touch a puddle that is due: it would wait for itself. So no handler of the application's runs on it meanwhile.
+        let _quiet = signals::Blocked::new();
+        let _turn = Turn::take(self);
         if !puddle.is_due() {
             return Ok(None);
         }
@@ -248,6 +295,9 @@ impl Frontier {
         let Some(rewriter) = &self.options.rewriter else {
             return Err(failed("this program cannot rewrite pointers".into()));
         };
+        if let Some(reason) = self.poisoned.get() {
+            return Err(StoreError::Poisoned { reason: reason.clone() });
+        }
         let rewritten = self.rewrite(puddle, job, &**rewriter).map_err(|error| match error {
             Failed::Medium(error) => {
                 if is_sync(&error) {
@@ -256,6 +306,11 @@ impl Frontier {
                 StoreError::from(error)
             }
             Failed::Image(detail) => failed(detail),
+            Failed::Panicked => {
+                let detail = format!("what rewrites pointers panicked at puddle {}", puddle.uuid());
+                let _ = self.poisoned.set(detail);
+                failed("what rewrites pointers panicked; this session changes nothing any more".into())
+            }
         })?;
         locked(&self.sum).add(&rewritten);
         Ok(Some(rewritten))
@@ -263,79 +318,46 @@ impl Frontier {
 
     fn rewrite(&self, puddle: &Puddle, job: &Job, rewriter: &dyn Rewriter) -> Result<Rewritten, Failed> {
         let record = &job.work.puddle;
-        let region = self.read(puddle.file_name(), record.size)?;
-        // SAFETY: the region is this function's alone, as long as that says, zeroed or read from the file.
-        let image = unsafe { core::slice::from_raw_parts_mut(region.as_ptr(), record.size as usize) };
-        let rewritten = rewriter.rewrite(image, &job.work).map_err(Failed::Image)?;
-        let header = make_header_of(record, self.store, job.due.generation);
-        if let Some(page) = image.get_mut(..PAGE_SIZE as usize) {
-            page.copy_from_slice(header.as_bytes());
-        }
+        let change = |image: &mut [u8]| {
+            // A panic is an error of this puddle, whichever thread it is on: nobody may be left asleep, and nothing has changed.
+            let rewritten = catch_unwind(AssertUnwindSafe(|| rewriter.rewrite(image, &job.work)));
+            let rewritten = rewritten.map_err(|_| Failed::Panicked)?.map_err(Failed::Image)?;
+            let header = make_header_of(record, self.store, job.due.generation);
+            if let Some(page) = image.get_mut(..PAGE_SIZE as usize) {
+                page.copy_from_slice(header.as_bytes());
+            }
+            Ok::<_, Failed>(rewritten)
+        };
+        let source = FileHandle::open(&self.medium, puddle.file_name())?;
         if !self.writable {
-            self.show(puddle, image)?;
+            let mut image = Image::in_memory(&source, record.size)?;
+            let rewritten = change(image.bytes())?;
+            self.show(puddle, image.bytes())?;
             return Ok(rewritten);
         }
-        if job.shadowed && !planted(Bug::PrimaryNotRewritten) {
-            let primary = primary_name(record.uuid);
-            let (found, name) = (
-                look_at(&*self.medium, text(&primary), (self.store, true), record, &job.due)?,
-                text(&primary),
-            );
-            if found != Found::New {
-                // All of a primary has its space, so that no psync finds the disk full after it has committed.
-                self.replace(name, PRIMARY_DIR, image, &[])?;
-            }
+        let (file, primary) = (file_name(record.uuid), primary_name(record.uuid));
+        let (file, primary) = ((DIR, text(&file)), (PRIMARY_DIR, text(&primary)));
+        let both = job.shadowed && !planted(Bug::PrimaryNotRewritten) && {
+            look_at(&*self.medium, primary.1, (self.store, true), record, &job.due)? != Found::New
+        };
+        let first = NewFile::create(&self.medium, if both { primary } else { file }, record.size)?;
+        let mut image = first.image(&source, record.size)?;
+        let rewritten = change(image.bytes())?;
+        if !image.in_file {
+            first.write(image.bytes())?;
         }
-        self.replace(text(&file_name(record.uuid)), DIR, image, &rewritten.holes)?;
+        if both {
+            // All of a primary has its space, so that no psync finds the disk full after it has committed.
+            first.take_name(&[])?;
+            let second = NewFile::create(&self.medium, file, record.size)?;
+            second.write(image.bytes())?;
+            second.take_name(&rewritten.holes)?;
+        } else {
+            first.take_name(&rewritten.holes)?;
+        }
         puddle.set_done();
         self.note_done(puddle.uuid());
-        drop(region);
         Ok(rewritten)
-    }
-
-    fn read(&self, name: &str, size: u64) -> Result<OwnedRegion, Failed> {
-        let region = memory::anonymous(size as usize)
-            .map_err(|source| MediumError::from_io(Operation::Read, name, source))?;
-        // SAFETY: fresh memory of this function, zeroed, as long as that says.
-        let image = unsafe { core::slice::from_raw_parts_mut(region.as_ptr(), size as usize) };
-        FileHandle::open(&self.medium, name)?.read_exact_at(0, image)?;
-        Ok(region)
-    }
-
-    /// Steps 2 and 3 of [`crate::relocate`], for one file.
-    fn replace(&self, name: &str, dir: &str, image: &[u8], holes: &[(u64, u64)]) -> Result<(), MediumError> {
-        if planted(Bug::RewrittenInPlace) {
-            self.write(name, image)?;
-            return self.medium.sync(name);
-        }
-        let fresh = self.medium.random_uuid()?;
-        let fresh = if dir == DIR { file_name(fresh) } else { primary_name(fresh) };
-        let fresh = text(&fresh);
-        self.medium.create(fresh, image.len() as u64)?;
-        let made = self.write(fresh, image).and_then(|()| {
-            for (offset, len) in holes {
-                // SAFETY: a file that is mapped nowhere; what lies in these parts is nobody's.
-                let _ = unsafe { self.medium.release(fresh, *offset, *len) };
-            }
-            if planted(Bug::RewrittenNotSynced) {
-                return self.medium.rename(fresh, name);
-            }
-            self.medium.sync(fresh)?;
-            self.medium.rename(fresh, name)
-        });
-        if let Err(error) = made {
-            let _ = self.medium.remove(fresh);
-            return Err(error);
-        }
-        if planted(Bug::RenameNotSynced) {
-            return Ok(());
-        }
-        self.medium.sync_dir(dir)
-    }
-
-    /// Writes what is not zero.
-    fn write(&self, name: &str, image: &[u8]) -> Result<(), MediumError> {
-        write_sparse(&FileHandle::open(&self.medium, name)?, 0, image)
     }
 
     /// Puts an image into private memory at the puddle's address, to be read.
@@ -363,40 +385,13 @@ impl Frontier {
 enum Failed {
     Medium(MediumError),
     Image(String),
+    Panicked,
 }
 
 impl From<MediumError> for Failed {
     fn from(error: MediumError) -> Self {
         Self::Medium(error)
     }
-}
-
-fn is_zero(bytes: &[u8]) -> bool {
-    let (head, words, tail) = zerocopy_words(bytes);
-    head.iter().chain(tail).all(|byte| *byte == 0) && words.iter().all(|word| *word == 0)
-}
-
-/// The words of a slice, and the bytes before and behind them.
-fn zerocopy_words(bytes: &[u8]) -> (&[u8], &[u64], &[u8]) {
-    // SAFETY: any bytes are a `u64`.
-    unsafe { bytes.align_to::<u64>() }
-}
-
-/// Writes what is not zero of `bytes` into a file of zeros.
-pub(crate) fn write_sparse(file: &FileHandle, offset: u64, bytes: &[u8]) -> Result<(), MediumError> {
-    let mut from = None;
-    let mut at = 0;
-    for chunk in bytes.chunks(STEP).chain([&[][..]]) {
-        if chunk.is_empty() || is_zero(chunk) {
-            if let Some(from) = from.take() {
-                file.write_at(offset + from as u64, &bytes[from..at])?;
-            }
-        } else if from.is_none() {
-            from = Some(at);
-        }
-        at += chunk.len();
-    }
-    Ok(())
 }
 
 impl Inner {
@@ -428,14 +423,14 @@ impl PoolHandle {
         self.puddles().iter().filter(|puddle| puddle.is_due()).count() as u64
     }
 
-    /// Rewrites all puddles of the pool that are due, now, and says so in the catalog. `progress` is told before each, and at the end. Where the store is open
-    /// read-only, the rewritten puddles are memory of this process.
+    /// Rewrites all puddles of the pool that are due, now, and says so in the catalog. `progress` is told before each, and at the end, and says whether to go on: what is left when it says no
+    /// is due as before ([`PoolHandle::due`]). Where the store is open read-only, the rewritten puddles are memory of this process.
     ///
     /// # Errors
     /// The first puddle that cannot be rewritten, and why: no space for a second file of it, damage. It and those behind it are as they were.
     pub fn finish_relocation(
         &self,
-        progress: &mut dyn FnMut(RelocationProgress),
+        progress: &mut dyn FnMut(RelocationProgress) -> ControlFlow<()>,
     ) -> Result<Rewritten, StoreError> {
         let inner = self.store().inner();
         inner.check_usable()?;
@@ -448,15 +443,17 @@ impl PoolHandle {
             bytes_total: due.iter().map(|puddle| puddle.size()).sum(),
         };
         for puddle in due {
-            progress(told);
+            if progress(told).is_break() {
+                break;
+            }
             if let Some(rewritten) = inner.frontier.finish(puddle)? {
                 sum.add(&rewritten);
             }
             told.puddles += 1;
             told.bytes += puddle.size();
         }
-        if told.puddles > 0 {
-            progress(told);
+        if told.puddles > 0 && told.puddles == told.puddles_total {
+            let _ = progress(told);
         }
         if inner.writable {
             inner.check_poisoned()?;

@@ -13,8 +13,8 @@
 //! If every pool keeps its addresses, and no registered type has region pointers to a pool that has another number now, nothing is due: no rewriting, no fault. Else all
 //! puddles of the import are due, also those that did not move: what they point to may have.
 
-use super::frontier::write_sparse;
 use super::moving::add_neighbours;
+use super::replace::copy;
 use crate::error::{StoreError, TypeMismatch};
 use crate::pool::{check_size, why_no_name};
 use crate::puddle::{DIR, PRIMARY_DIR, create_primary, file_name, make_header, primary_name, text};
@@ -30,8 +30,8 @@ use cenote_layout::pointer::PointerKind;
 use cenote_layout::puddle::Role;
 use cenote_layout::types::TypeRecord;
 use cenote_layout::{PAGE_SIZE, SLOT_SIZE};
+use cenote_medium::FileHandle;
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{FileHandle, MediumError};
 use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::IntoBytes;
 
@@ -213,24 +213,35 @@ fn place(space: &mut Space, puddles: &[ImportPuddle]) -> Option<Vec<u64>> {
 }
 
 impl Store {
+    /// Checks all that [`Store::begin_import`] checks, in a store that may be open for reading only.
+    ///
+    /// # Errors
+    /// As [`Store::begin_import`].
+    pub fn check_import(&self, manifest: &ImportManifest) -> Result<(), StoreError> {
+        check(manifest)?;
+        let inner = self.inner();
+        if inner.connection.is_some() {
+            return Err(StoreError::NotHosted { what: "a pool is imported".into() });
+        }
+        inner.check_usable()?;
+        let control = inner.control();
+        new_types(&control, manifest)?;
+        free_names(&control, manifest)?;
+        let mut space = control.space.clone();
+        for pool in &manifest.pools {
+            place(&mut space, &pool.puddles).ok_or_else(|| no_room(inner, &control, pool))?;
+        }
+        Ok(())
+    }
+
     /// Begins to import pools: checks what can be checked, and changes nothing. What is in the puddles comes next ([`Import::create`]), and then [`Import::commit`].
     ///
     /// # Errors
     /// A manifest that cannot be; a name that is taken; a type with another layout here; no room in the window; a store that is read-only, or kept by a daemon.
     pub fn begin_import(&self, manifest: ImportManifest) -> Result<Import, StoreError> {
-        check(&manifest)?;
+        self.check_import(&manifest)?;
         let inner = self.inner();
-        if inner.connection.is_some() {
-            return Err(StoreError::NotHosted { what: "a pool is imported".into() });
-        }
-        let control = inner.begin_write("import a pool")?;
-        new_types(&control, &manifest)?;
-        free_names(&control, &manifest)?;
-        let mut space = control.space.clone();
-        for pool in &manifest.pools {
-            place(&mut space, &pool.puddles).ok_or_else(|| no_room(inner, &control, pool))?;
-        }
-        drop(control);
+        drop(inner.begin_write("import a pool")?);
         let (mut slots, mut ids) = (Vec::new(), Vec::new());
         for (pool, from) in manifest.pools.iter().enumerate() {
             for (puddle, image) in from.puddles.iter().enumerate() {
@@ -493,19 +504,6 @@ impl Drop for Import {
             let _ = inner.medium.remove(file);
         }
     }
-}
-
-/// Copies `from..to` of a file into a file of zeros.
-pub(crate) fn copy(source: &FileHandle, target: &FileHandle, from: u64, to: u64) -> Result<(), MediumError> {
-    let mut buffer = vec![0; (to - from).min(1 << 20) as usize];
-    let mut at = from;
-    while at < to {
-        let bytes = &mut buffer[..(to - at).min(1 << 20) as usize];
-        source.read_exact_at(at, bytes)?;
-        write_sparse(target, at, bytes)?;
-        at += bytes.len() as u64;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

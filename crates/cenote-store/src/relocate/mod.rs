@@ -17,7 +17,7 @@
 //! The header of a puddle's file says for which address its contents are right, and a generation. States:
 //!
 //! 1. *Old*: the catalog says due, the header has the old address and the generation before.
-//! 2. The image is rewritten in memory and written to a new file, under a name that nobody knows: an orphan. It is synced.
+//! 2. What the file holds is copied into a new file, under a name that nobody knows, and rewritten there: an orphan (replace.rs). It is synced.
 //! 3. **The renaming of the new file over the old one commits.** The header in it has the new address and generation. The directory is synced before anything is mapped.
 //! 4. *New*: the catalog says due, the header says done. Whoever opens the pool sees that, and asks for nothing more.
 //! 5. The next batch of the catalog, whatever it is about, says that the puddle is not due any more. Nobody waits for it.
@@ -43,6 +43,7 @@
 pub(crate) mod frontier;
 pub(crate) mod import;
 pub(crate) mod moving;
+mod replace;
 
 use crate::puddle::{Puddle, file_name, primary_name, text, verify_named};
 use crate::store::{Control, Inner};

@@ -1,16 +1,15 @@
 //! Pools that move inside their store: copies of them, and new addresses for them.
 //!
-//! Blocks that the two share are copied when the *original* is written: until all of its clones are rewritten, or removed, a store into a shared block of the original may find the disk full, which is `SIGBUS`.
-//! Rewriting a clone ends that ([`crate::PoolHandle::finish_relocation`]).
-//!
-//! **A clone** is an import of the pool's own files, shared block by block where the file system can do that, else copied: see [`super::import`]. A file that is due is only ever read
-//! and replaced, never mapped, so blocks that it shares with the original's file are no store that could find the disk full.
+//! **A clone** is an import of the pool's own files, copied, or shared block by block if that is asked for and the file system can do it: see [`super::import`]. A file that is due is only ever read
+//! and replaced, never mapped, so a store into the clone cannot find the disk full. A store into the *original* can, where blocks are shared: they are copied when it writes them, until the clone is
+//! rewritten ([`crate::PoolHandle::finish_relocation`]) or removed, and a full disk is `SIGBUS` then. So who wants that says so.
 //!
 //! **New addresses.** States: (1) whatever is due is rewritten, pools in shadowed mode are psynced, the journal is trimmed, so that nothing is left anywhere that speaks of old
 //! contents at a place in a file; (2) one batch gives the pool's puddles their addresses and says that every puddle of the store's pools is due: **the catalog's batch commits**. No file is touched. Other pools
 //! may point into the one that moved, so they are due as well; they stay where they are.
 
-use super::import::{ImportManifest, ImportPool, ImportPuddle, Imported, copy};
+use super::import::{ImportManifest, ImportPool, ImportPuddle, Imported};
+use super::replace::copy;
 use crate::error::{StoreError, concerns};
 use crate::options::Access;
 use crate::pool::find;
@@ -27,6 +26,7 @@ use cenote_layout::id::PoolId;
 use cenote_layout::puddle::PuddleHeader;
 use cenote_medium::FileHandle;
 use cenote_medium::planted::{Bug, planted};
+use core::ops::ControlFlow;
 use std::sync::Arc;
 
 /// A pool that nobody has open, with nothing left to be done.
@@ -62,7 +62,7 @@ impl Store {
         }
         // Verifies every puddle, and rewrites what is due.
         let handle = self.open_pool(name, Access::ReadOnly)?;
-        handle.finish_relocation(&mut |_| ())?;
+        handle.finish_relocation(&mut |_| ControlFlow::Continue(()))?;
         let doubts = handle.doubts();
         if !doubts.is_empty() {
             return Err(StoreError::PoolDamaged { name: name.into(), damage: doubts });
@@ -81,6 +81,19 @@ impl Store {
     /// # Errors
     /// As [`Store::quiescent_pool`] and [`Store::begin_import`]; a full disk. There is no copy then.
     pub fn clone_pool(&self, name: &str, copy_name: &str) -> Result<Imported, StoreError> {
+        self.clone_by(name, copy_name, false)
+    }
+
+    /// The same, with blocks that both have once, where the file system can do that: no bytes are copied now. Until the copy is rewritten or removed, a store into the original may need space, and end
+    /// the process with `SIGBUS` if the disk is full.
+    ///
+    /// # Errors
+    /// As [`Store::clone_pool`].
+    pub fn clone_pool_sharing(&self, name: &str, copy_name: &str) -> Result<Imported, StoreError> {
+        self.clone_by(name, copy_name, true)
+    }
+
+    fn clone_by(&self, name: &str, copy_name: &str, share: bool) -> Result<Imported, StoreError> {
         let inner = self.inner();
         let from = self.quiescent_pool(name)?;
         let pool = ImportPool {
@@ -101,7 +114,7 @@ impl Store {
         let mut import = self.begin_import(ImportManifest { pools: vec![pool], types })?;
         for (slot, (record, file)) in from.puddles.iter().enumerate() {
             let source = FileHandle::open(&inner.medium, file)?;
-            if !import.share(slot, &source)? {
+            if !(share && import.share(slot, &source)?) {
                 let target = import.create(slot)?;
                 copy(&source, &target, PAGE_SIZE, record.size).map_err(|error| inner.failed(error))?;
             }

@@ -1,0 +1,161 @@
+//! Images of puddles that have moved: superblocks with descriptors whose checksums fit and whose fields need not, marks and words of all kinds, pointer maps that point anywhere, ranges that anybody
+//! may have written down; or bytes of nothing but chance.
+//!
+//! What is asserted: nothing panics; an image that is refused is as it was; of one that is rewritten no more words have changed than are counted, all of them in superblocks with blocks or among the
+//! roots; looking changes nothing.
+
+use crate::input::{Input, Random};
+use cenote_layout::catalog::{MoveRecord, PuddleRecord, RelocationRecord};
+use cenote_layout::heap::{Descriptor, HeapGeometry, SUPERBLOCK_SIZE, SuperblockState, mark};
+use cenote_layout::id::{PoolId, TypeId, Uuid};
+use cenote_layout::moves::Moves;
+use cenote_layout::pointer::PointerKind;
+use cenote_layout::puddle::Role;
+use cenote_layout::types::{Condition, PointerField, RECORD_VERSION, TypeRecord};
+use cenote_relocate::image;
+use cenote_store::relocate::{RewriteJob, TypeTable};
+use std::sync::Arc;
+use zerocopy::IntoBytes;
+
+/// Where the puddle was, and where it is.
+const OLD: u64 = 0x6000_0020_0000;
+const NEW: u64 = 0x6100_0040_0000;
+
+/// Superblocks of a puddle.
+const SUPERBLOCKS: u64 = 6;
+
+fn a_type(input: &mut Input<'_>, id: u64) -> TypeRecord {
+    let size = input.number(64);
+    let kinds = [PointerKind::NATIVE, PointerKind::RELATIVE, PointerKind::REGION, PointerKind::PERHAPS];
+    let pointers = (0..input.below(4))
+        .map(|_| PointerField {
+            offset: input.number(8),
+            stride: input.number(8),
+            count: input.number(4),
+            kind: kinds[input.below(kinds.len())],
+            tag_mask: if input.one_in(3) { input.number(7) } else { 0 },
+            target: TypeId(u64::from(input.byte())),
+            conditions: (0..input.below(3))
+                .map(|_| Condition {
+                    offset: input.number(0),
+                    size: [1, 2, 4, 8, 3][input.below(5)],
+                    value: u64::from(input.byte()),
+                })
+                .collect(),
+        })
+        .collect();
+    TypeRecord {
+        version: RECORD_VERSION,
+        id: TypeId(id),
+        name: format!("fuzz::{id}"),
+        size,
+        align: 8,
+        repeats: input.one_in(2),
+        fields: Vec::new(),
+        variants: Vec::new(),
+        pointers,
+    }
+}
+
+fn ranges(input: &mut Input<'_>) -> RelocationRecord {
+    let mut moves = vec![MoveRecord { from: OLD, to: NEW, size: SUPERBLOCKS * SUPERBLOCK_SIZE }];
+    for _ in 0..input.below(4) {
+        let (from, to, size) = (input.number(OLD), input.number(NEW), input.number(SUPERBLOCK_SIZE));
+        moves.insert(input.below(moves.len() + 1), MoveRecord { from, to, size });
+    }
+    let pools = (0..input.below(3)).map(|_| (PoolId(input.number(1)), PoolId(input.number(2)))).collect();
+    RelocationRecord { id: Uuid([1; 16]), moves, pools }
+}
+
+/// An image whose descriptors are believed, whatever they say.
+fn made(input: &mut Input<'_>, geometry: &HeapGeometry) -> Vec<u8> {
+    let mut image = vec![0; (SUPERBLOCKS * SUPERBLOCK_SIZE) as usize];
+    let mut random = Random(input.word());
+    // Words that lead to what moved, and others, everywhere behind the metadata.
+    let first = (geometry.first_usable * SUPERBLOCK_SIZE) as usize;
+    for word in image[first..].chunks_exact_mut(8) {
+        let value = random.next_word();
+        let value = match value % 4 {
+            0 => OLD + value % (SUPERBLOCKS * SUPERBLOCK_SIZE + 1),
+            1 => value,
+            _ => 0,
+        };
+        word.copy_from_slice(&value.to_le_bytes());
+    }
+    let metadata = geometry.marks as usize..first;
+    for byte in &mut image[metadata] {
+        *byte = [0, mark::ALLOCATED, mark::TINY, 7][(random.next_word() % 4) as usize];
+    }
+    for number in geometry.first_usable..SUPERBLOCKS {
+        let states = [
+            SuperblockState::Small,
+            SuperblockState::SmallCut,
+            SuperblockState::LargeHead,
+            SuperblockState::LargeHeadCut,
+            SuperblockState::LargeTail,
+            SuperblockState::Hole,
+            SuperblockState::Free,
+        ];
+        let state = states[input.below(states.len())];
+        let class = input.below(64) as u32;
+        let block_size = match input.below(3) {
+            0 => input.number(SUPERBLOCK_SIZE),
+            1 => cenote_heap::class::class_size(class),
+            _ => SUPERBLOCK_SIZE * (1 + input.below(3) as u64),
+        };
+        let (type_id, span) = (TypeId(input.below(5) as u64), input.number(1));
+        let descriptor = Descriptor::new(state, class, block_size, type_id, span);
+        let at = (geometry.descriptors + number * size_of::<Descriptor>() as u64) as usize;
+        image[at..at + size_of::<Descriptor>()].copy_from_slice(descriptor.as_bytes());
+    }
+    image
+}
+
+pub(crate) fn run(input: &mut Input<'_>) {
+    let root = input.one_in(2);
+    let size = SUPERBLOCKS * SUPERBLOCK_SIZE;
+    let geometry = HeapGeometry::new(size, root).expect("large enough");
+    let types: TypeTable = (1..4).map(|id| (TypeId(id), Arc::new(a_type(input, id)))).collect();
+    let Ok(moves) = Moves::new(&ranges(input)) else { return };
+    let mut image = match input.below(4) {
+        0 => {
+            let len = input.below(60_000);
+            Random(input.word()).bytes(len)
+        }
+        1 => {
+            let mut image = made(input, &geometry);
+            for _ in 0..input.below(20) {
+                input.damage(&mut image);
+            }
+            image
+        }
+        _ => made(input, &geometry),
+    };
+    let puddle = PuddleRecord {
+        uuid: Uuid([2; 16]),
+        pool: PoolId(1),
+        role: Role::Heap,
+        index: u32::from(!root),
+        addr: NEW,
+        size,
+    };
+    let job = RewriteJob { puddle, from: OLD, moves: Arc::new(moves), types: Arc::new(types) };
+    let before = image.clone();
+    let looked = image::for_each_pointer(&mut image, &puddle, &job.types, &mut |found| {
+        assert!(found.offset + 8 <= size);
+    });
+    assert!(image == before, "looking changed it");
+    let Ok(done) = image::rewrite(&mut image, &job) else {
+        assert!(looked.is_err() && image == before, "refused, and changed");
+        return;
+    };
+    assert!(looked.is_ok());
+    let rewritten = done.native + done.relative + done.region;
+    let changed = |at: usize| image[at..at + 8] != before[at..at + 8];
+    // A pointer that no word's place holds changes two.
+    let words = (0..image.len() / 8).filter(|word| changed(word * 8)).count() as u64;
+    assert!(words <= 2 * rewritten, "{words} words: {done:?}");
+    let (roots, first) = (geometry.roots as usize, (geometry.first_usable * SUPERBLOCK_SIZE) as usize);
+    let outside = (0..first / 8 * 8).step_by(8).find(|at| changed(*at) && !(root && *at >= roots));
+    assert_eq!(outside, None, "metadata was changed");
+}
