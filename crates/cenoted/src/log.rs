@@ -44,13 +44,25 @@ pub fn begin(level: Option<Level>) {
     let Some(level) = level else { return };
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(level)
-        .with_writer(std::io::stderr)
+        .with_writer(|| AsFarAsItGoes)
         .event_format(Line(style))
-        // A log that cannot be written is no reason for a panic.
-        .log_internal_errors(false)
         .finish();
     // Whoever has set another one before, a test, keeps it.
     let _ = tracing::subscriber::set_global_default(subscriber);
+}
+
+/// Standard error, as far as it takes anything: a log that cannot be written (a full disk, a reader that is gone) ends no thread.
+struct AsFarAsItGoes;
+
+impl std::io::Write for AsFarAsItGoes {
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        let _ = std::io::stderr().write_all(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Whether standard error is the stream that the environment says leads to the journal: device and number of the file.
