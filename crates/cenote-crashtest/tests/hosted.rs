@@ -2,7 +2,6 @@
 //!
 //! Every crash point of the request; of each, the image that a crash of processes leaves, and those of losses of power (after which the client is gone, and the pool is there whole or not at all).
 
-use cenote_crashtest::explore::guarded;
 use cenote_crashtest::rig::{SMALL_LOG, WINDOW_LEN, pool_options, window_base};
 use cenote_crashtest::units::{Grain, Images, Reach};
 use cenote_layout::catalog::GuestRecord;
@@ -84,8 +83,7 @@ fn run(bug: Bug, worker: usize) -> Result<u64, String> {
         let mut result = Ok(());
         let mut check = |image: Image| {
             images += 1;
-            result =
-                guarded(|| next(&image)).map_err(|what| format!("after event {event} of {events}: {what}"));
+            result = next(&image).map_err(|what| format!("after event {event} of {events}: {what}"));
             result.is_ok()
         };
         if check(state.image_process()) {
