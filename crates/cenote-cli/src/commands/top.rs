@@ -11,7 +11,7 @@ use crate::units::{bytes, count};
 use cenote::{ClientItem, DaemonStat, DaemonWatcher, ListedPool, Uuid};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// What a daemon said at one moment.
 struct Moment {
@@ -330,6 +330,7 @@ fn object(now: &Moment, rates: &Rates) -> Value {
 mod tests {
     use super::*;
     use cenote::{ClientState, HeldPool};
+    use std::time::Duration;
 
     fn moment(clients: u8) -> Moment {
         let client = |number: u8| ClientItem {

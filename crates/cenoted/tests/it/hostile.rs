@@ -21,12 +21,12 @@ impl Raw {
     }
 
     /// A session, or what the daemon says instead of welcome.
-    pub(crate) fn hello(daemon: &Daemon, resume: Option<Uuid>) -> Result<Self, Reply> {
+    pub(crate) fn hello(daemon: &Daemon, resume: Option<Uuid>) -> Result<Self, Box<Reply>> {
         let mut raw =
             Self { channel: Channel::connect(&daemon.socket()).expect("connect"), client: Uuid::NIL };
         match raw.ask(&Request::Hello { resume }).0 {
             Reply::Welcome { client, .. } => raw.client = client,
-            other => return Err(other),
+            other => return Err(Box::new(other)),
         }
         Ok(raw)
     }
