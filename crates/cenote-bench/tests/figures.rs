@@ -67,6 +67,18 @@ fn every_figure_runs_short_and_writes_rows_with_all_keys() {
     for system in ["cenote", "allocate again"] {
         has("nodes_4_variables_100", system, "process", "");
     }
+    for (row, beside) in [
+        ("noop", "socket"),
+        ("exist_puddle", "socket+fd"),
+        ("new_puddle", "socket+fd"),
+        ("reg_log_space", "socket+fd"),
+    ] {
+        has(row, "cenote", "process", ",\"threads\":1,\"unit\":\"us\"");
+        has(row, beside, "process", "");
+    }
+    for (row, unit) in [("replay_1", "ms"), ("replay_100", "ms"), ("memory_50", "KiB")] {
+        has(row, "cenote", "process", &format!(",\"threads\":1,\"unit\":\"{unit}\""));
+    }
     for line in text.lines() {
         for key in ["figure", "row", "system", "level", "threads", "unit", "median", "min", "max", "runs"] {
             assert_eq!(line.matches(&format!("\"{key}\":")).count(), 1, "{line}");

@@ -49,6 +49,8 @@ pub(crate) enum Command {
     #[command(after_help = EXIT_HELP)]
     Stats(Stats),
     #[command(after_help = EXIT_HELP)]
+    Top(Top),
+    #[command(after_help = EXIT_HELP)]
     Trim(Trim),
     #[command(after_help = EXIT_HELP)]
     Clone(ClonePool),
@@ -304,6 +306,29 @@ pub(crate) struct Stats {
     pub(crate) store: StoreDir,
     /// Only these pools
     pub(crate) pools: Vec<String>,
+}
+
+/// Watch a daemon and its clients
+///
+/// On a terminal the picture changes until q or Ctrl-C; elsewhere one follows the other. Rates are those of the time between two pictures.
+#[derive(Debug, Args)]
+pub(crate) struct Top {
+    /// The daemon's socket
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) socket: PathBuf,
+    /// One picture, after one interval
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Time from one picture to the next
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_interval)]
+    pub(crate) interval: Duration,
+}
+
+fn parse_interval(text: &str) -> Result<Duration, String> {
+    match parse_seconds(text)? {
+        interval if interval >= Duration::from_millis(50) => Ok(interval),
+        _ => Err("use 0.05 seconds or more".into()),
+    }
 }
 
 /// Give free space of pools back to the file system

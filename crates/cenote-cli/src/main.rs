@@ -14,6 +14,7 @@ mod failure;
 mod opening;
 mod output;
 mod progress;
+mod screen;
 mod stop;
 mod table;
 mod tour;
@@ -82,6 +83,7 @@ fn run(cli: &Cli, out: &mut Out) -> Result<Verdict, Failure> {
         Command::Reclaim(arguments) => commands::reclaim::run(arguments, out),
         Command::Rm(arguments) => commands::rm::run(arguments, out),
         Command::Stats(arguments) => commands::stats::run(arguments, out),
+        Command::Top(arguments) => commands::top::run(arguments, out),
         Command::Trim(arguments) => commands::trim::run(arguments, out),
         Command::Clone(arguments) => commands::relocate::clone(arguments, out),
         Command::Randomize(arguments) => commands::relocate::randomize(arguments, out),

@@ -215,6 +215,7 @@ fn record(input: &mut Input<'_>) -> Record {
             gid: input.word() as u32,
         }),
         11 => Record::LeaseShared { client: Uuid(input.array()), pool },
+        12 => Record::PoolMade { client: Uuid(input.array()), token: Uuid(input.array()), pool },
         _ => Record::PoolNotCovered(pool),
     }
 }

@@ -62,7 +62,7 @@ fn text(input: &mut Input<'_>) -> String {
 fn request(input: &mut Input<'_>) -> Request {
     let some = input.one_in(2);
     let pool = PoolId(input.word());
-    match input.below(16) {
+    match input.below(22) {
         0 => Request::Hello { resume: some.then(|| Uuid(input.array())) },
         1 => Request::Ping,
         2 => Request::Stat,
@@ -75,7 +75,7 @@ fn request(input: &mut Input<'_>) -> Request {
                 size_max: input.word(),
                 permissions: input.word() as u32,
             };
-            Request::CreatePool { name: text(input), spec }
+            Request::CreatePool { name: text(input), spec, token: Uuid(input.array()) }
         }
         5 => Request::RemovePool { name: text(input) },
         6 => Request::OpenPool { name: text(input), writable: some },
@@ -95,6 +95,12 @@ fn request(input: &mut Input<'_>) -> Request {
                 permissions: half(some, input),
             }
         }
+        15 => Request::SharePool { name: text(input) },
+        16 => Request::Members { pool },
+        17 => Request::SetAside,
+        18 => Request::DecideLogs { client: Uuid(input.array()), apply: some },
+        19 => Request::Clients { after: some.then(|| Uuid(input.array())) },
+        20 => Request::Metrics,
         _ => Request::Goodbye,
     }
 }

@@ -332,6 +332,16 @@ pub enum Record {
     Due(DueRecord),
     /// That has been done, or the puddle is gone.
     Relocated(Uuid),
+    /// A client's request has made a pool, in the batch of the pool: who asks again, because the answer was lost, gets this one. A client has one such record, of its last request; it ends with
+    /// [`Record::ClientRemoved`].
+    PoolMade {
+        /// Who asked.
+        client: Uuid,
+        /// By which request: a number of the client's choice.
+        token: Uuid,
+        /// What was made.
+        pool: PoolId,
+    },
 }
 
 /// Why bytes are no record.

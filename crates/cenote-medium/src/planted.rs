@@ -205,6 +205,8 @@ pub enum Bug {
     DeadNotRecovered,
     /// A client of a pool that others write too leaves its last commit unfenced.
     LazyDespiteSharing,
+    /// Which request made a pool is recorded in a batch of its own.
+    PoolMadeApart,
 }
 
 /// Places between two stores of an update, at which a process may stop.

@@ -48,6 +48,31 @@ impl Listener {
         Ok(Self(listener))
     }
 
+    /// A listener that somebody else has made: a service manager, which holds it while no daemon runs.
+    ///
+    /// # Errors
+    /// `InvalidInput`: it is no UNIX-domain socket of type `SOCK_SEQPACKET`, or does not listen; or what the system says.
+    pub fn adopt(socket: OwnedFd) -> io::Result<Self> {
+        use rustix::net::sockopt;
+        let fits = sockopt::socket_domain(&socket)? == AddressFamily::UNIX
+            && sockopt::socket_type(&socket)? == SocketType::SEQPACKET
+            && sockopt::socket_acceptconn(&socket)?;
+        if !fits {
+            let why = "it is no listening UNIX-domain socket of sequential packets";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        Ok(Self(socket))
+    }
+
+    /// The path that it listens at, if it has one.
+    #[must_use]
+    pub fn path(&self) -> Option<std::path::PathBuf> {
+        let address = SocketAddrUnix::try_from(rustix::net::getsockname(&self.0).ok()?).ok()?;
+        let path: std::ffi::OsString =
+            std::os::unix::ffi::OsStringExt::from_vec(address.path_bytes()?.to_vec());
+        Some(path.into())
+    }
+
     /// The next connection.
     ///
     /// # Errors
@@ -171,6 +196,23 @@ mod tests {
         assert_eq!(byte, [0]);
         drop(a);
         assert_eq!(b.receive(&mut buffer).expect("end").len, 0);
+    }
+
+    #[test]
+    fn only_a_listener_of_this_kind_is_adopted() {
+        let dir = tempfile::tempdir().expect("directory");
+        let path = dir.path().join("socket");
+        let listener = Listener::bind(&path).expect("bind");
+        assert_eq!(listener.path().as_deref(), Some(&*path));
+        let adopted = Listener::adopt(listener.0).expect("adopt");
+        let client = Channel::connect(&path).expect("connect");
+        drop(adopted.accept().expect("accept"));
+        drop(client);
+        let stream = std::os::unix::net::UnixListener::bind(dir.path().join("stream")).expect("bind");
+        let (end, _) = Channel::pair().expect("pair");
+        for other in [OwnedFd::from(stream), end.0, File::open("/dev/null").expect("open").into()] {
+            assert!(Listener::adopt(other).is_err());
+        }
     }
 
     #[test]

@@ -17,9 +17,11 @@
 
 #![forbid(unsafe_code)]
 
+mod census;
 mod channel;
 mod message;
 
+pub use census::{ClientItem, ClientState, HeldPool};
 pub use channel::{Channel, DESCRIPTORS_MAX, Listener, Received};
 pub use message::{
     DecodeError, MESSAGE_LEN_MAX, MediumText, PoolItem, PoolSpec, Refusal, Reply, Request, SetAsideItem,

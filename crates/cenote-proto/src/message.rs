@@ -1,5 +1,6 @@
 //! The messages, and their bytes.
 
+use crate::census::ClientItem;
 use cenote_layout::catalog::{HeapKind, PoolMode, PoolRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::types::TypeRecord;
@@ -7,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// The version that this release speaks, and the only one that it understands.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Most bytes of one message, its header included.
 pub const MESSAGE_LEN_MAX: usize = 64 << 10;
 /// `CNTE`, little endian.
@@ -80,12 +81,14 @@ pub enum Request {
         /// The last one of the page before.
         after: Option<PoolId>,
     },
-    /// Creates a pool.
+    /// Creates a pool. Asked again with the same token, because the answer was lost, it gives the pool that was made.
     CreatePool {
         /// Its name.
         name: String,
         /// How.
         spec: PoolSpec,
+        /// A number of the client's choice, another one for each pool that it creates.
+        token: Uuid,
     },
     /// Removes a pool.
     RemovePool {
@@ -178,6 +181,13 @@ pub enum Request {
         /// Whether they are applied, if they pass their checks; else they are discarded.
         apply: bool,
     },
+    /// Sessions by identity, those after `after`.
+    Clients {
+        /// The last one of the page before.
+        after: Option<Uuid>,
+    },
+    /// What the daemon counts, in Prometheus' text format.
+    Metrics,
 }
 
 /// A client whose logs are set aside.
@@ -232,6 +242,18 @@ pub struct Stat {
     pub logs_replayed: u64,
     /// Logs that were set aside.
     pub logs_set_aside: u64,
+    /// Entries of logs that were applied.
+    pub entries_replayed: u64,
+    /// Psyncs that the daemon has made.
+    pub psyncs: u64,
+    /// Requests that were refused.
+    pub refused: u64,
+    /// Ends of sessions that failed, and are tried again.
+    pub ends_failed: u64,
+    /// Bytes of puddles that are ready for pools to take.
+    pub spare_bytes: u64,
+    /// Seconds since the daemon began to listen.
+    pub uptime_s: u64,
 }
 
 /// Why something is not done.
@@ -375,6 +397,18 @@ pub enum Reply {
         /// As many as fit into a message: when they are decided about, the others follow.
         items: Vec<SetAsideItem>,
     },
+    /// To [`Request::Clients`].
+    Clients {
+        /// The page.
+        items: Vec<ClientItem>,
+        /// Whether there are more.
+        more: bool,
+    },
+    /// To [`Request::Metrics`].
+    Metrics {
+        /// The text.
+        text: String,
+    },
 }
 
 /// The packet of a message.
@@ -450,7 +484,7 @@ mod tests {
             size_max: u64::MAX,
             permissions: 0o640,
         };
-        Request::CreatePool { name: "a pool".into(), spec }
+        Request::CreatePool { name: "a pool".into(), spec, token: Uuid([3; 16]) }
     }
 
     #[test]
@@ -484,8 +518,8 @@ mod tests {
     #[test]
     fn other_versions_and_other_programs_are_named() {
         let mut packet = encode(9, &Request::Ping).expect("encode");
-        packet[4] = 2;
-        assert_eq!(decode::<Request>(&packet), Err(DecodeError::Version { found: 2 }));
+        packet[4] = 1;
+        assert_eq!(decode::<Request>(&packet), Err(DecodeError::Version { found: 1 }));
         packet[0] = b'X';
         assert_eq!(decode::<Request>(&packet), Err(DecodeError::Magic));
     }

@@ -474,6 +474,18 @@ pub enum StoreError {
     /// A type is known with another layout.
     #[error(transparent)]
     TypeMismatch(#[from] Box<TypeMismatch>),
+    /// A type whose description is too long for a message to the daemon that keeps the store.
+    #[error(
+        "type {name} takes {len} bytes to describe, and a message to the daemon has {most} at most: split the type into several, or use an embedded store"
+    )]
+    TypeTooLong {
+        /// Its name; the first 200 characters.
+        name: String,
+        /// Bytes of a message with it.
+        len: usize,
+        /// Most bytes of a message.
+        most: usize,
+    },
     /// A type that makes no sense.
     #[error(transparent)]
     Type(#[from] TypeError),

@@ -173,12 +173,13 @@ impl Store {
         self.inner().control().hosted.get(&client).is_some_and(|hosted| hosted.recorded)
     }
 
-    /// Creates a pool that belongs to a guest's user and group.
+    /// Creates a pool that belongs to a guest's user and group. Asked again with the token of the guest's last request that made a pool, because the answer was lost, it says which that was.
     ///
     /// # Errors
     /// As [`Store::create_pool`]; it is to be in shadowed mode.
     pub fn guest_create(
         &self,
+        by: (Uuid, Uuid),
         credentials: &Credentials,
         name: &str,
         options: &PoolOptions,
@@ -189,7 +190,7 @@ impl Store {
         if options.permissions & !0o777 != 0 {
             return Err(bad_permissions(options.permissions));
         }
-        self.create_pool_for(name, options, (credentials.uid, credentials.gid))
+        self.create_pool_for(name, options, (credentials.uid, credentials.gid), Some(by))
     }
 
     /// Grants a guest a pool, for reading or for writing, until the guest ends. A lease is recorded; its puddles can be asked for.
@@ -587,13 +588,13 @@ fn bad_permissions(bits: u32) -> StoreError {
 
 impl Control {
     /// Records that come before the first that name a guest.
-    fn introduce(&self, client: Uuid) -> Result<Vec<Record>, StoreError> {
+    pub(crate) fn introduce(&self, client: Uuid) -> Result<Vec<Record>, StoreError> {
         let hosted = self.hosted.get(&client).ok_or(StoreError::NoGuest { client })?;
         Ok(if hosted.recorded { Vec::new() } else { vec![Record::Guest(hosted.guest)] })
     }
 
     /// They have been committed.
-    fn introduced(&mut self, client: Uuid) {
+    pub(crate) fn introduced(&mut self, client: Uuid) {
         if let Some(hosted) = self.hosted.get_mut(&client) {
             hosted.recorded = true;
         }

@@ -475,19 +475,31 @@ impl Store {
             self.learn_pools()?;
             return Ok(id);
         }
-        self.create_pool_for(name, options, (cenote_sys::process::uid(), cenote_sys::process::gid()))
+        self.create_pool_for(name, options, (cenote_sys::process::uid(), cenote_sys::process::gid()), None)
     }
 
-    /// The same for the user and the group that the pool is to belong to.
+    /// The same for the user and the group that the pool is to belong to; `by`: at the request of a guest, with a token of its choice. Who asks again with the token of its last request that made a pool
+    /// gets that one. **The batch that makes the pool says so too, and commits both.**
     pub(crate) fn create_pool_for(
         &self,
         name: &str,
         options: &PoolOptions,
         (uid, gid): (u32, u32),
+        by: Option<(Uuid, Uuid)>,
     ) -> Result<PoolId, StoreError> {
         check_new_pool(name, options)?;
         let inner = self.inner();
         let mut control = inner.begin_write("create a pool")?;
+        let mut records = match by {
+            Some((client, _)) => control.introduce(client)?,
+            None => Vec::new(),
+        };
+        if let Some((client, token)) = by
+            && let Some((known, pool)) = control.catalog.state.made.get(&client)
+            && *known == token
+        {
+            return Ok(*pool);
+        }
         if control.catalog.state.names.contains_key(name) {
             return Err(StoreError::PoolExists { name: name.into() });
         }
@@ -510,7 +522,18 @@ impl Store {
             inner.pool_journal(&control.catalog.state)?;
         }
         let place = (id, 0, options.puddle_size);
-        inner.add_heap_puddle(&mut control, place, shadowed, &[Record::Pool(pool)])?;
+        records.push(Record::Pool(pool));
+        let made = by.map(|(client, token)| Record::PoolMade { client, token, pool: id });
+        if !planted(Bug::PoolMadeApart) {
+            records.extend(made.clone());
+        }
+        inner.add_heap_puddle(&mut control, place, shadowed, &records)?;
+        if planted(Bug::PoolMadeApart) {
+            inner.commit(&mut control, made.as_slice())?;
+        }
+        if let Some((client, _)) = by {
+            control.introduced(client);
+        }
         Ok(id)
     }
 

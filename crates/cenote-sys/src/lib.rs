@@ -24,6 +24,7 @@ pub mod membarrier;
 pub mod memory;
 pub mod notes;
 pub mod pagemap;
+pub mod passed;
 pub mod peer;
 pub mod probe;
 pub mod process;

@@ -51,6 +51,13 @@ pub fn is_alive(pid: u32, start_ticks: u64) -> bool {
     }
 }
 
+/// What the program of a process calls itself: at most 15 bytes, which it can choose. For people.
+#[must_use]
+pub fn program(pid: u32) -> Option<String> {
+    let name = std::fs::read(format!("/proc/{pid}/comm")).ok()?;
+    Some(String::from_utf8_lossy(name.trim_ascii_end()).into_owned())
+}
+
 /// One word that names a process of one boot of the machine, for locks in memory that outlives both: its number in the lower 22 bits, and in the
 /// upper 32 and 9 more what is left of its start time and the boot's id when they are mixed. Bit 31 is always clear. Two processes of one boot have different names, but for one chance in 2^41 where a number is used
 /// again; so have processes of different boots.

@@ -4,7 +4,7 @@
 //! needs its first log or a log overflows, and when a type is new.
 //!
 //! **The daemon may end and another follow.** The kernel then closes the socket. The next request connects again, goes on with the session (the daemon knows the process, so there is
-//! nothing to show), and is sent once more. Each request is such that to do it twice is to do it once: a puddle is asked for by its number, a log puddle too many is removed
+//! nothing to show), and is sent once more. Each request is such that to do it twice is to do it once: a puddle is asked for by its number, a pool is created with a token, a log puddle too many is removed
 //! when the session ends. Meanwhile transactions go on: mappings and leases stay.
 
 use crate::error::Result;
@@ -14,7 +14,9 @@ use cenote_layout::puddle::Role;
 use cenote_layout::types::TypeRecord;
 use cenote_log::CrashKind;
 use cenote_medium::{Durability, MediumInfo, MediumKind};
-use cenote_proto::{Channel, MESSAGE_LEN_MAX, PoolSpec, Refusal, Reply, Request, Stat, decode, encode};
+use cenote_proto::{
+    Channel, ClientItem, MESSAGE_LEN_MAX, PoolSpec, Refusal, Reply, Request, Stat, decode, encode,
+};
 use cenote_store::{
     Access, Grant, Granted, Home, Keeper, Listed, LogDecision, MemberList, OpenError, OpenReport,
     PermissionChange, PoolOptions, PoolStart, SetAside, StoreError, TypeMismatch,
@@ -90,17 +92,119 @@ impl Store {
     }
 }
 
+/// A daemon that is asked what it is doing, by a session of its own.
+#[derive(Debug)]
+pub struct Watcher {
+    line: Line,
+    client: Uuid,
+}
+
+impl Watcher {
+    /// Connects to the daemon at a socket. What it is asked for counts as messages, and this as one of its clients.
+    ///
+    /// # Errors
+    /// Nobody listens there, or the daemon does not let this process in.
+    pub fn connect(socket: impl AsRef<Path>) -> io::Result<Self> {
+        let (line, home) = Line::open(socket.as_ref(), None)?;
+        Ok(Self { line, client: home.client })
+    }
+
+    /// This session, as the daemon lists it.
+    #[must_use]
+    pub fn client(&self) -> Uuid {
+        self.client
+    }
+
+    /// What the daemon is doing.
+    ///
+    /// # Errors
+    /// It has ended, or its answer is none.
+    pub fn stat(&mut self) -> io::Result<Stat> {
+        match self.line.ask(&Request::Stat)?.0 {
+            Reply::Stat(stat) => Ok(stat),
+            other => Err(nonsense(&other)),
+        }
+    }
+
+    /// Who is there: sessions by identity.
+    ///
+    /// # Errors
+    /// As for [`Watcher::stat`].
+    pub fn clients(&mut self) -> io::Result<Vec<ClientItem>> {
+        let mut clients: Vec<ClientItem> = Vec::new();
+        loop {
+            let after = clients.last().map(|last| last.client);
+            match self.line.ask(&Request::Clients { after })?.0 {
+                Reply::Clients { items, more } => {
+                    // Whatever it sends, this ends.
+                    let goes_on = items.last().map(|last| last.client) > after;
+                    clients.extend(items);
+                    if !more || !goes_on {
+                        return Ok(clients);
+                    }
+                }
+                other => return Err(nonsense(&other)),
+            }
+        }
+    }
+
+    /// The pools of the store: name, bytes and puddles.
+    ///
+    /// # Errors
+    /// As for [`Watcher::stat`].
+    pub fn pools(&mut self) -> io::Result<Vec<Listed>> {
+        pages_of_pools(|request| Ok(self.line.ask(request)?.0), |other| nonsense(&other))
+    }
+
+    /// What it counts, in Prometheus' text format.
+    ///
+    /// # Errors
+    /// As for [`Watcher::stat`].
+    pub fn metrics(&mut self) -> io::Result<String> {
+        match self.line.ask(&Request::Metrics)?.0 {
+            Reply::Metrics { text } => Ok(text),
+            other => Err(nonsense(&other)),
+        }
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        // Of a session that was given nothing, the end of its connection is as good.
+        let _ = self.line.ask(&Request::Goodbye);
+    }
+}
+
 /// What a daemon at a socket is doing: asked by a session of its own, which ends with the answer.
 ///
 /// # Errors
 /// Nobody listens there, or the answer is none.
 pub fn daemon_stat(socket: impl AsRef<Path>) -> io::Result<Stat> {
-    let (mut line, _) = Line::open(socket.as_ref(), None)?;
-    let stat = line.ask(&Request::Stat)?.0;
-    let _ = line.ask(&Request::Goodbye);
-    match stat {
-        Reply::Stat(stat) => Ok(stat),
-        other => Err(nonsense(&other)),
+    Watcher::connect(socket)?.stat()
+}
+
+/// All pools, page by page.
+fn pages_of_pools<E>(
+    mut ask: impl FnMut(&Request) -> core::result::Result<Reply, E>,
+    wrong: impl Fn(Reply) -> E,
+) -> core::result::Result<Vec<Listed>, E> {
+    let (mut listed, mut after): (Vec<Listed>, Option<PoolId>) = (Vec::new(), None);
+    loop {
+        match ask(&Request::Pools { after })? {
+            Reply::Pools { items, more } => {
+                let last = items.last().map(|item| item.record.id);
+                listed.extend(items.into_iter().map(|item| Listed {
+                    record: item.record,
+                    bytes: item.bytes,
+                    puddles: item.puddles,
+                }));
+                if !more || last <= after {
+                    return Ok(listed);
+                }
+                after = last;
+            }
+            other => return Err(wrong(other)),
+        }
     }
 }
 
@@ -255,6 +359,24 @@ impl Client {
         }
     }
 
+    /// Types that fit into one message.
+    fn register_piece(&self, records: Vec<TypeRecord>) -> core::result::Result<(), StoreError> {
+        match self.ask(&Request::RegisterTypes { records: records.clone() })?.0 {
+            Reply::Done => Ok(()),
+            Reply::Refused(Refusal::TypeMismatch { known }) => {
+                let offered = records.into_iter().find(|record| record.id == known.id);
+                match offered {
+                    Some(offered) => Err(Box::new(TypeMismatch { known: *known, offered }).into()),
+                    None => Err(StoreError::Refused {
+                        detail: "the store knows a type with another layout".into(),
+                    }),
+                }
+            }
+            Reply::Refused(refusal) => Err(error_of(refusal, "")),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// One page of puddles with their descriptors.
     fn puddles(
         &self,
@@ -322,7 +444,9 @@ impl Keeper for Client {
             size_max: options.size_max,
             permissions: options.permissions,
         };
-        match self.answer(&Request::CreatePool { name: name.into(), spec }, name)?.0 {
+        let token = cenote_sys::process::random_bytes16().map(Uuid::from_random_bytes);
+        let token = token.map_err(|error| StoreError::Refused { detail: error.to_string() })?;
+        match self.answer(&Request::CreatePool { name: name.into(), spec, token }, name)?.0 {
             Reply::Created(id) => Ok(id),
             other => Err(unexpected(&other)),
         }
@@ -333,24 +457,7 @@ impl Keeper for Client {
     }
 
     fn pools(&self) -> core::result::Result<Vec<Listed>, StoreError> {
-        let (mut listed, mut after): (Vec<Listed>, Option<PoolId>) = (Vec::new(), None);
-        loop {
-            match self.answer(&Request::Pools { after }, "")?.0 {
-                Reply::Pools { items, more } => {
-                    let last = items.last().map(|item| item.record.id);
-                    listed.extend(items.into_iter().map(|item| Listed {
-                        record: item.record,
-                        bytes: item.bytes,
-                        puddles: item.puddles,
-                    }));
-                    if !more || last <= after {
-                        return Ok(listed);
-                    }
-                    after = last;
-                }
-                other => return Err(unexpected(&other)),
-            }
-        }
+        pages_of_pools(|request| Ok(self.answer(request, "")?.0), |other| unexpected(&other))
     }
 
     fn open_pool(&self, name: &str, access: Access) -> core::result::Result<Grant, StoreError> {
@@ -411,21 +518,27 @@ impl Keeper for Client {
     }
 
     fn register_types(&self, records: &[&TypeRecord]) -> core::result::Result<(), StoreError> {
-        let records: Vec<TypeRecord> = records.iter().map(|record| (*record).clone()).collect();
-        match self.ask(&Request::RegisterTypes { records: records.clone() })?.0 {
-            Reply::Done => Ok(()),
-            Reply::Refused(Refusal::TypeMismatch { known }) => {
-                let offered = records.into_iter().find(|record| record.id == known.id);
-                match offered {
-                    Some(offered) => Err(Box::new(TypeMismatch { known: *known, offered }).into()),
-                    None => Err(StoreError::Refused {
-                        detail: "the store knows a type with another layout".into(),
-                    }),
+        // As many at a time as fit into a message. What a type refers to need not be there before it.
+        let mut piece: Vec<TypeRecord> = Vec::new();
+        let mut len = 0;
+        for record in records {
+            let record = (*record).clone();
+            let more = match encode(0, &Request::RegisterTypes { records: vec![record.clone()] }) {
+                Ok(packet) => packet.len(),
+                Err(cenote_proto::DecodeError::TooLong { len }) => {
+                    let name = record.name.chars().take(200).collect();
+                    return Err(StoreError::TypeTooLong { name, len, most: MESSAGE_LEN_MAX });
                 }
+                Err(error) => return Err(StoreError::Refused { detail: error.to_string() }),
+            };
+            if len + more > MESSAGE_LEN_MAX && !piece.is_empty() {
+                self.register_piece(core::mem::take(&mut piece))?;
+                len = 0;
             }
-            Reply::Refused(refusal) => Err(error_of(refusal, "")),
-            other => Err(unexpected(&other)),
+            len += more;
+            piece.push(record);
         }
+        if piece.is_empty() { Ok(()) } else { self.register_piece(piece) }
     }
 
     fn types(&self) -> core::result::Result<Vec<TypeRecord>, StoreError> {

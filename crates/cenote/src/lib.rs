@@ -72,14 +72,14 @@ pub use cenote_heap::{
 };
 pub use cenote_layout::id::{PoolId, TypeId, Uuid};
 pub use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
-pub use cenote_proto::Stat as DaemonStat;
+pub use cenote_proto::{ClientItem, ClientState, HeldPool, Stat as DaemonStat};
 pub use cenote_store::relocate::{Backend, ImportedPool, RelocationOptions, RelocationProgress, Rewritten};
 pub use cenote_store::{
-    Access, CrashKind, Damage, DamagePolicy, FormatOptions, HeapKind, LogDecision, OpenOptions, OpenReport,
-    PermissionChange, PoolInfo, PoolMode, PoolOptions, PoolStart, PowerLossPolicy, Psync, RestoredPool,
-    SetAside, StoreInfo,
+    Access, CrashKind, Damage, DamagePolicy, FormatOptions, HeapKind, Listed as ListedPool, LogDecision,
+    OpenOptions, OpenReport, PermissionChange, PoolInfo, PoolMode, PoolOptions, PoolStart, PowerLossPolicy,
+    Psync, RestoredPool, SetAside, StoreInfo,
 };
-pub use connect::daemon_stat;
+pub use connect::{Watcher as DaemonWatcher, daemon_stat};
 pub use error::{Error, Result};
 pub use holder::{RegionPtr, RelPtr};
 pub use names::NamedRoot;

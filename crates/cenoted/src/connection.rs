@@ -2,6 +2,8 @@
 //!
 //! The thread waits for a message or for the end of the process, whichever comes first: a socket that a dead process's child has inherited is not closed.
 
+use crate::log::say;
+use crate::metrics::LimitHit;
 use crate::requests;
 use crate::server::Shared;
 use crate::sessions::{self, NotResumed, Session};
@@ -36,7 +38,7 @@ pub(crate) fn serve(shared: &Arc<Shared>, channel: &Channel) {
         let heard =
             readable_within(channel, TURNED_AWAY).then(|| channel.receive(&mut buffer).ok()).flatten();
         let number = heard.map_or(0, |received| peek(buffer.get(..received.len).unwrap_or_default()));
-        refuse(channel, number, Refusal::Limit { detail });
+        refuse(shared, channel, number, Refusal::Limit { detail });
         return;
     };
     let credentials = Credentials { uid: peer.uid, gid: peer.gid, groups: peer.groups.clone() };
@@ -47,13 +49,19 @@ pub(crate) fn serve(shared: &Arc<Shared>, channel: &Channel) {
     let Ok(received) = channel.receive(&mut buffer) else { return };
     let (number, resume) = match hello(&received, &buffer) {
         Ok(hello) => hello,
-        Err((number, refusal)) => return refuse(channel, number, refusal),
+        Err((number, refusal)) => return refuse(shared, channel, number, refusal),
     };
     shared.messages.fetch_add(1, Ordering::Relaxed);
+    shared.metrics.request(&Request::Hello { resume });
+    shared.metrics.connections.add(1);
     let session = match attach(shared, peer, start_ticks, &credentials, resume) {
         Ok(session) => session,
-        Err(refusal) => return refuse(channel, number, refusal),
+        Err(refusal) => return refuse(shared, channel, number, refusal),
     };
+    say!(
+        shared, Connections, DEBUG, pid = session.pid, uid = session.uid, client = %session.client,
+        program = cenote_sys::process::program(session.pid), "connected"
+    );
     drop(buffer);
     session.messages.fetch_add(1, Ordering::Relaxed);
     let welcome = requests::welcome(shared, session.client);
@@ -134,6 +142,7 @@ fn begin(
     let (all, his) = shared.sessions.count(peer.uid);
     let limits = &shared.limits;
     if all >= limits.connections || (peer.uid != 0 && his >= limits.connections_per_user) {
+        shared.metrics.limit(LimitHit::Sessions);
         let detail = "there are as many sessions as this daemon has room for: try again later".into();
         return Err(Refusal::Limit { detail });
     }
@@ -164,11 +173,12 @@ fn converse(shared: &Shared, channel: &Channel, session: &Session, credentials: 
             Ok(request) => request,
             Err(detail) => {
                 // A peer that does not speak the protocol is not listened to any further.
-                refuse(channel, peek(packet), Refusal::Malformed { detail });
+                refuse(shared, channel, peek(packet), Refusal::Malformed { detail });
                 return false;
             }
         };
         if request == Request::Goodbye {
+            shared.metrics.request(&request);
             let ended = shared.sessions.claim(session.client) && sessions::end(shared, session, true).is_ok();
             let refused = Reply::Refused(Refusal::Other { detail: "the logs could not be looked at".into() });
             answer(channel, number, if ended { &Reply::Done } else { &refused }, &[]);
@@ -197,7 +207,9 @@ fn wait(channel: &Channel, session: &Session) -> bool {
     }
 }
 
-fn refuse(channel: &Channel, number: u32, refusal: Refusal) {
+fn refuse(shared: &Shared, channel: &Channel, number: u32, refusal: Refusal) {
+    shared.metrics.refusal(&refusal);
+    say!(shared, Malformed, DEBUG, "a connection is refused: {refusal:?}");
     answer(channel, number, &Reply::Refused(refusal), &[]);
 }
 

@@ -6,6 +6,11 @@
 //! connection.rs   one connection: its peer, its messages, how it ends
 //! sessions.rs     who is there; the thread that waits for processes to end and has their logs replayed
 //! requests.rs     one request: checked, done, answered
+//! overview.rs     lists of who is there, and figures
+//! metrics.rs      what is counted, in Prometheus' text format
+//! exporter.rs     that text for collectors, by HTTP
+//! log.rs          lines on standard error
+//! service.rs      a service manager: sockets that it passes, and what it is told
 //! ```
 //!
 //! **A session is a process.** The kernel says which (a pidfd of the socket's peer), and as whom it acts. It ends with a goodbye, or when the process has ended; a connection that is closed ends
@@ -17,8 +22,14 @@
 //! **What a client has been given cannot be taken back** while its process lives: a mapping stays. Permissions count when a pool is granted.
 
 mod connection;
+mod exporter;
+pub mod log;
+mod metrics;
+mod overview;
 mod requests;
 mod server;
+pub mod service;
 mod sessions;
 
-pub use server::{Config, Limits, Server, StartError};
+pub use exporter::MetricsAt;
+pub use server::{Config, Limits, Pulse, Server, StartError};

@@ -2,89 +2,122 @@
 //!
 //! It ends at SIGTERM or SIGINT, and may be killed at any time: clients go on with their mappings, and with their sessions once it runs again.
 
+mod arguments;
+
+use arguments::Arguments;
+use cenoted::service::Manager;
 use cenoted::{Config, Server};
-use std::os::fd::AsFd;
+use clap::Parser;
+use rustix::process::{Resource, Rlimit};
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
-const USAGE: &str = "\
-usage: cenoted --store DIR --socket PATH [options]
-
-Keeps the store in DIR, which it makes if it is missing or empty, and serves programs that connect to PATH.
-The store's files are closed to other users; who may read or write a pool, its owner, group and mode say.
-
-  --clients N            most connections (1024)
-  --clients-per-user N   most connections of one user other than root (256)
-  --client-puddles N     most puddles that one client may make (1048576)
-  --client-bytes N       most bytes of those (no limit)
-  --spare-bytes N        most bytes of puddles that are kept ready (33554432)
-  --help                 this text
-  --version              the version";
-
-fn arguments() -> Result<Option<Config>, String> {
-    let mut args = std::env::args_os().skip(1);
-    let (mut store, mut socket) = (None, None);
-    let mut config = Config::new("", "");
-    while let Some(arg) = args.next() {
-        let name = arg.to_string_lossy().into_owned();
-        let mut value = || args.next().ok_or(format!("{name} wants a value"));
-        let number = |value: std::ffi::OsString| {
-            value.to_str().and_then(|text| text.parse::<u64>().ok()).ok_or(format!("{name} wants a number"))
-        };
-        match name.as_str() {
-            "--store" => store = Some(value()?),
-            "--socket" => socket = Some(value()?),
-            "--clients" => config.limits.connections = number(value()?)? as usize,
-            "--clients-per-user" => config.limits.connections_per_user = number(value()?)? as usize,
-            "--client-puddles" => config.limits.puddles = number(value()?)?,
-            "--client-bytes" => config.limits.bytes = number(value()?)?,
-            "--spare-bytes" => config.options.spare_bytes_max = number(value()?)?,
-            "--help" => {
-                println!("{USAGE}");
-                return Ok(None);
-            }
-            "--version" => {
-                println!("cenoted {}", env!("CARGO_PKG_VERSION"));
-                return Ok(None);
-            }
-            other => return Err(format!("{other} is no option")),
-        }
-    }
-    config.store = store.ok_or("--store is missing")?.into();
-    config.socket = socket.ok_or("--socket is missing")?.into();
-    Ok(Some(config))
-}
+/// How often a service manager that wants no heartbeat hears what the daemon is doing.
+const STATUS_EVERY: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
-    let config = match arguments() {
-        Ok(Some(config)) => config,
-        Ok(None) => return ExitCode::SUCCESS,
-        Err(problem) => {
-            eprintln!("cenoted: {problem}\n{USAGE}");
-            return ExitCode::from(2);
+    // SAFETY: nothing has been opened in this process yet.
+    let passed = unsafe { cenote_sys::passed::take() };
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }
     };
+    match arguments.log() {
+        Ok(level) => cenoted::log::begin(level),
+        Err(problem) => {
+            let _ = writeln!(std::io::stderr(), "cenoted: {problem}");
+            return ExitCode::from(2);
+        }
+    }
     // Files that it makes are nobody else's to read.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
-    match run(&config) {
+    let done = passed.map_err(Into::into).and_then(|passed| run(&arguments.config(), passed));
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("cenoted: {error}");
+            let _ = writeln!(std::io::stderr(), "cenoted: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
-fn run(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
+fn run(config: &Config, mut passed: Vec<OwnedFd>) -> Result<(), Box<dyn std::error::Error>> {
+    let manager = Manager::from_environment()?;
     let (stop, signal) = std::os::unix::net::UnixStream::pair()?;
     for number in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         signal_hook::low_level::pipe::register(number, signal.try_clone()?)?;
     }
-    let server = Server::start(config)?;
-    let report = server.report();
-    for damage in &report.damage {
-        eprintln!("cenoted: {damage}");
+    // A file that would become longer than this process may make it, the one that standard error goes to for instance, is an error of that write, and not the end of the daemon.
+    signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
+    allow_descriptors(config);
+    if passed.len() > 1 {
+        return Err(format!(
+            "the service manager passed {} sockets, and one is what is wanted",
+            passed.len()
+        )
+        .into());
     }
-    println!("cenoted: serving {} at {}", config.store.display(), config.socket.display());
-    server.run(stop.as_fd())?;
-    Ok(())
+    let server = Server::start(config, passed.pop())?;
+    for damage in &server.report().damage {
+        tracing::warn!("{damage}");
+    }
+    let at =
+        server.path().map_or_else(|| "a socket that was passed".into(), |path| path.display().to_string());
+    tracing::info!("serving {} at {at}", config.store.display());
+    // For whoever has started it by hand, or by a program that waits for this line.
+    let _ = writeln!(std::io::stdout(), "cenoted: serving {} at {at}", config.store.display());
+    manager.ready(&server.status());
+    let served = attended(&manager, server, stop.as_fd());
+    manager.stopping(if served.is_ok() { "told to end" } else { "cannot go on" });
+    Ok(served?)
+}
+
+/// Serves clients; a thread beside tells the service manager how that goes.
+fn attended(manager: &Manager, server: Server, stop: std::os::fd::BorrowedFd<'_>) -> std::io::Result<()> {
+    let pulse = server.pulse();
+    let (ended, until) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        if manager.is_there() {
+            let every = manager.heartbeat().unwrap_or(STATUS_EVERY).min(STATUS_EVERY);
+            let attend = move || {
+                while until.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
+                    let status = pulse.status();
+                    if manager.heartbeat().is_some() {
+                        manager.beat(&status)
+                    } else {
+                        manager.status(&status)
+                    }
+                }
+            };
+            std::thread::Builder::new().name("cenoted-service".into()).spawn_scoped(scope, attend)?;
+        }
+        let served = server.run(stop);
+        drop(ended);
+        served
+    })
+}
+
+/// Takes as many descriptors as the system lets this process have: each connection needs two, its socket and its process.
+fn allow_descriptors(config: &Config) {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let wanted = 2 * config.limits.connections as u64 + 64;
+    let _ = rustix::process::setrlimit(
+        Resource::Nofile,
+        Rlimit { current: limit.maximum, maximum: limit.maximum },
+    );
+    if limit.maximum.is_some_and(|most| most < wanted) {
+        tracing::warn!(
+            "{} descriptors are all that this process may have, and {} connections may want {wanted}: raise LimitNOFILE or lower --clients",
+            limit.maximum.unwrap_or(0),
+            config.limits.connections
+        );
+    }
 }

@@ -1,8 +1,11 @@
 //! What a client asks, done and answered. Everything in a request is an allegation: names, ids, sizes and ranges are checked against the catalog, under its lock, by
 //! [`cenote_store`]'s operations for guests; the session and its credentials come from the kernel.
 
+use crate::log::say;
+use crate::metrics::LimitHit;
 use crate::server::Shared;
 use crate::sessions::Session;
+use crate::{metrics, overview};
 use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::puddle::Role;
@@ -11,7 +14,6 @@ use cenote_log::CrashKind;
 use cenote_medium::Durability;
 use cenote_proto::{
     DESCRIPTORS_MAX, MESSAGE_LEN_MAX, MediumText, PoolItem, PoolSpec, Refusal, Reply, Request, SetAsideItem,
-    Stat,
 };
 use cenote_store::{Access, Credentials, LogDecision, PermissionChange, PoolOptions, PoolStart, StoreError};
 use std::os::fd::OwnedFd;
@@ -19,7 +21,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Bytes of a page of a list: what is left of a message for the rest.
-const PAGE_LEN: usize = MESSAGE_LEN_MAX - 4096;
+pub(crate) const PAGE_LEN: usize = MESSAGE_LEN_MAX - 4096;
 /// Pools of a page: none takes more than 512 bytes.
 const POOLS_OF_A_PAGE: usize = 100;
 /// How long a grant waits for the recovery of those who had the pool.
@@ -55,9 +57,26 @@ pub(crate) fn answer(
     credentials: &Credentials,
     request: Request,
 ) -> Answer {
+    shared.metrics.request(&request);
+    let kind = Request::KINDS.get(request.kind()).copied().unwrap_or_default();
     match try_answer(shared, session, credentials, request) {
         Ok(answer) => answer,
-        Err(refusal) => (Reply::Refused(refusal), Vec::new()),
+        Err(refusal) => {
+            shared.metrics.refusal(&refusal);
+            say!(
+                shared,
+                Refusals,
+                DEBUG,
+                pid = session.pid,
+                uid = session.uid,
+                "refused {kind}: {refusal:?}"
+            );
+            if matches!(refusal, Refusal::Other { .. }) {
+                // Because the store is of no use any more, perhaps.
+                shared.look();
+            }
+            (Reply::Refused(refusal), Vec::new())
+        }
     }
 }
 
@@ -74,11 +93,15 @@ fn try_answer(
     let (store, client) = (&shared.store, session.client);
     match request {
         Request::Ping => done(),
-        Request::Stat => Ok((Reply::Stat(stat(shared, session)), Vec::new())),
+        Request::Stat => Ok((Reply::Stat(overview::stat(shared, session)), Vec::new())),
+        Request::Clients { after } => Ok((overview::clients(shared, after), Vec::new())),
+        Request::Metrics => Ok((Reply::Metrics { text: metrics::page(shared) }, Vec::new())),
         Request::Pools { after } => Ok((pools(shared, after), Vec::new())),
-        Request::CreatePool { name, spec } => {
-            spend(shared, session, spec.puddle_size)?;
-            let id = store.guest_create(credentials, &name, &options_of(&spec)).map_err(refusal)?;
+        Request::CreatePool { name, spec, token } => {
+            let spent = spend(shared, session, spec.puddle_size)?;
+            let made = store.guest_create((client, token), credentials, &name, &options_of(&spec));
+            let id = made.map_err(refusal)?;
+            spent.keep();
             Ok((Reply::Created(id), Vec::new()))
         }
         Request::RemovePool { name } => {
@@ -111,8 +134,10 @@ fn try_answer(
                 Some(record) if record.index == index && record.size == size => *record,
                 Some(_) => return Err(malformed("the pool has another puddle of that number")),
                 None => {
-                    spend(shared, session, size)?;
-                    store.guest_take(client, pool, size).map_err(refusal)?
+                    let spent = spend(shared, session, size)?;
+                    let taken = store.guest_take(client, pool, size).map_err(refusal)?;
+                    spent.keep();
+                    taken
                 }
             };
             // A lease for reading is refused by `guest_take`, and must not get a writable descriptor here.
@@ -124,8 +149,9 @@ fn try_answer(
             give(shared, vec![record], true, false)
         }
         Request::LogPuddle { size } => {
-            spend(shared, session, size)?;
+            let spent = spend(shared, session, size)?;
             let record = store.guest_log(client, Role::Log, size).map_err(refusal)?;
+            spent.keep();
             give(shared, vec![record], true, false)
         }
         Request::Types { after } => Ok((types(shared, after), Vec::new())),
@@ -152,10 +178,7 @@ fn try_answer(
         Request::DecideLogs { client, apply } => {
             let decision = if apply { LogDecision::Apply } else { LogDecision::Discard };
             store.decide_logs(credentials, client, decision).map_err(refusal)?;
-            eprintln!(
-                "cenoted: user {} has decided about the logs of client {client}: {decision:?}",
-                credentials.uid
-            );
+            tracing::warn!(uid = credentials.uid, %client, "logs that were set aside are decided about: {decision:?}");
             done()
         }
         Request::Hello { .. } | Request::Goodbye => Err(malformed("the session has begun already")),
@@ -166,25 +189,52 @@ fn malformed(detail: &str) -> Refusal {
     Refusal::Malformed { detail: detail.into() }
 }
 
-/// Counts what a session makes, before it is made.
-fn spend(shared: &Shared, session: &Session, bytes: u64) -> Result<(), Refusal> {
-    let limits = &shared.limits;
-    let fits = |now: u64, more: u64, most: u64| now.checked_add(more).filter(|sum| *sum <= most);
-    let taken = session
-        .puddles
-        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| fits(now, 1, limits.puddles))
-        .is_ok()
-        && session
-            .bytes
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| fits(now, bytes, limits.bytes))
-            .is_ok();
-    if taken {
-        return Ok(());
+/// A puddle that a session may make. What is not made is not counted.
+#[must_use]
+struct Spent<'s> {
+    session: &'s Session,
+    bytes: u64,
+}
+
+impl Spent<'_> {
+    /// It has been made.
+    fn keep(self) {
+        core::mem::forget(self);
     }
-    let detail = format!(
-        "this session may make {} puddles of {} bytes in all, and has reached that",
-        limits.puddles, limits.bytes
+}
+
+impl Drop for Spent<'_> {
+    fn drop(&mut self) {
+        self.session.puddles.fetch_sub(1, Ordering::Relaxed);
+        self.session.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// Counts what a session makes, before it is made.
+fn spend<'s>(shared: &Shared, session: &'s Session, bytes: u64) -> Result<Spent<'s>, Refusal> {
+    let limits = &shared.limits;
+    let add = |counter: &std::sync::atomic::AtomicU64, more: u64, most: u64| {
+        let fits = |now: u64| now.checked_add(more).filter(|sum| *sum <= most);
+        counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
+    };
+    let (hit, what, most) = if !add(&session.puddles, 1, limits.puddles) {
+        (LimitHit::Puddles, "puddles", limits.puddles)
+    } else if !add(&session.bytes, bytes, limits.bytes) {
+        session.puddles.fetch_sub(1, Ordering::Relaxed);
+        (LimitHit::Bytes, "bytes of puddles", limits.bytes)
+    } else {
+        return Ok(Spent { session, bytes });
+    };
+    shared.metrics.limit(hit);
+    say!(
+        shared,
+        Refusals,
+        WARN,
+        pid = session.pid,
+        uid = session.uid,
+        "a client has come to its limit of {most} {what}"
     );
+    let detail = format!("this session may make {most} {what} in all, and has come to that");
     Err(Refusal::Limit { detail })
 }
 
@@ -224,6 +274,8 @@ fn open(
         PoolStart::Dirty(CrashKind::Process) => 2,
         PoolStart::Dirty(CrashKind::Power) => 3,
     };
+    shared.metrics.grants.add(1);
+    say!(shared, Grants, DEBUG, %client, uid = credentials.uid, "granted pool {name:?}: {access:?}");
     let (record, trace_due, types) = (grant.record, grant.trace_due, grant.types);
     let doubts = short(grant.doubts);
     let reply = match grant.member {
@@ -269,6 +321,8 @@ fn remove(shared: &Shared, client: Uuid, credentials: &Credentials, name: &str) 
 fn give(shared: &Shared, records: Vec<PuddleRecord>, writable: bool, more: bool) -> Result<Answer, Refusal> {
     let descriptor = |record: &PuddleRecord| shared.store.grant_file(record, writable).map(OwnedFd::from);
     let descriptors = records.iter().map(descriptor).collect::<Result<Vec<_>, _>>().map_err(refusal)?;
+    shared.metrics.puddles_granted.add(records.len() as u64);
+    shared.metrics.bytes_granted.add(records.iter().map(|record| record.size).sum());
     Ok((Reply::Puddles { records, more }, descriptors))
 }
 
@@ -303,18 +357,6 @@ fn types(shared: &Shared, after: Option<TypeId>) -> Reply {
         records.push((*record).clone());
     }
     Reply::Types { records, more }
-}
-
-fn stat(shared: &Shared, session: &Session) -> Stat {
-    let sessions = &shared.sessions;
-    Stat {
-        sessions: sessions.len(),
-        messages: shared.messages.load(Ordering::Relaxed),
-        messages_here: session.messages.load(Ordering::Relaxed),
-        recoveries: sessions.recoveries.load(Ordering::Relaxed),
-        logs_replayed: sessions.replayed.load(Ordering::Relaxed),
-        logs_set_aside: sessions.set_aside.load(Ordering::Relaxed),
-    }
 }
 
 /// A store's error as the client hears it; no part of it grows with what the client sent.

@@ -1,27 +1,34 @@
 //! The socket, and what all connections share.
 //!
 //! Starting: (1) the store is opened, under its lock, which keeps a second daemon out; guests of an earlier daemon that live are taken over; (2) the store's files are closed to
-//! others; (3) what is at the socket's path, if it is a socket that nobody answers at, is removed; (4) the socket is bound. Nobody connects before that.
+//! others; (3) what is at the socket's path, if it is a socket that nobody answers at, is removed; (4) the socket is bound. Nobody connects before that. A socket that the service manager has passed
+//! is there already: who has connected to it waits, and is served after (2).
+//!
+//! Ending: told to; or because the store is poisoned (a sync has failed, so that nothing more can be promised), which is an error: the service manager, or whoever starts it, has the next one recover from what is on
+//! the medium, and clients go on there.
 
 use crate::connection;
+use crate::exporter::{Exporter, MetricsAt};
+use crate::log::{Quiet, say};
+use crate::metrics::{LimitHit, Metrics};
 use crate::sessions::Sessions;
 use cenote_layout::catalog::GuestRecord;
 use cenote_medium::{Medium, MediumOptions, RealMedium};
 use cenote_proto::{Channel, Listener};
 use cenote_store::{FormatError, FormatOptions, OpenError, OpenOptions, OpenReport, Store, StoreError};
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use std::collections::HashMap;
 use std::fs::Permissions;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Stack of a connection's thread, in bytes: reserved, and used as far as it is needed.
-const STACK_BYTES: usize = 256 << 10;
+pub(crate) const STACK_BYTES: usize = 256 << 10;
 
 /// Why a daemon does not start.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +49,17 @@ pub enum StartError {
         /// The path.
         path: PathBuf,
     },
+    /// The service manager has passed what is of no use here.
+    #[error(
+        "the service manager passed a descriptor of which {source}; check the socket unit: it wants ListenSequentialPacket and one address"
+    )]
+    Passed {
+        /// What is wrong with it.
+        source: io::Error,
+    },
+    /// There is neither a path nor a socket.
+    #[error("nobody could connect: give a path with --socket, or have the service manager pass a socket")]
+    NoSocket,
     /// Something else is wrong with a path.
     #[error("{}: {source}; {advice}", path.display())]
     Path {
@@ -86,10 +104,12 @@ impl Default for Limits {
 pub struct Config {
     /// The store's directory; formatted first if it is missing or empty.
     pub store: PathBuf,
-    /// Where clients connect.
+    /// Where clients connect; empty: at a socket that was passed.
     pub socket: PathBuf,
     /// What they may have.
     pub limits: Limits,
+    /// Where metrics are shown.
+    pub metrics: Option<MetricsAt>,
     /// How the store is opened.
     pub options: OpenOptions,
 }
@@ -99,7 +119,7 @@ impl Config {
     #[must_use]
     pub fn new(store: impl Into<PathBuf>, socket: impl Into<PathBuf>) -> Self {
         let options = OpenOptions { hosting: true, ..OpenOptions::default() };
-        Self { store: store.into(), socket: socket.into(), limits: Limits::default(), options }
+        Self { store: store.into(), socket: socket.into(), limits: Limits::default(), metrics: None, options }
     }
 }
 
@@ -110,8 +130,14 @@ pub(crate) struct Shared {
     pub(crate) sessions: Sessions,
     pub(crate) limits: Limits,
     pub(crate) messages: AtomicU64,
+    pub(crate) metrics: Metrics,
+    pub(crate) quiet: Quiet,
+    pub(crate) began: Instant,
     /// Connections by user.
     connections: Mutex<HashMap<u32, usize>>,
+    /// Why the daemon cannot go on, and what wakes its main thread to hear it.
+    given_up: OnceLock<String>,
+    gives_up: OwnedFd,
 }
 
 /// A daemon that listens.
@@ -119,7 +145,9 @@ pub(crate) struct Shared {
 pub struct Server {
     shared: Arc<Shared>,
     listener: Listener,
-    socket: PathBuf,
+    /// What is removed at the end; a socket that was passed is its giver's.
+    socket: Option<PathBuf>,
+    exporter: Option<Exporter>,
     report: OpenReport,
 }
 
@@ -151,20 +179,48 @@ impl Shared {
         let mut connections = self.connections();
         let all: usize = connections.values().sum();
         let his = connections.get(&uid).copied().unwrap_or(0);
-        if all >= self.limits.connections || (uid != 0 && his >= self.limits.connections_per_user) {
-            return None;
+        let hit = match () {
+            () if all >= self.limits.connections => LimitHit::Connections,
+            () if uid != 0 && his >= self.limits.connections_per_user => LimitHit::ConnectionsOfUser,
+            () => {
+                connections.insert(uid, his + 1);
+                return Some(Counted { shared: Arc::clone(self), uid });
+            }
+        };
+        drop(connections);
+        self.metrics.limit(hit);
+        say!(self, Refusals, WARN, uid, "a connection is refused: {all} are there, {his} of this user");
+        None
+    }
+
+    /// The daemon cannot go on, and ends as soon as its main thread hears of it.
+    pub(crate) fn give_up(&self, why: &str) {
+        if self.given_up.set(why.to_owned()).is_ok() {
+            tracing::error!("the daemon ends, because nothing more can be promised: {why}");
         }
-        connections.insert(uid, his + 1);
-        Some(Counted { shared: Arc::clone(self), uid })
+        let _ = rustix::io::write(&self.gives_up, &1_u64.to_ne_bytes());
+    }
+
+    /// Whether requests can be answered: waits for the store's lock. Ends the daemon if the store is poisoned.
+    pub(crate) fn look(&self) {
+        let _ = self.store.guests();
+        if let Err(why) = self.store.check_usable() {
+            self.give_up(&why.to_string());
+        }
     }
 }
 
 impl Server {
-    /// Opens the store and listens.
+    /// Opens the store and listens: at the socket that was passed, or at the configured path.
     ///
     /// # Errors
     /// [`StartError`]. The store is as it was, or recovered.
-    pub fn start(config: &Config) -> Result<Self, StartError> {
+    pub fn start(config: &Config, passed: Option<OwnedFd>) -> Result<Self, StartError> {
+        let passed =
+            passed.map(Listener::adopt).transpose().map_err(|source| StartError::Passed { source })?;
+        if passed.is_none() && config.socket.as_os_str().is_empty() {
+            return Err(StartError::NoSocket);
+        }
         let medium = MediumOptions { create: true, ..MediumOptions::default() };
         let medium: Arc<dyn Medium> = Arc::new(RealMedium::open(&config.store, &medium)?);
         if !medium.exists("superblock")? {
@@ -179,19 +235,32 @@ impl Server {
             move |source| StartError::Path { path, advice, source }
         };
         let sessions = Sessions::new().map_err(failed("the system has no epoll for the daemon"))?;
-        make_room(&config.socket)?;
-        let listener = Listener::bind(&config.socket).map_err(failed(
-            "choose a path in a directory that this user may write, of less than 108 bytes",
-        ))?;
-        // Whoever may reach the directory may connect; what they may have is decided pool by pool.
-        std::fs::set_permissions(&config.socket, Permissions::from_mode(0o666))
-            .map_err(failed("check the directory that it lies in"))?;
+        let gives_up = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|errno| failed("the system has no event for the daemon")(errno.into()))?;
+        let (listener, socket) = match passed {
+            Some(listener) => (listener, None),
+            None => {
+                make_room(&config.socket, |path| Channel::connect(path).is_ok())?;
+                let listener = Listener::bind(&config.socket).map_err(failed(
+                    "choose a path in a directory that this user may write, of less than 108 bytes",
+                ))?;
+                // Whoever may reach the directory may connect; what they may have is decided pool by pool.
+                std::fs::set_permissions(&config.socket, Permissions::from_mode(0o666))
+                    .map_err(failed("check the directory that it lies in"))?;
+                (listener, Some(config.socket.clone()))
+            }
+        };
         let shared = Arc::new(Shared {
             store,
             sessions,
             limits: config.limits,
             messages: AtomicU64::new(0),
+            metrics: Metrics::default(),
+            quiet: Quiet::default(),
+            began: Instant::now(),
             connections: Mutex::default(),
+            given_up: OnceLock::new(),
+            gives_up,
         });
         for guest in guests {
             shared.sessions.adopt(&guest);
@@ -201,7 +270,26 @@ impl Server {
             .name("cenoted-ends".into())
             .spawn(move || crate::sessions::undertake(&undertaker))
             .map_err(failed("the system lets this user have no more threads"))?;
-        Ok(Self { shared, listener, socket: config.socket.clone(), report })
+        let exporter = config.metrics.as_ref().map(|at| Exporter::start(&shared, at)).transpose()?;
+        Ok(Self { shared, listener, socket, exporter, report })
+    }
+
+    /// Where clients connect, if that has a path.
+    #[must_use]
+    pub fn path(&self) -> Option<PathBuf> {
+        self.socket.clone().or_else(|| self.listener.path())
+    }
+
+    /// One line about what the daemon is doing; whoever can say it has had the store's lock.
+    #[must_use]
+    pub fn status(&self) -> String {
+        self.pulse().status()
+    }
+
+    /// What tells, from another thread, whether the daemon can answer.
+    #[must_use]
+    pub fn pulse(&self) -> Pulse {
+        Pulse(Arc::clone(&self.shared))
     }
 
     /// What opening the store found and did.
@@ -220,37 +308,47 @@ impl Server {
     /// daemon, which takes the clients over.
     ///
     /// # Errors
-    /// Waiting for connections fails.
-    pub fn run(self, stop: BorrowedFd<'_>) -> io::Result<()> {
+    /// Waiting for connections fails; or the store is poisoned, and the next daemon has to recover it.
+    pub fn run(mut self, stop: BorrowedFd<'_>) -> io::Result<()> {
         loop {
             let mut fds = [
                 PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN),
                 PollFd::from_borrowed_fd(stop, PollFlags::IN),
+                PollFd::from_borrowed_fd(self.shared.gives_up.as_fd(), PollFlags::IN),
             ];
             match rustix::event::poll(&mut fds, None) {
                 Ok(_) => {}
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(errno) => return Err(errno.into()),
             }
-            if !fds[1].revents().is_empty() {
+            if !fds[1].revents().is_empty() || !fds[2].revents().is_empty() {
                 break;
             }
             match self.listener.accept() {
                 Ok(channel) => self.serve(channel),
                 Err(error) => {
                     // Out of descriptors, say: those who are there go on, and one of them may leave.
-                    eprintln!("cenoted: a connection was not accepted: {error}");
+                    say!(self.shared, Failures, ERROR, "a connection was not accepted: {error}");
                     std::thread::sleep(Duration::from_millis(10));
                 }
             }
         }
-        let _ = std::fs::remove_file(&self.socket);
+        if let Some(socket) = &self.socket {
+            let _ = std::fs::remove_file(socket);
+        }
+        drop(self.exporter.take());
         self.shared.sessions.stop();
+        if let Some(why) = self.shared.given_up.get() {
+            return Err(io::Error::other(why.clone()));
+        }
         match self.shared.store.end_hosting() {
-            Ok(()) | Err(StoreError::Hosting { .. }) => {}
-            Err(error) => eprintln!(
-                "cenoted: the store was not closed, and is recovered when it is opened next: {error}"
-            ),
+            Ok(()) => tracing::info!("the store is closed"),
+            Err(StoreError::Hosting { .. }) => {
+                tracing::info!("clients are there, and are left to the next daemon");
+            }
+            Err(error) => {
+                tracing::error!("the store was not closed, and is recovered when it is opened next: {error}");
+            }
         }
         Ok(())
     }
@@ -259,13 +357,34 @@ impl Server {
         let shared = Arc::clone(&self.shared);
         let thread = std::thread::Builder::new().name("cenoted-client".into()).stack_size(STACK_BYTES);
         if let Err(error) = thread.spawn(move || connection::serve(&shared, &channel)) {
-            eprintln!("cenoted: a client cannot be served: {error}");
+            say!(self.shared, Failures, ERROR, "a client cannot be served: {error}");
         }
     }
 }
 
+/// Whether a daemon can answer, for a thread of its own.
+#[derive(Clone, Debug)]
+pub struct Pulse(Arc<Shared>);
+
+impl Pulse {
+    /// One line about what the daemon is doing. Takes the store's lock, as every request does: it comes back only if requests can be answered.
+    #[must_use]
+    pub fn status(&self) -> String {
+        let shared = &self.0;
+        shared.look();
+        let failing = shared.sessions.failing();
+        let failing =
+            if failing == 0 { String::new() } else { format!(", {failing} ends to be tried again") };
+        let (sessions, pools) = (shared.sessions.len(), shared.store.info().pools);
+        format!(
+            "serving {sessions} clients of {pools} pools, {} recovered{failing}",
+            shared.metrics.recoveries.get()
+        )
+    }
+}
+
 /// Removes a socket that a dead daemon left. The store's lock was taken before: no daemon of this store listens there.
-fn make_room(socket: &Path) -> Result<(), StartError> {
+pub(crate) fn make_room(socket: &Path, answers: impl Fn(&Path) -> bool) -> Result<(), StartError> {
     let Ok(found) = std::fs::symlink_metadata(socket) else { return Ok(()) };
     let path = || socket.to_path_buf();
     if !found.file_type().is_socket() {
@@ -276,7 +395,7 @@ fn make_room(socket: &Path) -> Result<(), StartError> {
             source,
         });
     }
-    if Channel::connect(socket).is_ok() {
+    if answers(socket) {
         return Err(StartError::SocketTaken { path: path() });
     }
     std::fs::remove_file(socket).map_err(|source| StartError::Path {

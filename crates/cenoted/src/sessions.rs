@@ -4,33 +4,52 @@
 //! processes of detached sessions to end (their pidfds become readable) and ends their sessions in the store, which replays their logs.
 //!
 //! ```text
-//! attached --connection closed--> detached --process ended--> (logs replayed) --> gone
-//!     |  ^----same process, Hello{resume}----|
-//!     '------goodbye: (logs looked at)-----------------------------------------> gone
+//! attached --connection closed--> detached --process ended--> ending (logs replayed) --> gone
+//!     |  ^----same process, Hello{resume}----|                 |   ^
+//!     '------goodbye-------------------------------------------|   |
+//!                                     the store could not do it|   |it is time to try again
+//!                                                              '-> failed
 //! ```
 //!
-//! **Each session is ended once**: whoever takes it out of the table ends it. The entry stays, as *ending*, until the store is done: so a pool that the dead could write is in use until then, and
+//! **Each session is ended by one at a time**: whoever claims it. The entry stays, as *ending*, until the store is done: so a pool that the dead could write is in use until then, and
 //! whoever asks for it waits.
+//!
+//! **An end that fails is tried again**, by the undertaker: soon, then later and later, but at least every [`RETRY_MAX`]. The disk may be full, or the daemon short of descriptors; until it is done the
+//! dead client's pools and locks stay its own. Only where the store itself is of no use any more, because a sync has failed, there is nothing to be tried: the daemon ends with an error, and the next one
+//! recovers from what is on the medium.
 
+use crate::log::say;
 use crate::server::Shared;
-use cenote_layout::catalog::GuestRecord;
+use cenote_layout::catalog::{GuestRecord, LeaseRecord};
 use cenote_layout::id::Uuid;
 use cenote_log::Outcome;
+use cenote_proto::ClientState;
+use cenote_store::{GuestEnd, LogReport, Store, StoreError};
 use cenote_sys::peer::{self, Peer};
-use rustix::event::epoll;
+use rustix::event::{EventfdFlags, Timespec, epoll};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How soon an end that failed is tried again; four times that the next time.
+const RETRY_FIRST: Duration = Duration::from_millis(10);
+/// How late at most.
+const RETRY_MAX: Duration = Duration::from_secs(20);
+/// The token of the descriptor that wakes the undertaker; sessions have others.
+const WAKE: u64 = 0;
 
 /// A session's process and counters.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) client: Uuid,
     pub(crate) pid: u32,
-    uid: u32,
+    pub(crate) uid: u32,
     start_ticks: u64,
+    /// Since when this daemon knows it.
+    pub(crate) known: Instant,
     /// The process; `None` if it was gone before it could be held.
     process: Option<OwnedFd>,
     pub(crate) messages: AtomicU64,
@@ -53,6 +72,28 @@ enum State {
     Attached,
     Detached,
     Ending,
+    /// Its end failed this many times and is tried again then. `well`: the client has said goodbye.
+    Failed {
+        tries: u32,
+        at: Instant,
+        well: bool,
+    },
+}
+
+impl State {
+    fn shown(self) -> ClientState {
+        match self {
+            Self::Attached => ClientState::Attached,
+            Self::Detached => ClientState::Detached,
+            Self::Ending => ClientState::Ending,
+            Self::Failed { .. } => ClientState::Failed,
+        }
+    }
+}
+
+/// How long after this many failures the next try is.
+fn pause(tries: u32) -> Duration {
+    RETRY_FIRST.saturating_mul(4_u32.saturating_pow(tries.saturating_sub(1))).min(RETRY_MAX)
 }
 
 #[derive(Debug)]
@@ -60,6 +101,19 @@ struct Entry {
     session: Arc<Session>,
     state: State,
     token: u64,
+    /// How often its end has failed.
+    tries: u32,
+}
+
+impl Entry {
+    /// Whether its end is not done with, and about to be: one that has failed several times is not waited for.
+    fn is_ending(&self) -> bool {
+        match self.state {
+            State::Ending => self.tries < 3,
+            State::Failed { tries, .. } => tries < 3,
+            State::Attached | State::Detached => self.session.has_ended(),
+        }
+    }
 }
 
 /// All sessions.
@@ -68,10 +122,9 @@ pub(crate) struct Sessions {
     table: Mutex<HashMap<Uuid, Entry>>,
     tokens: AtomicU64,
     waiting: OwnedFd,
+    /// Has the undertaker look at ends that failed.
+    wake: OwnedFd,
     stopping: AtomicBool,
-    pub(crate) recoveries: AtomicU64,
-    pub(crate) replayed: AtomicU64,
-    pub(crate) set_aside: AtomicU64,
 }
 
 /// Why a session is not gone on with.
@@ -87,14 +140,15 @@ pub(crate) enum NotResumed {
 
 impl Sessions {
     pub(crate) fn new() -> io::Result<Self> {
+        let waiting = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        epoll::add(&waiting, &wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
         Ok(Self {
             table: Mutex::default(),
-            tokens: AtomicU64::new(1),
-            waiting: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            tokens: AtomicU64::new(WAKE + 1),
+            waiting,
+            wake,
             stopping: AtomicBool::new(false),
-            recoveries: AtomicU64::new(0),
-            replayed: AtomicU64::new(0),
-            set_aside: AtomicU64::new(0),
         })
     }
 
@@ -119,38 +173,33 @@ impl Sessions {
 
     /// A new session, attached. The process is the peer's, and is held from here on.
     pub(crate) fn begin(&self, client: Uuid, peer: Peer, start_ticks: u64) -> Arc<Session> {
-        let session = Arc::new(Session {
-            client,
-            pid: peer.pid,
-            uid: peer.uid,
-            start_ticks,
-            process: Some(peer.process),
-            messages: AtomicU64::new(0),
-            puddles: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
-        });
-        let token = self.tokens.fetch_add(1, Ordering::Relaxed);
-        let entry = Entry { session: Arc::clone(&session), state: State::Attached, token };
-        self.table().insert(client, entry);
-        session
+        let who = GuestRecord { client, pid: peer.pid, start_ticks, uid: peer.uid, gid: peer.gid };
+        self.insert(&who, Some(peer.process))
     }
 
     /// A session that an earlier daemon had, detached.
     pub(crate) fn adopt(&self, guest: &GuestRecord) {
         let process = peer::process(guest.pid, guest.start_ticks).unwrap_or(None);
+        self.insert(guest, process);
+        self.detach(guest.client);
+    }
+
+    fn insert(&self, who: &GuestRecord, process: Option<OwnedFd>) -> Arc<Session> {
         let session = Arc::new(Session {
-            client: guest.client,
-            pid: guest.pid,
-            uid: guest.uid,
-            start_ticks: guest.start_ticks,
+            client: who.client,
+            pid: who.pid,
+            uid: who.uid,
+            start_ticks: who.start_ticks,
+            known: Instant::now(),
             process,
             messages: AtomicU64::new(0),
             puddles: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
         });
         let token = self.tokens.fetch_add(1, Ordering::Relaxed);
-        self.table().insert(guest.client, Entry { session, state: State::Attached, token });
-        self.detach(guest.client);
+        let entry = Entry { session: Arc::clone(&session), state: State::Attached, token, tries: 0 };
+        self.table().insert(who.client, entry);
+        session
     }
 
     /// The connection of a session was closed.
@@ -179,7 +228,7 @@ impl Sessions {
         }
         match entry.state {
             State::Attached => Err(NotResumed::Attached),
-            State::Ending => Err(NotResumed::Other),
+            State::Ending | State::Failed { .. } => Err(NotResumed::Other),
             State::Detached => {
                 if let Some(process) = &entry.session.process {
                     let _ = epoll::delete(&self.waiting, process);
@@ -193,7 +242,7 @@ impl Sessions {
     /// The session is about to be ended, by the caller. False: by somebody else.
     pub(crate) fn claim(&self, client: Uuid) -> bool {
         match self.table().get_mut(&client) {
-            Some(entry) if entry.state != State::Ending => {
+            Some(entry) if matches!(entry.state, State::Attached | State::Detached) => {
                 entry.state = State::Ending;
                 true
             }
@@ -208,14 +257,13 @@ impl Sessions {
 
     /// Whether any session's process has ended, or said goodbye, and its end is not done with.
     pub(crate) fn any_ending(&self) -> bool {
-        self.table().values().any(|entry| entry.state == State::Ending || entry.session.has_ended())
+        self.table().values().any(Entry::is_ending)
     }
 
     /// The same of some sessions.
     pub(crate) fn any_ended_of(&self, clients: &[Uuid]) -> bool {
         let table = self.table();
-        let ended = |entry: &Entry| entry.state == State::Ending || entry.session.has_ended();
-        clients.iter().filter_map(|client| table.get(client)).any(ended)
+        clients.iter().filter_map(|client| table.get(client)).any(Entry::is_ending)
     }
 
     /// The detached session of this token, claimed, if its process has ended.
@@ -233,6 +281,78 @@ impl Sessions {
         Some(Arc::clone(&entry.session))
     }
 
+    /// The end of a session has failed: when it is tried again.
+    fn fail(&self, client: Uuid, well: bool) -> Duration {
+        let mut table = self.table();
+        let Some(entry) = table.get_mut(&client) else { return Duration::ZERO };
+        entry.tries = entry.tries.saturating_add(1);
+        let pause = pause(entry.tries);
+        entry.state = State::Failed { tries: entry.tries, at: Instant::now() + pause, well };
+        drop(table);
+        // The counter of the descriptor is full only if the undertaker is woken already.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        pause
+    }
+
+    /// Sessions whose end is to be tried again now, claimed; and whether their clients have said goodbye.
+    fn claim_failed(&self, now: Instant) -> Vec<(Arc<Session>, bool)> {
+        let mut due = Vec::new();
+        for entry in self.table().values_mut() {
+            if let State::Failed { at, well, .. } = entry.state
+                && at <= now
+            {
+                entry.state = State::Ending;
+                due.push((Arc::clone(&entry.session), well));
+            }
+        }
+        due
+    }
+
+    /// How long until an end is to be tried again.
+    fn next_try(&self, now: Instant) -> Option<Duration> {
+        let table = self.table();
+        let at = |entry: &Entry| match entry.state {
+            State::Failed { at, .. } => Some(at.saturating_duration_since(now)),
+            _ => None,
+        };
+        table.values().filter_map(at).min()
+    }
+
+    /// Sessions whose end has failed and is to be tried again.
+    pub(crate) fn failing(&self) -> usize {
+        self.table().values().filter(|entry| entry.tries > 0).count()
+    }
+
+    /// How many sessions are doing what.
+    pub(crate) fn states(&self) -> [(&'static str, u64); 4] {
+        let mut states = ClientState::ALL.map(|state| (state.name(), 0));
+        for entry in self.table().values() {
+            states[entry.state.shown() as usize].1 += 1;
+        }
+        states
+    }
+
+    /// Some sessions by identity, those after `after`, and what they are doing.
+    pub(crate) fn page(&self, after: Option<Uuid>, most: usize) -> Vec<(Arc<Session>, ClientState)> {
+        let table = self.table();
+        let mut page: Vec<_> = table
+            .values()
+            .filter(|entry| after.is_none_or(|after| entry.session.client > after))
+            .map(|entry| (Arc::clone(&entry.session), entry.state.shown()))
+            .collect();
+        page.sort_unstable_by_key(|(session, _)| session.client);
+        page.truncate(most);
+        page
+    }
+
+    /// Leases of sessions; the store has others too, of those whose logs are set aside.
+    pub(crate) fn leases_of_clients(&self, store: &Store) -> Vec<LeaseRecord> {
+        let mut leases = store.lease_records();
+        let table = self.table();
+        leases.retain(|lease| table.contains_key(&lease.client));
+        leases
+    }
+
     /// Detached sessions whose processes could not be held.
     fn tokens_of_the_lost(&self) -> Vec<u64> {
         let table = self.table();
@@ -242,43 +362,80 @@ impl Sessions {
     }
 }
 
-/// Ends a session that was claimed, and says what was found.
-pub(crate) fn end(shared: &Shared, session: &Session, well: bool) -> Result<(), cenote_store::StoreError> {
-    let ended = shared.store.guest_end(session.client, well);
+/// Ends a session that was claimed, and says what was found. If that fails it is tried again later.
+pub(crate) fn end(shared: &Shared, session: &Session, well: bool) -> Result<(), StoreError> {
+    let began = Instant::now();
     let sessions = &shared.sessions;
-    match &ended {
+    match shared.store.guest_end(session.client, well) {
         Ok(end) => {
-            let worked = |log: &&cenote_store::LogReport| {
-                matches!(log.outcome, Outcome::RolledBack { .. } | Outcome::RolledForward { .. })
-            };
-            let replayed = end.logs.iter().filter(worked).count() as u64;
-            sessions.replayed.fetch_add(replayed, Ordering::Relaxed);
-            sessions.set_aside.fetch_add(end.damage.len() as u64, Ordering::Relaxed);
-            if !well {
-                sessions.recoveries.fetch_add(1, Ordering::Relaxed);
-                eprintln!(
-                    "cenoted: process {} has ended; {replayed} of its {} logs were replayed",
-                    session.pid,
-                    end.logs.len()
-                );
-            }
-            for damage in &end.damage {
-                eprintln!("cenoted: {damage}");
-            }
+            note(shared, session, well, &end, began.elapsed());
+            sessions.forget(session.client);
+            Ok(())
+        }
+        // It has been.
+        Err(StoreError::NoGuest { .. }) => {
+            sessions.forget(session.client);
+            Ok(())
         }
         Err(error) => {
-            eprintln!(
-                "cenoted: the logs of process {} were not replayed: {error}; the next start of the daemon does that",
-                session.pid
+            shared.metrics.ends_failed.add(1);
+            let again = sessions.fail(session.client, well);
+            say!(
+                shared, Ends, ERROR, pid = session.pid, client = %session.client,
+                "the logs of a client that has ended are not replayed, and its pools stay its own: {error}; tried again in {again:?}"
             );
+            if matches!(error, StoreError::Poisoned { .. }) {
+                shared.give_up(&error.to_string());
+            }
+            Err(error)
         }
     }
-    sessions.forget(session.client);
-    ended.map(|_| ())
 }
 
-/// Waits for the processes of detached sessions, and ends their sessions.
+/// Counts and says how a session has ended.
+fn note(shared: &Shared, session: &Session, well: bool, end: &GuestEnd, took: Duration) {
+    let metrics = &shared.metrics;
+    let applied = |log: &LogReport| match log.outcome {
+        Outcome::RolledBack { entries } | Outcome::RolledForward { entries } => Some(entries),
+        _ => None,
+    };
+    let replayed: Vec<u64> = end.logs.iter().filter_map(applied).collect();
+    let (logs, entries) = (replayed.len() as u64, replayed.iter().sum::<u64>());
+    metrics.logs_replayed.add(logs);
+    metrics.entries_replayed.add(entries);
+    metrics.logs_set_aside.add(end.damage.len() as u64);
+    if well {
+        say!(shared, Ends, DEBUG, pid = session.pid, uid = session.uid, "a client has said goodbye");
+    } else {
+        metrics.replay.note(took);
+        metrics.recoveries.add(1);
+        say!(
+            shared,
+            Ends,
+            INFO,
+            pid = session.pid,
+            uid = session.uid,
+            "a client has ended without a goodbye: {logs} of its {} logs were replayed, {entries} entries, in {took:?}",
+            end.logs.len()
+        );
+    }
+    for damage in &end.damage {
+        say!(shared, SetAside, WARN, pid = session.pid, client = %session.client, "set aside: {damage}");
+    }
+}
+
+/// Waits for the processes of detached sessions, and ends their sessions; and ends once more what could not be ended.
 pub(crate) fn undertake(shared: &Shared) {
+    /// Without this thread no client that dies is recovered: its end is the daemon's.
+    struct Needed<'s>(&'s Shared);
+    impl Drop for Needed<'_> {
+        fn drop(&mut self) {
+            if !self.0.sessions.stopping.load(Ordering::SeqCst) {
+                self.0.give_up("the thread that recovers clients has ended");
+            }
+        }
+    }
+    let _needed = Needed(shared);
     let sessions = &shared.sessions;
     let mut events = Vec::with_capacity(64);
     let mut found = sessions.tokens_of_the_lost();
@@ -287,15 +444,26 @@ pub(crate) fn undertake(shared: &Shared) {
             if sessions.stopping.load(Ordering::SeqCst) {
                 return;
             }
-            if let Some(session) = sessions.claim_dead(token) {
+            if token == WAKE {
+                let _ = rustix::io::read(&sessions.wake, &mut [0; 8]);
+            } else if let Some(session) = sessions.claim_dead(token) {
                 let _ = end(shared, &session, false);
             }
         }
+        for (session, well) in sessions.claim_failed(Instant::now()) {
+            if sessions.stopping.load(Ordering::SeqCst) {
+                return;
+            }
+            let _ = end(shared, &session, well);
+        }
+        let next = sessions
+            .next_try(Instant::now())
+            .map(|next| Timespec { tv_sec: next.as_secs() as i64, tv_nsec: next.subsec_nanos().into() });
         events.clear();
-        match epoll::wait(&sessions.waiting, rustix::buffer::spare_capacity(&mut events), None) {
+        match epoll::wait(&sessions.waiting, rustix::buffer::spare_capacity(&mut events), next.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(errno) => {
-                eprintln!("cenoted: waiting for processes fails: {errno}");
+                tracing::error!("waiting for processes fails: {errno}");
                 return;
             }
         }

@@ -2,6 +2,7 @@
 
 pub mod allocators;
 pub mod checked;
+pub mod daemon;
 pub mod fat;
 pub mod figure1;
 pub mod list_tail;
@@ -46,7 +47,7 @@ pub enum Body {
 }
 
 /// All of them.
-pub const FIGURES: [Figure; 14] = [
+pub const FIGURES: [Figure; 15] = [
     puddles_table3::FIGURE,
     figure1::FIGURE,
     list_tail::FIGURE,
@@ -61,6 +62,7 @@ pub const FIGURES: [Figure; 14] = [
     pmo_files::FIGURE,
     relocation::FIGURE,
     sensors::FIGURE,
+    daemon::FIGURE,
 ];
 
 /// The figure of this name.

@@ -21,5 +21,6 @@ pub(crate) mod set_aside;
 pub(crate) mod ship;
 pub(crate) mod snapshot;
 pub(crate) mod stats;
+pub(crate) mod top;
 pub(crate) mod trim;
 pub(crate) mod verify;

@@ -38,6 +38,8 @@ pub(crate) struct State {
     pub(crate) used: BTreeSet<PoolId>,
     /// Clients that are other processes.
     pub(crate) guests: BTreeMap<Uuid, GuestRecord>,
+    /// Client to the token of its last request that made a pool, and the pool.
+    pub(crate) made: BTreeMap<Uuid, (Uuid, PoolId)>,
     /// Relocations that some puddle still needs.
     pub(crate) relocations: BTreeMap<Uuid, Arc<RelocationRecord>>,
     /// Puddles that are still to be rewritten.
@@ -88,6 +90,7 @@ impl State {
             Record::ClientRemoved(client) => {
                 self.clients.remove(client);
                 self.guests.remove(client);
+                self.made.remove(client);
             }
             Record::Lease(lease) => {
                 self.leases.insert((lease.client, lease.pool), lease.writable);
@@ -134,6 +137,9 @@ impl State {
                 self.due.insert(due.puddle, *due);
             }
             Record::Relocated(puddle) => self.relocated(puddle),
+            Record::PoolMade { client, token, pool } => {
+                self.made.insert(*client, (*token, *pool));
+            }
             Record::ObjectRemoved(puddle) => {
                 if let Some(old) = self.objects.remove(puddle) {
                     self.object_names.remove(&old.name);
@@ -169,6 +175,12 @@ impl State {
         out.extend(self.objects.values().cloned().map(Record::Object));
         out.extend(self.used.iter().copied().map(Record::PoolUsed));
         out.extend(self.guests.values().copied().map(Record::Guest));
+        let made = self.made.iter();
+        out.extend(made.map(|(client, (token, pool))| Record::PoolMade {
+            client: *client,
+            token: *token,
+            pool: *pool,
+        }));
         out.extend(self.relocations.values().map(|relocation| Record::Relocation((**relocation).clone())));
         out.extend(self.due.values().copied().map(Record::Due));
         out
@@ -350,6 +362,8 @@ mod tests {
             due(1, 1),
             due(2, 1),
             Record::Relocated(Uuid([2; 16])),
+            Record::PoolMade { client: Uuid([3; 16]), token: Uuid([1; 16]), pool: PoolId(1) },
+            Record::PoolMade { client: Uuid([3; 16]), token: Uuid([2; 16]), pool: PoolId(2) },
             relocation(2),
             due(3, 2),
             Record::PuddleRemoved(Uuid([3; 16])),

@@ -32,15 +32,33 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     pub(crate) fn start(options: &[&str]) -> Self {
+        let mut daemon = Self::prepare(options);
+        daemon.restart();
+        daemon
+    }
+
+    /// A store without a daemon.
+    pub(crate) fn prepare(options: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("directory");
         // Other users come by here to the socket.
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).expect("mode");
         let options = options.iter().map(ToString::to_string).collect();
-        let mut daemon = Self { dir, child: None, options };
+        let daemon = Self { dir, child: None, options };
         // By this process, which gives stores windows that do not lie on each other.
         Store::format(daemon.store(), &cenote::FormatOptions::default()).expect("format");
-        daemon.restart();
         daemon
+    }
+
+    /// A path in its directory.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The program with its options, without a socket.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cenoted"));
+        command.arg("--store").arg(self.store()).args(&self.options).stdout(Stdio::piped());
+        command
     }
 
     pub(crate) fn store(&self) -> PathBuf {
@@ -53,27 +71,38 @@ impl Daemon {
 
     /// Starts it, and waits until it listens.
     pub(crate) fn restart(&mut self) {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_cenoted"))
-            .args([
-                "--store".as_ref(),
-                self.store().as_os_str(),
-                "--socket".as_ref(),
-                self.socket().as_os_str(),
-            ])
-            .args(&self.options)
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("start cenoted");
+        let mut command = self.command();
+        command.arg("--socket").arg(self.socket());
+        self.run(&mut command);
+    }
+
+    /// Starts it by this command.
+    pub(crate) fn run(&mut self, command: &mut Command) {
+        let mut child = command.spawn().expect("start cenoted");
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("stdout")).read_line(&mut line).expect("read");
         assert!(line.starts_with("cenoted: serving"), "{line:?}");
         self.child = Some(child);
     }
 
+    pub(crate) fn pid(&self) -> rustix::process::Pid {
+        rustix::process::Pid::from_child(self.child.as_ref().expect("it runs"))
+    }
+
     /// SIGSTOP, SIGCONT.
     pub(crate) fn signal(&mut self, signal: rustix::process::Signal) {
-        let pid = rustix::process::Pid::from_child(self.child.as_ref().expect("it runs"));
-        rustix::process::kill_process(pid, signal).expect("signal");
+        rustix::process::kill_process(self.pid(), signal).expect("signal");
+    }
+
+    /// Waits until it ends by itself; what it said on standard error, where that was asked for.
+    pub(crate) fn wait_for_end(&mut self) -> (Option<i32>, String) {
+        let end = Instant::now() + Duration::from_secs(60);
+        while self.is_running() {
+            assert!(Instant::now() < end, "it has not ended within a minute");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let ended = self.child.take().expect("it was started").wait_with_output().expect("wait");
+        (ended.status.code(), String::from_utf8_lossy(&ended.stderr).into_owned())
     }
 
     /// SIGKILL.

@@ -93,7 +93,7 @@ fn a_client_that_is_stopped_in_a_transaction_stops_nobody_else_and_goes_on() {
 
 #[test]
 fn daemons_are_killed_under_load_and_clients_go_on() {
-    let kills: u64 = std::env::var("CENOTED_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(20);
+    let kills: u64 = std::env::var("CENOTED_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(100);
     let mut daemon = Daemon::start(&[]);
     {
         let pool = daemon.connect().pool("numbers").expect("pool");

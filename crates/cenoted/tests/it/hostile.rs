@@ -17,13 +17,18 @@ pub(crate) struct Raw {
 
 impl Raw {
     pub(crate) fn connect(daemon: &Daemon) -> Self {
+        Self::hello(daemon, None).unwrap_or_else(|reply| panic!("{reply:?}"))
+    }
+
+    /// A session, or what the daemon says instead of welcome.
+    pub(crate) fn hello(daemon: &Daemon, resume: Option<Uuid>) -> Result<Self, Box<Reply>> {
         let mut raw =
             Self { channel: Channel::connect(&daemon.socket()).expect("connect"), client: Uuid::NIL };
-        match raw.ask(&Request::Hello { resume: None }).0 {
+        match raw.ask(&Request::Hello { resume }).0 {
             Reply::Welcome { client, .. } => raw.client = client,
-            other => panic!("{other:?}"),
+            other => return Err(Box::new(other)),
         }
-        raw
+        Ok(raw)
     }
 
     pub(crate) fn ask(&mut self, request: &Request) -> (Reply, Vec<OwnedFd>) {
@@ -38,7 +43,7 @@ impl Raw {
     }
 }
 
-fn refused(reply: &Reply) -> &Refusal {
+pub(crate) fn refused(reply: &Reply) -> &Refusal {
     match reply {
         Reply::Refused(refusal) => refusal,
         other => panic!("not refused: {other:?}"),
@@ -188,7 +193,7 @@ fn requests_in_any_order_change_nothing_of_others_and_the_daemon_lives() {
                         permissions: [0o600, 0o666, 0o1777][random(3) as usize],
                     };
                     let request = match random(18) {
-                        0 => Request::CreatePool { name, spec },
+                        0 => Request::CreatePool { name, spec, token: raw.client },
                         // Not what the owner of the numbers, who is this user too, may do: remove them, when nobody has them.
                         1 if name != "numbers" => Request::RemovePool { name },
                         2 | 3 => Request::OpenPool { name, writable: random(2) == 0 },

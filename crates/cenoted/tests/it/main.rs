@@ -4,5 +4,8 @@ mod clients;
 mod common;
 mod ends;
 mod hostile;
+mod limits;
+mod metrics;
 mod permissions;
+mod service;
 mod shared;

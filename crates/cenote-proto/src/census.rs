@@ -1,0 +1,213 @@
+//! Who is there, and what messages are called where they are counted.
+//!
+//! Names of kinds and reasons are for programs that read figures: once one is in a release it stays.
+
+use crate::message::{Refusal, Request};
+use cenote_layout::id::Uuid;
+use serde::{Deserialize, Serialize};
+
+/// What a session is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ClientState {
+    /// A connection serves it.
+    Attached,
+    /// Its connection was closed, and its process lives.
+    Detached,
+    /// It has ended, and its logs are being replayed.
+    Ending,
+    /// It has ended, that could not be done yet, and is tried again.
+    Failed,
+}
+
+impl ClientState {
+    /// All of them, in the order of [`ClientState::name`]s in figures.
+    pub const ALL: [Self; 4] = [Self::Attached, Self::Detached, Self::Ending, Self::Failed];
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Attached => "attached",
+            Self::Detached => "detached",
+            Self::Ending => "ending",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// A pool that a client has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldPool {
+    /// Its name.
+    pub name: String,
+    /// Whether for writing.
+    pub writable: bool,
+}
+
+/// A session in a list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientItem {
+    /// The session.
+    pub client: Uuid,
+    /// Its process, as the daemon sees it.
+    pub pid: u32,
+    /// The user that it acts for.
+    pub uid: u32,
+    /// What its program calls itself: to be shown, and not to be believed.
+    pub program: String,
+    /// What it is doing.
+    pub state: ClientState,
+    /// Seconds since this daemon knows it.
+    pub known_s: u64,
+    /// Messages that it has sent.
+    pub messages: u64,
+    /// Puddles that it has made.
+    pub puddles: u64,
+    /// Bytes of those.
+    pub bytes: u64,
+    /// Pools that it has, the first few of them.
+    pub pools: Vec<HeldPool>,
+    /// How many it has.
+    pub pools_held: u64,
+}
+
+impl Request {
+    /// Names of the kinds of requests, by [`Request::kind`].
+    pub const KINDS: [&str; 23] = [
+        "hello",
+        "ping",
+        "stat",
+        "pools",
+        "create_pool",
+        "remove_pool",
+        "open_pool",
+        "puddles",
+        "take_puddle",
+        "log_space",
+        "log_puddle",
+        "types",
+        "register_types",
+        "trace_done",
+        "ensure_space",
+        "set_permissions",
+        "goodbye",
+        "share_pool",
+        "members",
+        "set_aside",
+        "decide_logs",
+        "clients",
+        "metrics",
+    ];
+
+    /// Which kind it is.
+    #[must_use]
+    pub const fn kind(&self) -> usize {
+        match self {
+            Self::Hello { .. } => 0,
+            Self::Ping => 1,
+            Self::Stat => 2,
+            Self::Pools { .. } => 3,
+            Self::CreatePool { .. } => 4,
+            Self::RemovePool { .. } => 5,
+            Self::OpenPool { .. } => 6,
+            Self::Puddles { .. } => 7,
+            Self::TakePuddle { .. } => 8,
+            Self::LogSpace => 9,
+            Self::LogPuddle { .. } => 10,
+            Self::Types { .. } => 11,
+            Self::RegisterTypes { .. } => 12,
+            Self::TraceDone { .. } => 13,
+            Self::EnsureSpace { .. } => 14,
+            Self::SetPermissions { .. } => 15,
+            Self::Goodbye => 16,
+            Self::SharePool { .. } => 17,
+            Self::Members { .. } => 18,
+            Self::SetAside => 19,
+            Self::DecideLogs { .. } => 20,
+            Self::Clients { .. } => 21,
+            Self::Metrics => 22,
+        }
+    }
+}
+
+impl Refusal {
+    /// Names of the reasons, by [`Refusal::reason`].
+    pub const REASONS: [&str; 12] = [
+        "pool_unknown",
+        "pool_exists",
+        "pool_in_use",
+        "pool_busy",
+        "permission",
+        "pool_full",
+        "type_mismatch",
+        "no_session",
+        "attached",
+        "limit",
+        "malformed",
+        "other",
+    ];
+
+    /// Which reason it is.
+    #[must_use]
+    pub const fn reason(&self) -> usize {
+        match self {
+            Self::PoolUnknown => 0,
+            Self::PoolExists => 1,
+            Self::PoolInUse => 2,
+            Self::PoolBusy { .. } => 3,
+            Self::Permission { .. } => 4,
+            Self::PoolFull { .. } => 5,
+            Self::TypeMismatch { .. } => 6,
+            Self::NoSession => 7,
+            Self::Attached => 8,
+            Self::Limit { .. } => 9,
+            Self::Malformed { .. } => 10,
+            Self::Other { .. } => 11,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{decode, encode};
+
+    #[test]
+    fn the_kind_of_a_request_is_its_place_in_the_protocol() {
+        // The first byte of a body is the number of the variant.
+        for request in
+            [Request::Ping, Request::LogSpace, Request::Goodbye, Request::SetAside, Request::Metrics]
+        {
+            let packet = encode(1, &request).expect("encode");
+            assert_eq!(usize::from(packet[16]), request.kind(), "{request:?}");
+            assert!(Request::KINDS.get(request.kind()).is_some(), "{request:?}");
+        }
+        let last = Request::Metrics.kind();
+        assert_eq!(Request::KINDS.len(), last + 1);
+        assert_eq!(Refusal::REASONS.len(), Refusal::Other { detail: String::new() }.reason() + 1);
+        let mut names: Vec<&str> = Request::KINDS.iter().chain(&Refusal::REASONS).copied().collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Request::KINDS.len() + Refusal::REASONS.len(), "a name is there twice");
+    }
+
+    #[test]
+    fn a_page_of_clients_comes_back() {
+        let item = ClientItem {
+            client: Uuid([9; 16]),
+            pid: 7,
+            uid: 1000,
+            program: "a \"program\"\n".into(),
+            state: ClientState::Failed,
+            known_s: 3,
+            messages: u64::MAX,
+            puddles: 2,
+            bytes: 1 << 40,
+            pools: vec![HeldPool { name: "numbers".into(), writable: true }],
+            pools_held: 12,
+        };
+        let reply = crate::Reply::Clients { items: vec![item.clone(), item], more: true };
+        let packet = encode(5, &reply).expect("encode");
+        assert_eq!(decode(&packet), Ok((5, reply)));
+    }
+}

@@ -1,0 +1,126 @@
+//! The command line.
+
+use cenoted::{Config, MetricsAt};
+use clap::{Args, Parser, ValueHint};
+use std::path::PathBuf;
+use tracing::Level;
+
+const AFTER: &str = "\
+The socket may be passed by a service manager (LISTEN_FDS): then --socket is not needed, and with Type=notify it is told when clients are served.
+
+Exit status: 0 it was told to end; 1 it could not start, or cannot go on: start it again, and clients go on; 2 the command line makes no sense.";
+
+/// Keep a store of persistent memory for the programs of a machine
+///
+/// Keeps the store in DIR, which it makes if it is missing or empty, and serves programs that connect to PATH. The store's files are closed to other users;
+/// who may read or write a pool, its owner, group and mode say. It ends at SIGTERM or SIGINT, and may be killed at any time: clients go on with their mappings, and with their
+/// sessions once it runs again.
+#[derive(Debug, Parser)]
+#[command(name = "cenoted", version, max_term_width = 100, after_help = AFTER)]
+pub(crate) struct Arguments {
+    /// The store's directory
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    store: PathBuf,
+    /// Where clients connect: a path of less than 108 bytes
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    socket: Option<PathBuf>,
+    /// Show metrics, in Prometheus' text format, at a UNIX socket (a path with a / in it) or at a loopback address with a port; without it clients can ask for them, and nobody else
+    #[arg(long, value_name = "PATH|ADDR", value_parser = MetricsAt::parse)]
+    metrics: Option<MetricsAt>,
+    /// What is said on standard error: off, error, warn, info, debug (connections, grants, refusals) or trace; without it, what the environment's CENOTED_LOG says, or info
+    #[arg(long, value_name = "LEVEL", value_parser = parse_level)]
+    log: Option<LogLevel>,
+    #[command(flatten)]
+    limits: LimitsOfClients,
+    /// Most bytes of puddles that are kept ready for pools to take
+    #[arg(long, value_name = "N", default_value_t = 32 << 20)]
+    spare_bytes: u64,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Limits")]
+struct LimitsOfClients {
+    /// Most connections, and most sessions of programs that live and are not connected
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    clients: usize,
+    /// Most connections, and most such sessions, of one user other than root
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    clients_per_user: usize,
+    /// Most puddles that one client may make
+    #[arg(long, value_name = "N", default_value_t = 1 << 20)]
+    client_puddles: u64,
+    /// Most bytes of those; without it, as far as there is space
+    #[arg(long, value_name = "N")]
+    client_bytes: Option<u64>,
+}
+
+/// A level, or none at all.
+#[derive(Clone, Copy, Debug)]
+struct LogLevel(Option<Level>);
+
+fn parse_level(text: &str) -> Result<LogLevel, String> {
+    match text {
+        "off" => Ok(LogLevel(None)),
+        "warning" => Ok(LogLevel(Some(Level::WARN))),
+        text => text
+            .parse()
+            .map(|level| LogLevel(Some(level)))
+            .map_err(|_| "use off, error, warn, info, debug or trace".into()),
+    }
+}
+
+impl Arguments {
+    /// What is logged; `None`: nothing.
+    ///
+    /// # Errors
+    /// The environment says what is no level.
+    pub(crate) fn log(&self) -> Result<Option<Level>, String> {
+        let level = match (self.log, std::env::var("CENOTED_LOG")) {
+            (Some(level), _) => level,
+            (None, Err(_)) => LogLevel(Some(Level::INFO)),
+            (None, Ok(text)) => {
+                parse_level(&text).map_err(|why| format!("CENOTED_LOG is {text:?}: {why}"))?
+            }
+        };
+        Ok(level.0)
+    }
+
+    pub(crate) fn config(&self) -> Config {
+        let mut config = Config::new(&self.store, self.socket.clone().unwrap_or_default());
+        config.metrics = self.metrics.clone();
+        config.limits.connections = self.limits.clients;
+        config.limits.connections_per_user = self.limits.clients_per_user;
+        config.limits.puddles = self.limits.client_puddles;
+        config.limits.bytes = self.limits.client_bytes.unwrap_or(u64::MAX);
+        config.options.spare_bytes_max = self.spare_bytes;
+        config
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_fits_together() {
+        Arguments::command().debug_assert();
+        let parsed =
+            Arguments::try_parse_from(["cenoted", "--store", "/s", "--client-bytes", "7"]).expect("parse");
+        let config = parsed.config();
+        assert_eq!((config.limits.bytes, config.limits.puddles), (7, 1 << 20));
+        assert!(config.socket.as_os_str().is_empty() && config.metrics.is_none());
+        let defaults = cenoted::Limits::default();
+        assert_eq!(
+            (config.limits.connections, config.limits.connections_per_user),
+            (defaults.connections, defaults.connections_per_user)
+        );
+        for wrong in [
+            &["cenoted"][..],
+            &["cenoted", "--store", "/s", "--metrics", "0.0.0.0:1"],
+            &["cenoted", "--store", "/s", "--log", "loud"],
+        ] {
+            assert!(Arguments::try_parse_from(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! What one client, or all of them, may have at most: each limit has an option, an error that names it, and a figure.
+
+use crate::common::{Daemon, add, make_counter};
+use crate::hostile::{Raw, refused};
+use cenote_proto::{Refusal, Reply, Request};
+
+/// What the daemon counts under this name.
+fn figure(daemon: &Daemon, sample: &str) -> f64 {
+    let text = cenote::DaemonWatcher::connect(daemon.socket()).expect("connect").metrics().expect("metrics");
+    crate::metrics::sample(&text, sample)
+}
+
+fn limit(reply: &Reply) -> &str {
+    match refused(reply) {
+        Refusal::Limit { detail } => detail,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_client_has_a_limit_of_puddles_that_others_do_not_share() {
+    let daemon = Daemon::start(&["--client-puddles", "3"]);
+    let mut raw = Raw::connect(&daemon);
+    let mut ask = |size| raw.ask(&Request::LogPuddle { size }).0;
+    // What is refused is not counted.
+    for _ in 0..10 {
+        assert!(matches!(refused(&ask(4097)), Refusal::Other { .. }));
+    }
+    for _ in 0..3 {
+        assert!(matches!(ask(8192), Reply::Puddles { .. }));
+    }
+    let reply = ask(8192);
+    assert!(limit(&reply).contains("3 puddles"), "{reply:?}");
+    assert_eq!(figure(&daemon, "cenoted_limit_hits_total{limit=\"puddles\"}"), 1.0);
+    let mut other = Raw::connect(&daemon);
+    assert!(matches!(other.ask(&Request::LogPuddle { size: 8192 }).0, Reply::Puddles { .. }));
+}
+
+#[test]
+fn a_client_has_a_limit_of_bytes() {
+    let daemon = Daemon::start(&["--client-bytes", "3000000"]);
+    let store = daemon.connect();
+    let pool = store.pool("numbers").expect("a pool of 2 MiB");
+    let more = store.create_pool("others", &cenote::PoolOptions::default()).expect_err("another").to_string();
+    assert!(more.contains("3000000 bytes of puddles"), "{more}");
+    // What is left does for a log.
+    make_counter(&pool);
+    assert_eq!(add(&pool), 1);
+    assert_eq!(figure(&daemon, "cenoted_limit_hits_total{limit=\"bytes\"}"), 1.0);
+    let spec = cenote_proto::PoolSpec {
+        mode: cenote::PoolMode::Direct,
+        heap: cenote::HeapKind::Traced,
+        puddle_size: 2 << 20,
+        size_max: u64::MAX,
+        permissions: 0o600,
+    };
+    let mut other = Raw::connect(&daemon);
+    let token = other.client;
+    let made = other.ask(&Request::CreatePool { name: "others".into(), spec, token }).0;
+    assert!(matches!(made, Reply::Created(_)), "another client's limit is its own: {made:?}");
+}
+
+#[test]
+fn connections_have_a_limit_in_all_and_for_each_user() {
+    let daemon = Daemon::start(&["--clients", "5"]);
+    let mut there: Vec<Raw> = (0..4).map(|_| Raw::connect(&daemon)).collect();
+    // This one, which asks for the figure, is the fifth.
+    assert_eq!(figure(&daemon, "cenoted_limit_hits_total{limit=\"connections\"}"), 0.0);
+    there.push(until_there_is_room(&daemon));
+    let refused = Raw::hello(&daemon, None).err().expect("the sixth");
+    assert!(limit(&refused).contains("try again later"), "{refused:?}");
+    there.clear();
+    drop(until_there_is_room(&daemon));
+    assert!(figure(&daemon, "cenoted_limit_hits_total{limit=\"connections\"}") >= 1.0);
+    if !crate::permissions::is_root() {
+        return;
+    }
+    let daemon = Daemon::start(&["--clients-per-user", "2"]);
+    crate::permissions::as_user(61_009, 61_009, || {
+        let _there = [Raw::connect(&daemon), Raw::connect(&daemon)];
+        let refused = Raw::hello(&daemon, None).err().expect("the third");
+        assert!(limit(&refused).contains("try again later"), "{refused:?}");
+    });
+    // Root is not limited so; and another user has a limit of its own.
+    let _there: Vec<Raw> = (0..5).map(|_| Raw::connect(&daemon)).collect();
+    crate::permissions::as_user(61_010, 61_010, || drop(Raw::connect(&daemon)));
+    assert_eq!(figure(&daemon, "cenoted_limit_hits_total{limit=\"connections_of_user\"}"), 1.0);
+}
+
+/// Connects as soon as one that went away is known to be gone.
+fn until_there_is_room(daemon: &Daemon) -> Raw {
+    for _ in 0..2000 {
+        match Raw::hello(daemon, None) {
+            Ok(raw) => return raw,
+            Err(_) => std::thread::sleep(std::time::Duration::from_millis(5)),
+        }
+    }
+    panic!("there is no room after 10 s")
+}
+
+/// A thousand sessions with a log space each, as a client has that runs transactions.
+#[test]
+fn a_thousand_clients_take_less_than_64_mib_of_the_daemon() {
+    // A socket for each on this side.
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    if limit.maximum.is_some_and(|most| most < 2500) {
+        println!("skipped: a thousand connections take more descriptors than this process may have");
+        return;
+    }
+    let more = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, more).expect("limit");
+    let daemon = Daemon::start(&["--clients", "1100", "--clients-per-user", "1100"]);
+    let mut clients: Vec<Raw> = (0..1000).map(|_| Raw::connect(&daemon)).collect();
+    for raw in &mut clients {
+        assert!(matches!(raw.ask(&Request::LogSpace).0, Reply::Puddles { .. }));
+        assert_eq!(raw.ask(&Request::Ping).0, Reply::Done);
+    }
+    assert_eq!(daemon.stat().sessions, 1001);
+    let status =
+        std::fs::read_to_string(format!("/proc/{}/status", daemon.pid().as_raw_nonzero())).expect("status");
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
+    let kib: u64 = resident.trim().trim_end_matches(" kB").parse().expect("a number");
+    println!("{kib} KiB with 1,000 clients");
+    assert!(kib < 64 << 10, "{kib} KiB");
+}
