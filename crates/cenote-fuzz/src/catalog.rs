@@ -178,7 +178,7 @@ fn name(input: &mut Input<'_>) -> String {
 
 fn record(input: &mut Input<'_>) -> Record {
     let pool = PoolId(input.number(1));
-    match input.below(12) {
+    match input.below(15) {
         0 => Record::Pool(PoolRecord {
             id: pool,
             name: name(input),
@@ -215,6 +215,12 @@ fn record(input: &mut Input<'_>) -> Record {
             gid: input.word() as u32,
         }),
         11 => Record::LeaseShared { client: Uuid(input.array()), pool },
+        12 => Record::ObjectLease {
+            client: Uuid(input.array()),
+            object: Uuid(input.array()),
+            writable: input.one_in(2),
+        },
+        13 => Record::ObjectLeaseEnded { client: Uuid(input.array()), object: Uuid(input.array()) },
         _ => Record::PoolNotCovered(pool),
     }
 }

@@ -26,6 +26,7 @@ use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_log::CrashKind;
 use cenote_medium::MapMode;
+use cenote_medium::planted::{Bug, planted};
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -115,7 +116,7 @@ impl Store {
             control.pools.remove(id);
         }
         let mut logs = Vec::new();
-        if decision == LogDecision::Apply {
+        if decision == LogDecision::Apply && !planted(Bug::ApplyNotReplayed) {
             // Looked at before, they are mapped for that.
             for record in pools.iter().flat_map(|id| control.catalog.state.puddles_of(*id)) {
                 if let Some(puddle) = control.puddles.get(&record.uuid) {
@@ -150,7 +151,9 @@ impl Store {
         }
         let state = &control.catalog.state;
         let direct = pools.iter().filter(|id| !state.is_shadowed(**id));
-        records.extend(direct.map(|id| Record::TraceDue(*id)));
+        if !planted(Bug::DiscardNotTraced) {
+            records.extend(direct.map(|id| Record::TraceDue(*id)));
+        }
         let keep = |pool: &PoolId| Record::Lease(LeaseRecord { client: us, pool: *pool, writable: true });
         records.extend(pools.iter().map(keep));
         records.extend(logs.iter().map(|puddle| Record::PuddleRemoved(puddle.uuid)));

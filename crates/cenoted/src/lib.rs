@@ -17,6 +17,7 @@
 //! **What a client has been given cannot be taken back** while its process lives: a mapping stays. Permissions count when a pool is granted.
 
 mod connection;
+mod objects;
 mod requests;
 mod server;
 mod sessions;

@@ -7,6 +7,7 @@ use crate::connection;
 use crate::sessions::Sessions;
 use cenote_layout::catalog::GuestRecord;
 use cenote_medium::{Medium, MediumOptions, RealMedium};
+use cenote_object::Objects;
 use cenote_proto::{Channel, Listener};
 use cenote_store::{FormatError, FormatOptions, OpenError, OpenOptions, OpenReport, Store, StoreError};
 use rustix::event::{PollFd, PollFlags};
@@ -17,7 +18,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// Stack of a connection's thread, in bytes: reserved, and used as far as it is needed.
@@ -112,6 +113,9 @@ pub(crate) struct Shared {
     pub(crate) messages: AtomicU64,
     /// Connections by user.
     connections: Mutex<HashMap<u32, usize>>,
+    /// The store's objects, from the first request about one on; and who opens them.
+    pub(crate) objects: OnceLock<Objects>,
+    pub(crate) opening: Mutex<()>,
 }
 
 /// A daemon that listens.
@@ -192,6 +196,8 @@ impl Server {
             limits: config.limits,
             messages: AtomicU64::new(0),
             connections: Mutex::default(),
+            objects: OnceLock::new(),
+            opening: Mutex::default(),
         });
         for guest in guests {
             shared.sessions.adopt(&guest);
@@ -246,6 +252,10 @@ impl Server {
         }
         let _ = std::fs::remove_file(&self.socket);
         self.shared.sessions.stop();
+        if let Some(objects) = self.shared.objects.get() {
+            // Whoever opens the store next has nothing to recover. Should it fail, that recovers.
+            let _ = objects.checkpoint();
+        }
         match self.shared.store.end_hosting() {
             Ok(()) | Err(StoreError::Hosting { .. }) => {}
             Err(error) => eprintln!(

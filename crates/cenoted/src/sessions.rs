@@ -30,7 +30,7 @@ pub(crate) struct Session {
     pub(crate) client: Uuid,
     pub(crate) pid: u32,
     uid: u32,
-    start_ticks: u64,
+    pub(crate) start_ticks: u64,
     /// The process; `None` if it was gone before it could be held.
     process: Option<OwnedFd>,
     pub(crate) messages: AtomicU64,
