@@ -351,6 +351,7 @@ impl Store {
             shadows: Shadows::default(),
             frontier,
             guarded: AtomicBool::new(false),
+            replaying: Mutex::default(),
             silent: AtomicBool::new(false),
             connection: Some(Connection { keeper, files, listed: Mutex::default() }),
             control: Mutex::new(Control {

@@ -21,17 +21,21 @@
 //! **A log space.** (1) a puddle's file is made, with the log space's header in it, synced: an orphan; (2) one batch names puddle and client: **it
 //! commits**. A log's puddle is named without being listed: the guest does that.
 //!
-//! **The end of a guest.** (1) its logs are replayed, which is idempotent; (2) one batch ends its leases, removes it and its log puddles, and gives this process the leases on what
+//! **The end of a guest.** (1) its logs are replayed, which is idempotent, while other guests' work goes on; (2) one batch ends its leases, removes it and its log puddles, and gives this process the leases on what
 //! the guest could write, as its bytes are in the page cache still: **it commits the recovery**; (3) the files of the logs are removed: orphans. A guest with a log
 //! that failed its checks stays in the catalog as a client, with its leases and logs, and its pools are reported; one batch takes its guest record: it is no process any more.
 
+use crate::catalog::Catalog;
 use crate::error::{StoreError, concerns};
+use crate::logs::Logs;
 use crate::options::{Access, PoolOptions};
 use crate::pool::{check_size, find, start_of};
 use crate::puddle::{file_name, primary_name, text, verify_file, verify_primary};
 use crate::recovery::recover_guest;
 use crate::report::{Damage, LogReport, OpenReport, PoolStart};
+use crate::spare::Ahead;
 use crate::store::{Control, Inner, Store};
+use crate::window::Space;
 use cenote_journal::{Delivered, JournalError, Limits, ParcelError, Target};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{
@@ -43,9 +47,9 @@ use cenote_log::{CrashKind, Outcome};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError, Operation};
 use core::sync::atomic::Ordering;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use zerocopy::IntoBytes;
 
 /// Most bytes that one psync of a guest may come to: they are in the daemon's memory.
@@ -61,6 +65,8 @@ pub(crate) struct Hosted {
     recorded: bool,
     /// Log puddles that it was given, the log space among them.
     logs: BTreeSet<Uuid>,
+    /// Its logs are being replayed.
+    ending: bool,
 }
 
 /// Guests of the catalog whose processes may live.
@@ -169,7 +175,7 @@ impl Store {
                 detail: format!("there is a session {} already", guest.client),
             });
         }
-        control.hosted.insert(guest.client, Hosted { guest, recorded: false, logs: BTreeSet::new() });
+        control.hosted.insert(guest.client, Hosted { guest, recorded: false, logs: BTreeSet::new(), ending: false });
         Ok(())
     }
 
@@ -577,21 +583,37 @@ impl Store {
     /// No such guest; an error of the medium, after which the guest is there still and this can be repeated.
     pub fn guest_end(&self, client: Uuid, well: bool) -> Result<GuestEnd, StoreError> {
         let inner = self.inner();
+        let mut apart = {
+            let mut control = inner.begin_write("end a client")?;
+            let Some(hosted) = control.hosted.get_mut(&client).filter(|hosted| !hosted.ending) else {
+                return Err(StoreError::NoGuest { client });
+            };
+            if !hosted.recorded {
+                control.hosted.remove(&client);
+                return Ok(GuestEnd { logs: Vec::new(), damage: Vec::new() });
+            }
+            hosted.ending = true;
+            control.apart(inner, client)
+        };
+        let mut report = OpenReport::default();
+        // However large its logs are, others go on: nobody is granted what it has, so nothing that is said here of it changes meanwhile.
+        let recovered = {
+            let _replaying = inner.replaying.lock().unwrap_or_else(PoisonError::into_inner);
+            inner.guarded.store(true, Ordering::Release);
+            let recovered = recover_guest(inner, &mut apart, client, &mut report);
+            inner.guarded.store(false, Ordering::Release);
+            recovered
+        };
         let mut guard = inner.begin_write("end a client")?;
         let control = &mut *guard;
-        let Some(hosted) = control.hosted.get(&client) else { return Err(StoreError::NoGuest { client }) };
+        // They are unmapped; freed with the store, as one whose unmapping failed must be.
+        control.bury(apart, recovered.is_ok());
+        let Some(hosted) = control.hosted.get_mut(&client) else { return Err(StoreError::NoGuest { client }) };
+        hosted.ending = false;
+        let listed = recovered.map_err(|error| inner.failed(error))?;
         let mut logs: Vec<PuddleRecord> =
             hosted.logs.iter().filter_map(|uuid| control.catalog.state.puddles.get(uuid)).copied().collect();
-        if !hosted.recorded {
-            control.hosted.remove(&client);
-            return Ok(GuestEnd { logs: Vec::new(), damage: Vec::new() });
-        }
-        let mut report = OpenReport::default();
         let pools = control.catalog.state.writable_pools(client);
-        inner.guarded.store(true, Ordering::Release);
-        let recovered = recover_guest(inner, control, client, &mut report);
-        inner.guarded.store(false, Ordering::Release);
-        let listed = recovered.map_err(|error| inner.failed(error))?;
         let done = listed.is_some();
         // Of a guest that an earlier daemon admitted, its log space is all that is known otherwise.
         for puddle in listed.into_iter().flatten() {
@@ -692,6 +714,55 @@ impl Control {
         }
     }
 
+    /// What replaying a guest's logs needs to know, by itself: its log space, the pools that it could write, their puddles, and all logs, of which it lists its own. Whatever is not there, it had no right
+    /// to.
+    fn apart(&self, inner: &Inner, client: Uuid) -> Self {
+        let state = &self.catalog.state;
+        let mut catalog = Catalog::mirror(Arc::clone(&inner.medium));
+        let pools = state.writable_pools(client);
+        let mut records: Vec<Record> = Vec::new();
+        for pool in &pools {
+            records.extend(state.pools.get(pool).cloned().map(Record::Pool));
+            records.push(Record::Lease(LeaseRecord { client, pool: *pool, writable: true }));
+        }
+        let log_space = state.clients.get(&client);
+        records.extend(log_space.map(|space| Record::Client(ClientRecord { client, log_space: *space })));
+        let logs = |puddle: &&PuddleRecord| matches!(puddle.role, Role::Log | Role::LogSpace);
+        let wanted = state.puddles.values().filter(|puddle| logs(puddle) || pools.contains(&puddle.pool));
+        records.extend(wanted.copied().map(Record::Puddle));
+        records.iter().for_each(|record| catalog.state.apply(record));
+        let due = state.due.iter().filter(|(puddle, _)| catalog.state.puddles.contains_key(puddle));
+        catalog.state.due = due.map(|(puddle, due)| (*puddle, *due)).collect();
+        Self {
+            superblock: self.superblock,
+            catalog,
+            space: Space::new(inner.window.base(), inner.window.len()),
+            puddles: BTreeMap::new(),
+            graveyard: Vec::new(),
+            pools: BTreeMap::new(),
+            damage: Vec::new(),
+            dirty: BTreeMap::new(),
+            logs: Logs::default(),
+            ahead: Ahead::Nothing,
+            hosted: BTreeMap::new(),
+            client: self.client,
+            registration: None,
+            lock: None,
+        }
+    }
+
+    /// Takes over the puddles of such a one: frees them if nothing of them is mapped any more.
+    fn bury(&mut self, apart: Self, unmapped: bool) {
+        for puddle in apart.puddles.into_values() {
+            if unmapped {
+                // SAFETY: made by `Box::leak` for that one, which nobody else has seen, and in no slot of the window.
+                drop(unsafe { Box::from_raw(puddle.as_ptr()) });
+            } else {
+                self.graveyard.push(puddle);
+            }
+        }
+    }
+
     /// What a guest's process is called in locks.
     fn name_of(&self, client: Uuid) -> Result<u64, StoreError> {
         let guest = self.hosted.get(&client).ok_or(StoreError::NoGuest { client })?.guest;
@@ -731,7 +802,7 @@ impl Control {
     pub(crate) fn adopt_guests(&mut self) {
         let adopted = |guest: &GuestRecord| {
             let logs = self.catalog.state.clients.get(&guest.client).copied().into_iter().collect();
-            (guest.client, Hosted { guest: *guest, recorded: true, logs })
+            (guest.client, Hosted { guest: *guest, recorded: true, logs, ending: false })
         };
         let found: Vec<(Uuid, Hosted)> = living(&self.catalog.state).map(adopted).collect();
         self.hosted.extend(found);

@@ -28,7 +28,7 @@ use cenote_log::CrashKind;
 use cenote_medium::MapMode;
 use cenote_medium::planted::{Bug, planted};
 use core::sync::atomic::Ordering;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 /// A client whose logs are set aside.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,6 +89,8 @@ impl Store {
             inner.check_usable()?;
             return connection.keeper.decide_logs(client, decision);
         }
+        // A guest's end may be replaying logs of a pool that this one could write too.
+        let _replaying = inner.replaying.lock().unwrap_or_else(PoisonError::into_inner);
         let mut guard = inner.begin_write("decide about a log")?;
         let control = &mut *guard;
         let Some(found) = list(control).into_iter().find(|found| found.client == client) else {

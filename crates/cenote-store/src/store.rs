@@ -64,6 +64,8 @@ pub(crate) struct Inner {
     pub(crate) silent: AtomicBool,
     /// A guest's logs are being replayed, which may have cut short what is mapped for that.
     pub(crate) guarded: AtomicBool,
+    /// Held by who replays a guest's logs: one after the other, since they may have shared a pool. Taken before the control lock, which is not held meanwhile.
+    pub(crate) replaying: Mutex<()>,
     /// Whoever keeps the store, if that is another process: then everything that changes the catalog is asked of it.
     pub(crate) connection: Option<Connection>,
     pub(crate) control: Mutex<Control>,

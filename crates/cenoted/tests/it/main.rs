@@ -4,5 +4,7 @@ mod clients;
 mod common;
 mod ends;
 mod hostile;
+mod objects;
 mod permissions;
+mod shadowed;
 mod shared;

@@ -10,12 +10,12 @@ use cenote_store::StoreError;
 use rustix::fs::{Gid, Uid};
 use std::os::fd::AsRawFd;
 
-const ALICE: u32 = 61_001;
-const BOB: u32 = 61_002;
+pub(crate) const ALICE: u32 = 61_001;
+pub(crate) const BOB: u32 = 61_002;
 const CAROL: u32 = 61_003;
-const STAFF: u32 = 61_100;
+pub(crate) const STAFF: u32 = 61_100;
 
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
         println!("skipped: callers of several users take the superuser");
@@ -24,7 +24,7 @@ fn is_root() -> bool {
 }
 
 /// Runs in a thread that acts as that user, in that group and no other.
-fn as_user<R: Send>(uid: u32, gid: u32, work: impl FnOnce() -> R + Send) -> R {
+pub(crate) fn as_user<R: Send>(uid: u32, gid: u32, work: impl FnOnce() -> R + Send) -> R {
     std::thread::scope(|scope| {
         let acting = scope.spawn(|| {
             rustix::thread::set_thread_groups(&[]).expect("groups");
