@@ -18,9 +18,7 @@ use cenote_log::{Body, LogWriter, SegmentSource, format_segment};
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, Image, SimMedium, SimOptions};
 use cenote_medium::{Durability, MapMode, Medium};
-use cenote_store::{
-    Access, Credentials, Damage, FormatOptions, LogDecision, OpenOptions, Store, StoreError,
-};
+use cenote_store::{Access, Credentials, Damage, FormatOptions, LogDecision, OpenOptions, Store, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -147,7 +145,8 @@ impl Run {
     /// A guest maps what it was given.
     fn map(&mut self, guest: u8, puddle: PuddleRecord) -> Result<(), String> {
         // SAFETY: the daemon has nothing of a guest's puddles mapped, but while it replays; the guest has ended then.
-        unsafe { self.sim.map(&file(&puddle), puddle.addr, puddle.size, MapMode::ReadWrite) }.map_err(text)?;
+        unsafe { self.sim.map(&file(&puddle), puddle.addr, puddle.size, MapMode::ReadWrite) }
+            .map_err(text)?;
         self.guest(guest).mapped.push(puddle);
         Ok(())
     }
@@ -215,8 +214,7 @@ impl Run {
             store.admit(record).map_err(text)?;
         }
         let grant = store.guest_open(client(guest), &root(), name, access).map_err(text)?;
-        let (puddles, writable) =
-            store.guest_puddles(client(guest), grant.record.id, 0, 1).map_err(text)?;
+        let (puddles, writable) = store.guest_puddles(client(guest), grant.record.id, 0, 1).map_err(text)?;
         let puddle = *puddles.first().ok_or("a pool without a puddle")?;
         let new = self.guest(guest).pools.insert(name, puddle).is_none();
         if writable && new && access == Access::ReadWrite {
@@ -264,7 +262,8 @@ impl Run {
                 let data = log.append(Kind::Undo, at as u64, 8, at.cast()).map_err(text)?;
                 log.fence();
                 if word == 1 {
-                    let puddle = guest.mapped.iter().find(|p| (p.addr..p.addr + p.size).contains(&(data as u64)));
+                    let puddle =
+                        guest.mapped.iter().find(|p| (p.addr..p.addr + p.size).contains(&(data as u64)));
                     guest.entry = puddle.map(|puddle| (file(puddle), data as u64 - puddle.addr));
                 }
                 at.write(at.read() + by);
@@ -417,7 +416,11 @@ impl Check {
         let mut damage = report.damage;
         if lives {
             let there: BTreeSet<Uuid> = store.guests().iter().map(|guest| guest.client).collect();
-            let known = |k: &Known| k.guests.keys().all(|guest| there.contains(&client(*guest)) || k.pools.values().any(|p| p.aside));
+            let known = |k: &Known| {
+                k.guests
+                    .keys()
+                    .all(|guest| there.contains(&client(*guest)) || k.pools.values().any(|p| p.aside))
+            };
             if !may.iter().any(known) {
                 return Err(format!("guests that live are not known: {there:?}, {may:?}"));
             }
@@ -449,7 +452,8 @@ impl Check {
         drop(store);
         let (store, report) = Store::open(sim, options()).map_err(|e| format!("open again: {e}"))?;
         let logs = report.damage.iter().all(|damage| matches!(damage, Damage::Log { .. }));
-        let fine = report.clean && report.orphans_removed == 0 && logs && report.damage.is_empty() != undecided;
+        let fine =
+            report.clean && report.orphans_removed == 0 && logs && report.damage.is_empty() != undecided;
         store.abandon();
         if fine { Ok(()) } else { Err(format!("the second open finds {report:?}")) }
     }

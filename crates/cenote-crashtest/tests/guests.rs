@@ -31,16 +31,8 @@ const GUESTS: &[Step] = &[
     Stop,
 ];
 /// The daemon is killed with guests, and another follows.
-const KILLED: &[Step] = &[
-    Serve,
-    Create("a"),
-    Grant(1, "a", ReadWrite),
-    Log(1),
-    Commit(1, "a"),
-    Half(1, "a"),
-    Kill,
-    Serve,
-];
+const KILLED: &[Step] =
+    &[Serve, Create("a"), Grant(1, "a", ReadWrite), Log(1), Commit(1, "a"), Half(1, "a"), Kill, Serve];
 /// A log is set aside, and somebody brings back what was damaged.
 const APPLIED: &[Step] = &[
     Serve,

@@ -182,7 +182,8 @@ impl Receiver {
         let mut places = Vec::with_capacity(runs.len());
         for run in &runs {
             let limits = limits.get(run.object as usize).ok_or(ParcelError::Nonsense("no such primary"))?;
-            let end = run.first_line.checked_mul(LINE_SIZE).and_then(|from| from.checked_add(run.len_bytes()));
+            let end =
+                run.first_line.checked_mul(LINE_SIZE).and_then(|from| from.checked_add(run.len_bytes()));
             let inside = end.is_some_and(|end| end <= limits.len) && run.offset() >= limits.from;
             if run.lines == 0 || !inside {
                 return Err(ParcelError::Nonsense("lines that the primary does not have"));

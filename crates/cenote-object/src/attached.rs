@@ -1,8 +1,8 @@
 //! An attached object: its memory, and `psync`, which makes what was stored there durable. The states of a psync are on the crate's
 //! front page; this module goes through them.
 
-use crate::connected;
 use crate::at_rest::{self, Source, Verified, View, not_copied};
+use crate::connected;
 use crate::dirty::{Mechanism, Tracker, normalise};
 use crate::error::ObjectError;
 use crate::header::{self, Found, Writer};

@@ -38,7 +38,8 @@ impl Shared {
         let (listed, file) = keeper.attach_object(&info.record.name, writable).map_err(of_daemon)?;
         if listed.object != *info {
             let _ = keeper.detach_object(listed.object.id());
-            let detail = format!("object \"{}\" has become another one meanwhile: attach it again", info.record.name);
+            let detail =
+                format!("object \"{}\" has become another one meanwhile: attach it again", info.record.name);
             return Err(StoreError::Refused { detail }.into());
         }
         self.store.admit_file(&info.file(), file)?;

@@ -154,7 +154,9 @@ impl Objects {
         let (shared, store) = (self.shared(), self.store());
         store.check_usable()?;
         if objects.is_empty() || objects.len() > OBJECTS_MAX {
-            return Err(StoreError::Refused { detail: "one to 1024 objects are psynced at once".into() }.into());
+            return Err(
+                StoreError::Refused { detail: "one to 1024 objects are psynced at once".into() }.into()
+            );
         }
         let mut targets = Vec::with_capacity(objects.len());
         for object in objects {

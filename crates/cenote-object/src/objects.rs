@@ -636,7 +636,10 @@ impl Shared {
 
     pub(crate) fn refuse_connected(&self, what: &str) -> Result<(), ObjectError> {
         match self.store.is_connected() {
-            true => Err(StoreError::NotHosted { what: format!("{what} of objects are made in an embedded store") }.into()),
+            true => Err(StoreError::NotHosted {
+                what: format!("{what} of objects are made in an embedded store"),
+            }
+            .into()),
             false => Ok(()),
         }
     }

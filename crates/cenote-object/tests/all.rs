@@ -4,6 +4,7 @@ mod at_rest;
 mod common;
 mod crash;
 mod damage;
+mod hosted;
 mod mechanisms;
 mod planted;
 mod rules;

@@ -12,8 +12,8 @@
 
 use crate::catalog::Catalog;
 use crate::error::{OpenError, StoreError};
-use crate::logs::Logs;
 use crate::guest_objects::{ListedObject, NewObject};
+use crate::logs::Logs;
 use crate::object::ObjectInfo;
 use crate::options::{Access, OpenOptions, PoolOptions};
 use crate::pool::{PoolCore, PoolHandle};
@@ -28,11 +28,11 @@ use crate::spare::Ahead;
 use crate::store::{Control, Inner, Store};
 use crate::window::{Space, Window, who_is_at};
 use cenote_layout::catalog::{ClientRecord, LeaseRecord, PoolMode, PoolRecord, PuddleRecord, Record};
-use cenote_log::CrashKind;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_layout::superblock::Superblock;
 use cenote_layout::types::TypeRecord;
+use cenote_log::CrashKind;
 use cenote_medium::{Durability, GrantedMedium, MapMode, Medium, MediumError, MediumInfo};
 use cenote_sys::{fault, fork_guard};
 use core::ptr::NonNull;
@@ -292,7 +292,8 @@ impl Connection {
     /// Has both files of each puddle of a pool in shadowed mode, to be read, until they are dismissed by these names.
     pub(crate) fn admit_files_of(&self, pool: PoolId) -> Result<Vec<String>, StoreError> {
         let mut names = Vec::new();
-        let shadows = self.keeper.puddles_from(pool, 0)?.into_iter().map(|one| (file_name(one.record.uuid), one));
+        let shadows =
+            self.keeper.puddles_from(pool, 0)?.into_iter().map(|one| (file_name(one.record.uuid), one));
         let primaries = self.keeper.primaries_from(pool, 0)?.into_iter();
         for (name, granted) in shadows.chain(primaries.map(|one| (primary_name(one.record.uuid), one))) {
             self.files.admit(crate::puddle::text(&name), granted.file)?;

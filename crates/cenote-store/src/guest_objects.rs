@@ -78,9 +78,7 @@ impl Control {
         let leases = self.catalog.state.object_leases.iter();
         let mut others = leases.filter(|((holder, of), _)| *of == object && Some(*holder) != client);
         let found = others.find(|(_, writes)| writable || **writes);
-        found.map(|((holder, _), writes)| {
-            (self.hosted.get(holder).map_or(0, |hosted| hosted.pid()), *writes)
-        })
+        found.map(|((holder, _), writes)| (self.hosted.get(holder).map_or(0, |hosted| hosted.pid()), *writes))
     }
 
     fn refuse_object_in_use(
@@ -149,7 +147,10 @@ impl Store {
         let mut control = inner.begin_write("attach an object for a client")?;
         let info = find(&control, name)?;
         if !credentials.allow_object(&info.record, writable) {
-            return Err(credentials.denied(&info.record, if writable { "attached for writing" } else { "attached for reading" }));
+            return Err(credentials.denied(
+                &info.record,
+                if writable { "attached for writing" } else { "attached for reading" },
+            ));
         }
         control.refuse_object_in_use(&info, Some(client), writable)?;
         let object = info.id();

@@ -175,7 +175,9 @@ impl Store {
                 detail: format!("there is a session {} already", guest.client),
             });
         }
-        control.hosted.insert(guest.client, Hosted { guest, recorded: false, logs: BTreeSet::new(), ending: false });
+        control
+            .hosted
+            .insert(guest.client, Hosted { guest, recorded: false, logs: BTreeSet::new(), ending: false });
         Ok(())
     }
 
@@ -483,15 +485,16 @@ impl Store {
             }
             (Arc::clone(inner.pool_journal(&control.catalog.state)?), targets)
         };
-        let done = journal.psync_parcel(targets, parcel, runs, PARCEL_LEN_MAX).map_err(|error| match error {
-            ParcelError::TooLarge { limit } => StoreError::PsyncTooLarge { needed: limit + 1, limit },
-            ParcelError::Medium(error) => error.into(),
-            ParcelError::Journal(JournalError::NotCopied { name, source }) => {
-                StoreError::NotCopied { name, source }
-            }
-            ParcelError::Journal(error) => error.into(),
-            other => StoreError::Refused { detail: other.to_string() },
-        })?;
+        let done =
+            journal.psync_parcel(targets, parcel, runs, PARCEL_LEN_MAX).map_err(|error| match error {
+                ParcelError::TooLarge { limit } => StoreError::PsyncTooLarge { needed: limit + 1, limit },
+                ParcelError::Medium(error) => error.into(),
+                ParcelError::Journal(JournalError::NotCopied { name, source }) => {
+                    StoreError::NotCopied { name, source }
+                }
+                ParcelError::Journal(error) => error.into(),
+                other => StoreError::Refused { detail: other.to_string() },
+            })?;
         let Delivered { seq, pages, data_bytes, journal_bytes } = done;
         Ok(crate::Psync { seq, pages, data_bytes, journal_bytes, ..crate::Psync::default() })
     }
@@ -555,13 +558,12 @@ impl Store {
             let head = header_space(size);
             let header = crate::logs::space_header(client, crate::logs::capacity_of(size - head));
             let name = file_name(record.uuid);
-            let written = inner
-                .medium
-                .write_at(text(&name), head, header.as_bytes())
-                .and_then(|()| match planted(Bug::LogSpaceNotSynced) {
+            let written = inner.medium.write_at(text(&name), head, header.as_bytes()).and_then(|()| {
+                match planted(Bug::LogSpaceNotSynced) {
                     true => Ok(()),
                     false => inner.medium.sync(text(&name)),
-                });
+                }
+            });
             if let Err(error) = written {
                 let _ = inner.medium.remove(text(&name));
                 control.space.give_back(record.addr, record.size);
@@ -608,7 +610,9 @@ impl Store {
         let control = &mut *guard;
         // They are unmapped; freed with the store, as one whose unmapping failed must be.
         control.bury(apart, recovered.is_ok());
-        let Some(hosted) = control.hosted.get_mut(&client) else { return Err(StoreError::NoGuest { client }) };
+        let Some(hosted) = control.hosted.get_mut(&client) else {
+            return Err(StoreError::NoGuest { client });
+        };
         hosted.ending = false;
         let listed = recovered.map_err(|error| inner.failed(error))?;
         let mut logs: Vec<PuddleRecord> =

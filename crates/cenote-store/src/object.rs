@@ -203,7 +203,8 @@ impl Store {
             return Err(StoreError::ObjectExists { name }.into());
         }
         let size = record.puddle_size().ok_or(StoreError::ObjectLen { len: record.data_len })?;
-        let wanted = PuddleRecord { uuid: Uuid::NIL, pool: PoolId(0), role: Role::Object, index: 0, addr: 0, size };
+        let wanted =
+            PuddleRecord { uuid: Uuid::NIL, pool: PoolId(0), role: Role::Object, index: 0, addr: 0, size };
         let puddle = inner.new_puddle_as(&mut control, id, wanted)?;
         record.puddle = puddle.uuid;
         let info = ObjectInfo { record: record.clone(), addr: puddle.addr, size };

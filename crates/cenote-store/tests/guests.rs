@@ -99,9 +99,12 @@ fn objects_have_one_writer_or_many_readers_and_leases_outlive_the_daemon_not_the
     assert!(store.guest_remove_object(&owner, "a").is_err());
     store.guest_detach_object(one, made.id()).unwrap();
     store.guest_detach_object(one, made.id()).unwrap();
-    for (who, reads, writes) in
-        [(user(7, &[]), true, true), (user(8, &[7]), true, false), (user(8, &[]), false, false), (user(0, &[]), false, false)]
-    {
+    for (who, reads, writes) in [
+        (user(7, &[]), true, true),
+        (user(8, &[7]), true, false),
+        (user(8, &[]), false, false),
+        (user(0, &[]), false, false),
+    ] {
         assert_eq!(attach(one, &who, false).is_ok(), reads, "{who:?}");
         store.guest_detach_object(one, made.id()).unwrap();
         assert_eq!(attach(one, &who, true).is_ok(), writes, "{who:?}");

@@ -14,10 +14,13 @@ use cenote_layout::puddle::Role;
 use cenote_layout::types::TypeRecord;
 use cenote_log::CrashKind;
 use cenote_medium::{Durability, MediumError, MediumInfo, MediumKind, Operation};
-use cenote_proto::{Channel, MESSAGE_LEN_MAX, ObjectItem, PoolSpec, Refusal, Reply, Request, Stat, decode, encode};
+use cenote_proto::{
+    Channel, MESSAGE_LEN_MAX, ObjectItem, PoolSpec, Refusal, Reply, Request, Stat, decode, encode,
+};
 use cenote_store::{
-    Access, Grant, Granted, Home, Keeper, Listed, ListedObject, LogDecision, MemberList, NewObject, ObjectInfo,
-    OpenError, OpenReport, PermissionChange, PoolOptions, PoolStart, Psync, SetAside, StoreError, TypeMismatch,
+    Access, Grant, Granted, Home, Keeper, Listed, ListedObject, LogDecision, MemberList, NewObject,
+    ObjectInfo, OpenError, OpenReport, PermissionChange, PoolOptions, PoolStart, Psync, SetAside, StoreError,
+    TypeMismatch,
 };
 use std::fs::File;
 use std::io;

@@ -101,7 +101,11 @@ fn carries(received: &Received, request: &Request) -> Result<(), String> {
     if received.descriptors.len() == request.descriptors() {
         return Ok(());
     }
-    Err(format!("{} descriptors come with such a message, and not {}", request.descriptors(), received.descriptors.len()))
+    Err(format!(
+        "{} descriptors come with such a message, and not {}",
+        request.descriptors(),
+        received.descriptors.len()
+    ))
 }
 
 fn attach(
@@ -183,7 +187,8 @@ fn converse(shared: &Shared, channel: &Channel, session: &Session, credentials: 
             answer(channel, number, if ended { &Reply::Done } else { &refused }, &[]);
             return true;
         }
-        let (reply, descriptors) = requests::answer(shared, session, credentials, request, received.descriptors.pop());
+        let (reply, descriptors) =
+            requests::answer(shared, session, credentials, request, received.descriptors.pop());
         let sent = answer(channel, number, &reply, &descriptors);
         if !sent {
             return false;

@@ -2,8 +2,8 @@
 
 use crate::report::Damage;
 use cenote_layout::catalog::{
-    ClientRecord, DueRecord, GuestRecord, LeaseRecord, ObjectRecord, PoolMode, PoolRecord, PuddleRecord, Record,
-    RelocationRecord,
+    ClientRecord, DueRecord, GuestRecord, LeaseRecord, ObjectRecord, PoolMode, PoolRecord, PuddleRecord,
+    Record, RelocationRecord,
 };
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::puddle::Role;
@@ -179,8 +179,10 @@ impl State {
         out.extend(self.objects.values().cloned().map(Record::Object));
         out.extend(self.used.iter().copied().map(Record::PoolUsed));
         out.extend(self.guests.values().copied().map(Record::Guest));
-        out.extend(self.object_leases.iter().map(|((client, object), writable)| {
-            Record::ObjectLease { client: *client, object: *object, writable: *writable }
+        out.extend(self.object_leases.iter().map(|((client, object), writable)| Record::ObjectLease {
+            client: *client,
+            object: *object,
+            writable: *writable,
         }));
         out.extend(self.relocations.values().map(|relocation| Record::Relocation((**relocation).clone())));
         out.extend(self.due.values().copied().map(Record::Due));
@@ -190,7 +192,8 @@ impl State {
     /// Records that say of a client which stays for the sake of its logs that it is no process any more: its number may come again, and then it is somebody else's.
     pub(crate) fn process_ended(&self, client: Uuid) -> Vec<Record> {
         let held = self.object_leases.keys().filter(|(holder, _)| *holder == client);
-        let ended = |(client, object): &(Uuid, Uuid)| Record::ObjectLeaseEnded { client: *client, object: *object };
+        let ended =
+            |(client, object): &(Uuid, Uuid)| Record::ObjectLeaseEnded { client: *client, object: *object };
         let mut records: Vec<Record> = held.map(ended).collect();
         if self.guests.contains_key(&client) {
             records.push(Record::ClientRemoved(client));

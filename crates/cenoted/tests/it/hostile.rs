@@ -30,11 +30,7 @@ impl Raw {
         self.ask_with(request, &[])
     }
 
-    pub(crate) fn ask_with(
-        &mut self,
-        request: &Request,
-        files: &[BorrowedFd<'_>],
-    ) -> (Reply, Vec<OwnedFd>) {
+    pub(crate) fn ask_with(&mut self, request: &Request, files: &[BorrowedFd<'_>]) -> (Reply, Vec<OwnedFd>) {
         self.channel.send(&encode(1, request).expect("encode"), files).expect("send");
         self.answer().expect("an answer")
     }

@@ -213,7 +213,11 @@ fn psyncs_of_every_mechanism_and_of_several_objects_go_through() {
             let attached = objects.attach(name, Permission::Read, None).expect("attach");
             for step in 0..3u8 {
                 assert_eq!(attached.as_slice()[4096 * usize::from(step) + 5], round, "{mechanism}");
-                assert_eq!(attached.as_slice()[900_000 + usize::from(step)], 10 * round + step, "{mechanism}");
+                assert_eq!(
+                    attached.as_slice()[900_000 + usize::from(step)],
+                    10 * round + step,
+                    "{mechanism}"
+                );
             }
         }
     }
@@ -222,7 +226,10 @@ fn psyncs_of_every_mechanism_and_of_several_objects_go_through() {
 #[test]
 fn keys_and_plaintext_stay_in_the_client() {
     let mut daemon = Daemon::start(&[]);
-    let key = |byte| Keyring::new(MasterKey::from_bytes(&mut [byte; 32]).expect("a key"));
+    let key = |seed: u8| {
+        let mut bytes = core::array::from_fn(|at| (at as u8).wrapping_mul(37) ^ seed);
+        Keyring::new(MasterKey::from_bytes(&mut bytes).expect("a key"))
+    };
     let (right, new) = (key(1), key(2));
     let secret = b"nobody but the client reads this".repeat(64);
     {
@@ -230,8 +237,7 @@ fn keys_and_plaintext_stay_in_the_client() {
         let objects = objects_of(&store);
         objects.pcreate("diary", 256 << 10, Some(&right), 0o600).expect("create");
         for round in 0..2usize {
-            let mut attached =
-                objects.attach("diary", Permission::ReadWrite, Some(&right)).expect("attach");
+            let mut attached = objects.attach("diary", Permission::ReadWrite, Some(&right)).expect("attach");
             attached.load(0, 256 << 10).expect("every page is whole");
             let at = 70_000 * round + 4000;
             attached.as_mut_slice().expect("slice")[at..at + secret.len()].copy_from_slice(&secret);

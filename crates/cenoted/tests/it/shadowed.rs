@@ -178,18 +178,19 @@ fn a_psync_changes_only_pools_that_its_client_writes() {
     let daemon = Daemon::start(&[]);
     create(&daemon, "numbers");
     let puddles = |raw: &mut Raw, writable| {
-        let Reply::Pool { record, .. } =
-            raw.ask(&Request::OpenPool { name: "numbers".into(), writable }).0
+        let Reply::Pool { record, .. } = raw.ask(&Request::OpenPool { name: "numbers".into(), writable }).0
         else {
             panic!("not granted")
         };
-        let Reply::Puddles { records, .. } = raw.ask(&Request::Puddles { pool: record.id, first: 0 }).0 else {
+        let Reply::Puddles { records, .. } = raw.ask(&Request::Puddles { pool: record.id, first: 0 }).0
+        else {
             panic!("no puddles")
         };
         (record.id, records[0].uuid)
     };
-    let (pool, puddle) = puddles(&mut Raw::connect(&daemon), false);
-    daemon.wait_until("that client has gone", |stat| stat.sessions == 1);
+    let mut before = Raw::connect(&daemon);
+    let (pool, puddle) = puddles(&mut before, false);
+    assert!(matches!(before.ask(&Request::Goodbye).0, Reply::Done));
     let nothing = cenote_sys::twin::nameless_file("test").expect("memory");
     let header = cenote_sys::twin::nameless_file("test").expect("memory");
     // Page 0: the puddle's header.
