@@ -83,11 +83,14 @@ impl Objects {
     ) -> Result<(ListedObject, File), ObjectError> {
         let store = self.store();
         let writable = permission == Permission::ReadWrite;
+        let held = store.object_holders(name).contains(&guest.client);
         let info = store.guest_attach_object(guest.client, guest.credentials, name, writable)?;
         let granted = self.hand_out(guest, &info, writable);
         granted.inspect_err(|_| {
-            // It never had it. Should this fail too, the lease ends with the guest.
-            let _ = store.guest_detach_object(guest.client, info.id());
+            if !held {
+                // It never had it. Should this fail too, the lease ends with the guest.
+                let _ = store.guest_detach_object(guest.client, info.id());
+            }
         })
     }
 

@@ -608,7 +608,7 @@ impl Store {
         };
         let mut guard = inner.begin_write("end a client")?;
         let control = &mut *guard;
-        // They are unmapped; freed with the store, as one whose unmapping failed must be.
+        // Nothing of it is used any more.
         control.bury(apart, recovered.is_ok());
         let Some(hosted) = control.hosted.get_mut(&client) else {
             return Err(StoreError::NoGuest { client });
