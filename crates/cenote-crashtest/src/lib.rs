@@ -6,6 +6,7 @@
 pub mod canon;
 pub mod data;
 pub mod explore;
+pub mod guests;
 pub mod heap_steps;
 pub mod history;
 pub mod plan;
@@ -14,3 +15,4 @@ pub mod units;
 pub mod updates;
 pub mod verify;
 mod visits;
+mod walk;

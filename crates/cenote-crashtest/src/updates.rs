@@ -3,19 +3,19 @@
 //! A *script* of updates runs on one simulated medium; what has been acknowledged is a [`Known`]. Whatever a crash leaves, the next open works,
 //! what was acknowledged is there, what was in flight is there whole or not at all, and no file is left that nobody knows.
 
-use crate::explore::{Tally, When, guarded, name_image};
+use crate::explore::{Tally, When};
 use crate::rig::{SMALL_LOG, WINDOW_LEN, pool_options};
-use crate::units::{Grain, Images, Reach};
+use crate::walk::Walk;
 use cenote::Persist;
 use cenote_heap::{Heap, TracedHeap};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::header::read;
 use cenote_layout::puddle::{PuddleHeader, Role};
 use cenote_medium::planted::{Bug, plant};
-use cenote_medium::sim::{CrashKind, CrashState, Image, SimMedium, SimOptions};
+use cenote_medium::sim::{CrashKind, Image, SimMedium, SimOptions};
 use cenote_medium::{Durability, Medium};
 use cenote_store::{Access, FormatOptions, LogLease, OpenError, OpenOptions, PoolHandle, Store, StoreError};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Instant;
@@ -242,7 +242,8 @@ pub fn run(
     recovery_every: u64,
 ) -> Result<Tally, String> {
     let began = Instant::now();
-    let mut check = Check { level, window, recovery_every, seen: HashSet::new(), tally: Tally::default() };
+    let check = Check { level, window };
+    let mut walk = Walk::new(recovery_every);
     for (number, &update) in script.iter().enumerate() {
         let sim = SimMedium::new(SimOptions::new(level));
         let known = Known::default();
@@ -262,59 +263,37 @@ pub fn run(
         let in_flight = allowed(&before, update);
         let acknowledged = [run.known.clone()];
         run.stop();
-        check.tally.histories += 1;
+        walk.tally.histories += 1;
         plant(if bug.1 == When::Running { Bug::None } else { bug.0 });
         let result = (1..=events).try_for_each(|event| {
             let state = sim.state_after(event);
-            check.state(&state, if state.note() == 1 { &acknowledged } else { &in_flight })
+            let may: &[Known] = if state.note() == 1 { &acknowledged } else { &in_flight };
+            let mut requirement = DefaultHasher::new();
+            may.hash(&mut requirement);
+            let look = |image: &Image, crashed: Option<&Image>| {
+                check.image(image, may, crashed.is_some_and(|crashed| check.loses(crashed)))
+            };
+            walk.state(&state, requirement.finish(), &look, &recover)
         });
         plant(Bug::None);
         result.map_err(|e| format!("{update:?} (update {number}): {e}"))?;
     }
-    check.tally.took = began.elapsed();
-    Ok(check.tally)
+    walk.tally.took = began.elapsed();
+    Ok(walk.tally)
+}
+
+/// Opens an image, whose opening is to be crashed; false: it is not a store yet.
+fn recover(sim: &Arc<SimMedium>) -> bool {
+    let opened = Store::open(sim.clone(), options());
+    opened.map(|(store, _)| store.abandon()).is_ok()
 }
 
 struct Check {
     level: Durability,
     window: u64,
-    recovery_every: u64,
-    seen: HashSet<(u64, u64)>,
-    tally: Tally,
 }
 
 impl Check {
-    fn state(&mut self, state: &CrashState, may: &[Known]) -> Result<(), String> {
-        let mut requirement = DefaultHasher::new();
-        may.hash(&mut requirement);
-        let requirement = requirement.finish();
-        let mut result = Ok(());
-        let reach = Reach { grain: Grain::Words, exhaustive: 12, samples: 64 };
-        let images = Images::of(state, reach, true);
-        let mut check = |image: Image| {
-            let hash = image.hash();
-            if !self.seen.insert((hash, requirement)) {
-                self.tally.duplicates += 1;
-                return true;
-            }
-            self.tally.images += 1;
-            result = guarded(|| self.image(&image, may, false))
-                .and_then(|()| match self.recovery_every != 0 && hash.is_multiple_of(self.recovery_every) {
-                    true => self.recovery(&image, may),
-                    false => Ok(()),
-                })
-                .map_err(|what| format!("{what}\n{}", name_image(state, &image)));
-            result.is_ok()
-        };
-        if check(state.image_process()) {
-            images.visit(state, &mut check);
-        }
-        self.tally.points += 1;
-        self.tally.exhausted += u64::from(images.exhausted);
-        self.tally.units_max = self.tally.units_max.max(images.units);
-        result
-    }
-
     /// Whether open pools may be torn: the pages of their files were in the page cache only.
     fn loses(&self, image: &Image) -> bool {
         self.level == Durability::Process && image.kind() == CrashKind::Power
@@ -436,36 +415,6 @@ impl Check {
             if clean && u64::from_le_bytes(word) == FILLED {
                 return Err(format!("what a removed pool held is in puddle {name} of role {}", header.role));
             }
-        }
-        Ok(())
-    }
-
-    /// Crashes the open of an image.
-    fn recovery(&mut self, image: &Image, may: &[Known]) -> Result<(), String> {
-        let sim = SimMedium::from_image(image);
-        match Store::open(sim.clone(), options()) {
-            Ok((store, _)) => store.abandon(),
-            Err(_) => return Ok(()), // not a store yet
-        }
-        self.tally.recoveries += 1;
-        let reach = Reach { grain: Grain::Words, exhaustive: 5, samples: 8 };
-        let mut seen = HashSet::new();
-        for event in 1..=sim.trace_len() {
-            let state = sim.state_after(event);
-            let mut result = Ok(());
-            let mut check = |again: Image| {
-                if seen.insert(again.hash()) {
-                    self.tally.recovery_images += 1;
-                    result = guarded(|| self.image(&again, may, self.loses(image))).map_err(|what| {
-                        format!("crash of the recovery: {what}\n{}", name_image(&state, &again))
-                    });
-                }
-                result.is_ok()
-            };
-            if check(state.image_process()) {
-                Images::of(&state, reach, true).visit(&state, &mut check);
-            }
-            result?;
         }
         Ok(())
     }

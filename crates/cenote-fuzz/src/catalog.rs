@@ -178,7 +178,7 @@ fn name(input: &mut Input<'_>) -> String {
 
 fn record(input: &mut Input<'_>) -> Record {
     let pool = PoolId(input.number(1));
-    match input.below(12) {
+    match input.below(16) {
         0 => Record::Pool(PoolRecord {
             id: pool,
             name: name(input),
@@ -216,6 +216,12 @@ fn record(input: &mut Input<'_>) -> Record {
         }),
         11 => Record::LeaseShared { client: Uuid(input.array()), pool },
         12 => Record::PoolMade { client: Uuid(input.array()), token: Uuid(input.array()), pool },
+        13 => Record::ObjectLease {
+            client: Uuid(input.array()),
+            object: Uuid(input.array()),
+            writable: input.one_in(2),
+        },
+        14 => Record::ObjectLeaseEnded { client: Uuid(input.array()), object: Uuid(input.array()) },
         _ => Record::PoolNotCovered(pool),
     }
 }

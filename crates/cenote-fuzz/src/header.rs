@@ -1,7 +1,7 @@
 //! Headers: made valid, damaged, sometimes sealed again. What a reader accepts must be whole and make sense.
 
 use crate::input::Input;
-use cenote_layout::header::{self, Header, HeaderError, HeaderPrefix, KNOWN_INCOMPAT, KNOWN_RO_COMPAT};
+use cenote_layout::header::{self, Header, HeaderError, HeaderPrefix, KNOWN_RO_COMPAT};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::log::LogHeader;
 use cenote_layout::log_space::{ENTRY_CONTINUATION, ENTRY_HEAD, LogSpaceEntry, LogSpaceHeader};
@@ -126,7 +126,7 @@ fn each<H: Header + core::fmt::Debug + PartialEq>(
                 assert_eq!(read.as_bytes(), &bytes[..size_of::<H>()]);
                 let (prefix, _) = HeaderPrefix::read_from_prefix(&bytes).expect("it was read");
                 assert_eq!(prefix.magic, H::MAGIC);
-                assert_eq!(prefix.incompat & !KNOWN_INCOMPAT, 0);
+                assert_eq!(prefix.incompat & !H::KNOWN_INCOMPAT, 0);
                 assert!(!writing || prefix.ro_compat & !KNOWN_RO_COMPAT == 0);
                 sensible(&read);
             }

@@ -5,9 +5,11 @@
 //! that was not touched comes back.
 
 use crate::input::Input;
-use cenote_layout::catalog::{HeapKind, PoolMode};
+use cenote_journal::{Limits, Receiver};
+use cenote_layout::catalog::{AtRest, HeapKind, PoolMode};
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_proto::{PoolSpec, Reply, Request, decode, encode, peek};
+use std::os::unix::fs::FileExt;
 
 pub(crate) fn run(input: &mut Input<'_>) {
     let request = request(input);
@@ -34,8 +36,21 @@ pub(crate) fn run(input: &mut Input<'_>) {
         }
     }
     let _ = peek(&packet);
+    parcel(&packet);
     again::<Request>(&packet);
     again::<Reply>(&packet);
+}
+
+/// The list of lines that comes with a psync: whatever it says, what is accepted lies in its primaries.
+fn parcel(bytes: &[u8]) {
+    let Ok(file) = cenote_sys::twin::nameless_file("cenote-fuzz") else { return };
+    if file.write_all_at(bytes, 0).is_err() {
+        return;
+    }
+    let limits = |lines| Limits { from: 4096, len: 1 << 20, lines };
+    for count in [1, bytes.len() as u32 / 16] {
+        let _ = Receiver::read(&file, count, &[limits(true), limits(false)]);
+    }
 }
 
 /// Makes the header's length that of the body.
@@ -62,7 +77,7 @@ fn text(input: &mut Input<'_>) -> String {
 fn request(input: &mut Input<'_>) -> Request {
     let some = input.one_in(2);
     let pool = PoolId(input.word());
-    match input.below(22) {
+    match input.below(32) {
         0 => Request::Hello { resume: some.then(|| Uuid(input.array())) },
         1 => Request::Ping,
         2 => Request::Stat,
@@ -95,12 +110,33 @@ fn request(input: &mut Input<'_>) -> Request {
                 permissions: half(some, input),
             }
         }
-        15 => Request::SharePool { name: text(input) },
-        16 => Request::Members { pool },
-        17 => Request::SetAside,
-        18 => Request::DecideLogs { client: Uuid(input.array()), apply: some },
-        19 => Request::Clients { after: some.then(|| Uuid(input.array())) },
-        20 => Request::Metrics,
+        15 => Request::Primaries { pool, first: input.word() as u32 },
+        16 => Request::PsyncPools { puddles: ids(input), runs: input.word() as u32 },
+        17 => Request::Objects { after: some.then(|| text(input)) },
+        18 => Request::Object { name: text(input) },
+        19 => Request::CreateObject {
+            id: Uuid(input.array()),
+            name: text(input),
+            data_len: input.word(),
+            permissions: input.word() as u32,
+            at_rest: if some { AtRest::None } else { AtRest::Authenticated },
+            header: (0..input.below(200)).map(|_| input.word() as u8).collect(),
+        },
+        20 => Request::DestroyObject { name: text(input) },
+        21 => Request::AttachObject { name: text(input), writable: some },
+        22 => Request::DetachObject { object: Uuid(input.array()) },
+        23 => Request::PsyncObjects { objects: ids(input), runs: input.word() as u32, settled: some },
+        24 => Request::SetObjectOwner { name: text(input), uid: None, gid: None, permissions: Some(0o640) },
+        25 => Request::SharePool { name: text(input) },
+        26 => Request::Members { pool },
+        27 => Request::SetAside,
+        28 => Request::DecideLogs { client: Uuid(input.array()), apply: some },
+        29 => Request::Clients { after: some.then(|| Uuid(input.array())) },
+        30 => Request::Metrics,
         _ => Request::Goodbye,
     }
+}
+
+fn ids(input: &mut Input<'_>) -> Vec<Uuid> {
+    (0..input.below(5)).map(|_| Uuid(input.array())).collect()
 }

@@ -85,6 +85,11 @@ pub unsafe trait Ground: Send + Sync + 'static {
         Ok(false)
     }
 
+    /// Whether [`Ground::release`] can give anything back here. What says "no" is never told of space that nobody needs.
+    fn releases(&self) -> bool {
+        true
+    }
+
     /// Takes space for whatever of a range has none, for good at the durability level: stores into it cannot fail any more. Bytes stay as they are.
     ///
     /// # Errors

@@ -46,6 +46,11 @@ unsafe impl Ground for PoolHandle {
         self.expect_puddle(size);
     }
 
+    /// Not for a daemon's client, which has mappings and no files.
+    fn releases(&self) -> bool {
+        !self.store().is_connected()
+    }
+
     unsafe fn release(&self, addr: u64, len: u64) -> Result<bool, GroundError> {
         // SAFETY: the caller's.
         let released = unsafe { self.release_space(addr, len) };

@@ -187,9 +187,10 @@ impl<G: Ground> TracedHeap<G> {
         unsafe { self.ground.release(puddle.address(number), bytes) }
     }
 
-    /// Whether what is behind blocks is given back: not at `power`, where taking space again costs a sync of the file.
+    /// Whether what is behind blocks is given back: not at `power`, where taking space again costs a sync of the file, and not where the ground cannot give anything back: a descriptor that
+    /// says "cut" would cost whoever takes the superblock next a request for space that was there all along.
     pub(crate) fn cuts(&self) -> bool {
-        !self.ground.is_power()
+        !self.ground.is_power() && self.ground.releases()
     }
 
     /// Gives what is behind the blocks of a run back to the file system: `end` bytes of it are in use. The caller owns it, and its descriptors say "cut", durably.

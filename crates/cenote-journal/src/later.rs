@@ -116,7 +116,13 @@ pub struct Primary<'a> {
     later: Vec<Arc<Later>>,
 }
 
-impl Primary<'_> {
+impl<'a> Primary<'a> {
+    /// A primary in whose file all is that is committed: of an object that another process keeps, say, which has seen to that.
+    #[must_use]
+    pub fn settled(id: Uuid, file: &'a FileHandle, data_offset: u64) -> Self {
+        Self { file, id, data_offset, later: Vec::new() }
+    }
+
     /// Reads bytes of its data.
     ///
     /// # Errors

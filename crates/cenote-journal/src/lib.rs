@@ -6,6 +6,7 @@
 //! append, group commit, halves, growth      journal.rs, file.rs
 //! what is committed and not yet applied     later.rs
 //! what a journal holds after a crash        scan.rs
+//! what another process has to be psynced    parcel.rs
 //! ```
 //!
 //! A store has a journal for its raw objects and one for its pools in shadowed mode, each in a file of its own. This crate knows neither: a
@@ -18,12 +19,14 @@ mod diff;
 mod file;
 mod journal;
 mod later;
+mod parcel;
 mod record;
 mod scan;
 
 pub use diff::{Changes, Pages};
 pub use journal::{Home, Journal, Settings, Ticket, is_failed_sync};
 pub use later::{Primary, Target};
+pub use parcel::{Delivered, Limits, Parcel, ParcelError, Receiver};
 pub use record::{Draft, Record};
 pub use scan::{Scan, scan};
 

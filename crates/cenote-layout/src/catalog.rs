@@ -342,6 +342,38 @@ pub enum Record {
         /// What was made.
         pool: PoolId,
     },
+    /// A client of a daemon has an object attached. It ends with [`Record::ObjectLeaseEnded`], or with all leases of the client.
+    ObjectLease {
+        /// Who.
+        client: Uuid,
+        /// The object's puddle.
+        object: Uuid,
+        /// Whether for writing.
+        writable: bool,
+    },
+    /// A client has detached an object.
+    ObjectLeaseEnded {
+        /// Who.
+        client: Uuid,
+        /// The object's puddle.
+        object: Uuid,
+    },
+}
+
+impl Record {
+    /// Whether it is about a daemon's clients: such records come into a catalog only after the superblock names
+    /// [`crate::superblock::INCOMPAT_HOSTED`].
+    #[must_use]
+    pub const fn is_hosted(&self) -> bool {
+        matches!(
+            self,
+            Self::Guest(_)
+                | Self::LeaseShared { .. }
+                | Self::PoolMade { .. }
+                | Self::ObjectLease { .. }
+                | Self::ObjectLeaseEnded { .. }
+        )
+    }
 }
 
 /// Why bytes are no record.

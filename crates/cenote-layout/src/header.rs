@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// Format version that this release writes. A store with a higher one is refused.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// Feature bits that this release understands, per mask. None is defined yet.
+/// Feature bits that this release understands in every header, per mask. None is defined yet.
 pub const KNOWN_COMPAT: u64 = 0;
 /// Bits that forbid writing to those who do not know them.
 pub const KNOWN_RO_COMPAT: u64 = 0;
@@ -140,6 +140,8 @@ pub trait Header: FromBytes + IntoBytes + Immutable + KnownLayout + Copy {
     const MAGIC: [u8; 8];
     /// Its checksum's seed.
     const SEED: u64;
+    /// Incompatible features that this release understands in headers of this kind.
+    const KNOWN_INCOMPAT: u64 = KNOWN_INCOMPAT;
 
     /// Checks the fields that follow the prefix; called after the checksum fits.
     ///
@@ -189,8 +191,8 @@ pub fn read<H: Header>(bytes: &[u8], writing: bool) -> Result<H, HeaderError> {
     if !sum_fits {
         return Err(HeaderError::Checksum { what, found: prefix.checksum, computed: computed.checksum });
     }
-    if prefix.incompat & !KNOWN_INCOMPAT != 0 {
-        return Err(HeaderError::Incompatible { what, unknown: prefix.incompat & !KNOWN_INCOMPAT });
+    if prefix.incompat & !H::KNOWN_INCOMPAT != 0 {
+        return Err(HeaderError::Incompatible { what, unknown: prefix.incompat & !H::KNOWN_INCOMPAT });
     }
     if writing && prefix.ro_compat & !KNOWN_RO_COMPAT != 0 {
         return Err(HeaderError::ReadOnly { what, unknown: prefix.ro_compat & !KNOWN_RO_COMPAT });

@@ -23,6 +23,9 @@ pub const STATE_CLEAN: u32 = 1;
 /// A writer has opened the store, under `boot_id`, and has not closed it.
 pub const STATE_OPEN: u32 = 2;
 
+/// Incompatible feature: the catalog may have records about clients of a daemon ([`crate::catalog::Record::is_hosted`]), from here on.
+pub const INCOMPAT_HOSTED: u64 = 1 << 0;
+
 /// No writer has opened the store yet.
 pub const DURABILITY_UNSAID: u32 = 0;
 /// The session survived crashes of processes only.
@@ -76,6 +79,7 @@ impl Header for Superblock {
     const NAME: &'static str = "superblock";
     const MAGIC: [u8; 8] = *b"CENOTESB";
     const SEED: u64 = crate::checksum::seed::SUPERBLOCK;
+    const KNOWN_INCOMPAT: u64 = INCOMPAT_HOSTED;
 
     fn check_fields(&self) -> Result<(), HeaderError> {
         let bad = |field, value| Err(HeaderError::Field { what: Self::NAME, field, value });

@@ -207,6 +207,22 @@ pub enum Bug {
     LazyDespiteSharing,
     /// Which request made a pool is recorded in a batch of its own.
     PoolMadeApart,
+    /// A daemon hands out what no batch of the catalog says that it was granted.
+    GrantNotRecorded,
+    /// The first grant of a guest does not say which process it is.
+    GuestNotIntroduced,
+    /// A guest's log space is named before its header is durable.
+    LogSpaceNotSynced,
+    /// The files of an ended guest's logs are removed before the batch that ends it.
+    GuestLogsRemovedEarly,
+    /// A guest's end does not say that what it wrote may be in the page cache only.
+    GuestLeaseNotInherited,
+    /// Logs are discarded, and their pools not traced.
+    DiscardNotTraced,
+    /// Logs that are set aside are called applied, and nobody replays them.
+    ApplyNotReplayed,
+    /// A daemon answers a psync before its record is durable.
+    ParcelNotDurable,
 }
 
 /// Places between two stores of an update, at which a process may stop.

@@ -2,9 +2,10 @@
 //! front page; this module goes through them.
 
 use crate::at_rest::{self, Source, Verified, View, not_copied};
+use crate::connected;
 use crate::dirty::{Mechanism, Tracker, normalise};
 use crate::error::ObjectError;
-use crate::header::{self, Found};
+use crate::header::{self, Found, Writer};
 use crate::objects::Shared;
 use crate::options::Permission;
 use crate::snapshot::{self, Blocks, Snapshot};
@@ -67,12 +68,27 @@ impl Attached {
         key: Option<&Keyring>,
     ) -> Result<Self, ObjectError> {
         shared.store.verify_object(&info)?;
-        let (primary, found) = Self::look(shared, &info)?;
-        let view = if is_protected(&info, key)? {
-            Some(view_for_reading(shared, &info, &primary, key)?)
-        } else {
-            shared.enter_reader(&info, || map_for_reading(shared, &info))?;
-            None
+        let _inside = shared.door.enter();
+        let protected = is_protected(&info, key)?;
+        let asked = shared.store.keeper().map(|keeper| shared.ask_for(keeper, &info, false)).transpose()?;
+        let attached = Self::look(shared, &info, asked).and_then(|(primary, found)| {
+            let view = match protected {
+                true => Some(view_for_reading(shared, &info, &primary, key)?),
+                false => {
+                    shared.enter_reader(&info, || map_for_reading(shared, &info))?;
+                    None
+                }
+            };
+            Ok((primary, found, view))
+        });
+        // Of a further reader, nobody maps it.
+        shared.store.dismiss(&info.file());
+        let (primary, found, view) = match (attached, shared.store.keeper()) {
+            (Err(error), Some(keeper)) if !shared.is_used(info.id()) => {
+                let _ = shared.give_up(keeper, &info);
+                return Err(error);
+            }
+            (attached, _) => attached?,
         };
         Ok(Self {
             shared: Arc::clone(shared),
@@ -96,14 +112,22 @@ impl Attached {
     ) -> Result<Self, ObjectError> {
         shared.store.verify_object(&info)?;
         let protected = is_protected(&info, key)?;
+        let _inside = shared.door.enter();
         shared.enter_writer(&info)?;
-        let id = info.id();
-        let attached = if protected {
-            Self::view_for_writing(shared, info, key, mechanism)
-        } else {
-            Self::map_for_writing(shared, info, mechanism)
-        };
-        attached.inspect_err(|_| shared.leave_writer(id))
+        let known = info.clone();
+        let asked = shared.store.keeper().map(|keeper| shared.ask_for(keeper, &info, true)).transpose();
+        let attached = asked.and_then(|asked| {
+            let attached = match protected {
+                true => Self::view_for_writing(shared, info, key, mechanism, asked),
+                false => Self::map_for_writing(shared, info, mechanism, asked),
+            };
+            attached.inspect_err(|_| {
+                if let Some(keeper) = shared.store.keeper() {
+                    let _ = shared.give_up(keeper, &known);
+                }
+            })
+        });
+        attached.inspect_err(|_| shared.leave_writer(known.id()))
     }
 
     fn view_for_writing(
@@ -111,14 +135,15 @@ impl Attached {
         info: ObjectInfo,
         key: Option<&Keyring>,
         mechanism: Option<Mechanism>,
+        asked: Option<Found>,
     ) -> Result<Self, ObjectError> {
-        let (primary, found) = Self::look(shared, &info)?;
+        let (primary, found) = Self::look(shared, &info, asked)?;
         shared.set_found(info.id(), found);
         if let Some(mechanism) = mechanism.filter(|mechanism| *mechanism != Mechanism::Mprotect) {
             let reason = "pages of a protected object are decrypted by a handler of faults, which finds written ones too";
             return Err(ObjectError::Mechanism { name: info.record.name, mechanism, reason: reason.into() });
         }
-        shared.journal()?;
+        shared.need_journal()?;
         let view = Arc::new(map_view(shared, &info, &primary, key, true)?);
         let mut attached = Self {
             shared: Arc::clone(shared),
@@ -131,7 +156,7 @@ impl Attached {
             pending: Vec::new(),
             mapped: true,
         };
-        if let Err(error) = attached.write_header(ObjectState::Write) {
+        if let Err(error) = attached.write_header(true) {
             // It never was attached: the caller takes the note of it back.
             attached.view = None;
             attached.mapped = false;
@@ -141,10 +166,18 @@ impl Attached {
         Ok(attached)
     }
 
-    fn look(shared: &Shared, info: &ObjectInfo) -> Result<(Arc<FileHandle>, Found), ObjectError> {
+    /// Its file, and how it was left: as a daemon said, if one was asked.
+    fn look(
+        shared: &Shared,
+        info: &ObjectInfo,
+        asked: Option<Found>,
+    ) -> Result<(Arc<FileHandle>, Found), ObjectError> {
         let medium = shared.store.medium();
         let primary = Arc::new(FileHandle::open(medium, &info.file())?);
-        let found = header::found(&primary, info.header_offset(), info.id(), &**medium)?;
+        let found = match asked {
+            Some(found) => found,
+            None => header::found(&primary, info.header_offset(), info.id(), &**medium)?,
+        };
         Ok((primary, found))
     }
 
@@ -152,8 +185,9 @@ impl Attached {
         shared: &Arc<Shared>,
         info: ObjectInfo,
         mechanism: Option<Mechanism>,
+        asked: Option<Found>,
     ) -> Result<Self, ObjectError> {
-        let (primary, found) = Self::look(shared, &info)?;
+        let (primary, found) = Self::look(shared, &info, asked)?;
         shared.set_found(info.id(), found);
         // SAFETY: the object's own range; a writer is alone with it, so nothing is mapped there.
         unsafe { shared.store.medium().map(&info.file(), info.addr, info.size, MapMode::PrivateCopy) }?;
@@ -179,7 +213,7 @@ impl Attached {
     }
 
     fn begin_writing(&mut self, mechanism: Option<Mechanism>) -> Result<(), ObjectError> {
-        self.shared.journal()?;
+        self.shared.need_journal()?;
         let (base, len) = (self.info.data_addr() as usize, self.span() as usize);
         let simulated = self.shared.kind == MediumKind::Simulated;
         let wanted = mechanism.or(simulated.then_some(Mechanism::Compare));
@@ -195,7 +229,7 @@ impl Attached {
             None => unsafe { Tracker::best(base, len) },
         };
         self.tracker = Some(tracker);
-        self.write_header(ObjectState::Write)?;
+        self.write_header(true)?;
         Ok(())
     }
 
@@ -207,9 +241,48 @@ impl Attached {
         ObjectError::Scan { name: self.name().into(), source }
     }
 
-    fn write_header(&self, state: ObjectState) -> Result<(), MediumError> {
-        let medium = self.shared.store.medium();
-        header::write(&self.primary, self.info.header_offset(), self.info.id(), state, &**medium)
+    fn write_header(&self, writing: bool) -> Result<(), MediumError> {
+        if self.shared.store.is_connected() {
+            return Ok(()); // the daemon's
+        }
+        let (medium, writer) = (self.shared.store.medium(), writing.then(Writer::this));
+        header::write(&self.primary, self.info.header_offset(), self.info.id(), writer, &**medium)
+    }
+
+    /// Its pages that were stored into are pending from now on.
+    pub(crate) fn collect(&mut self) -> Result<(), ObjectError> {
+        let collected = match (&self.view, &mut self.tracker) {
+            (Some(view), _) => view.collect(&mut self.pending),
+            (None, Some(tracker)) => tracker.collect(&mut self.pending),
+            (None, None) => Ok(()),
+        };
+        collected.map_err(|source| self.scan_failed(source))
+    }
+
+    pub(crate) fn pending(&mut self) -> &mut Vec<Pages> {
+        &mut self.pending
+    }
+
+    pub(crate) fn tracker(&self) -> Option<&Tracker> {
+        self.tracker.as_ref()
+    }
+
+    /// Of an object with protection: what sealing its pending pages takes.
+    pub(crate) fn protected(&self) -> Option<(&ObjectInfo, &View, &FileHandle, &[Pages])> {
+        self.view.as_deref().map(|view| (&self.info, view, &*self.primary, &*self.pending))
+    }
+
+    /// What was pending is committed, and where that matters in the files.
+    pub(crate) fn committed(
+        writers: &mut [&mut Self],
+        sealed: &mut [Option<Change>],
+    ) -> Result<(), ObjectError> {
+        if let Some(first) = writers.first() {
+            let shared = Arc::clone(&first.shared);
+            commit_sealed(&shared, writers, sealed)?;
+        }
+        clean(writers);
+        Ok(())
     }
 
     /// Bytes of the data, up to the end of its last page.
@@ -366,6 +439,7 @@ impl Attached {
     /// As [`crate::Objects::snapshot`].
     pub fn snapshot(&self, path: &Path, blocks: Blocks) -> Result<Snapshot, ObjectError> {
         self.shared.store.check_usable()?;
+        self.shared.refuse_connected("snapshots")?;
         // `psync` takes `&mut self`, and nobody else writes an object that is attached here.
         if let Some(journal) = self.shared.journal_if_any() {
             journal.settle(self.info.id()).map_err(|error| not_copied(self.name(), error))?;
@@ -397,12 +471,17 @@ impl Attached {
             return Ok(());
         }
         self.view = None;
+        let _inside = self.shared.door.enter();
         if self.permission == Permission::Read {
             let id = self.info.id();
-            return Ok(self.shared.leave_reader(id, || {
+            self.shared.leave_reader(id, || {
                 self.shared.forget_view(id);
                 self.unmap()
-            })?);
+            })?;
+            return match store.keeper() {
+                Some(keeper) if !self.shared.is_used(id) => self.shared.give_up(keeper, &self.info),
+                _ => Ok(()),
+            };
         }
         self.tracker = None;
         // If this fails the addresses stay taken, and so does the object.
@@ -415,11 +494,16 @@ impl Attached {
             _ => Ok(()),
         };
         let written = if !self.shared.is_silent() && store.check_usable().is_ok() {
-            self.write_header(ObjectState::Detached)
+            self.write_header(false)
         } else {
             Ok(())
         };
+        let given_up = match store.keeper() {
+            Some(keeper) if !self.shared.is_silent() => self.shared.give_up(keeper, &self.info),
+            _ => Ok(()),
+        };
         self.shared.leave_writer(self.info.id());
+        given_up?;
         settled.map_err(|error| not_copied(self.name(), error))?;
         Ok(written?)
     }
@@ -557,6 +641,9 @@ fn run(objects: &mut [&mut Attached]) -> Result<Psync, ObjectError> {
         return Ok(Psync::default());
     }
     shared.store.check_usable()?;
+    if let Some(keeper) = shared.store.keeper() {
+        return connected::psync(keeper, &mut writers);
+    }
     let journal = shared.journal()?;
     let mut changes = journal.changes();
     let committed = commit(&shared, journal, &mut writers, &mut changes);
@@ -598,13 +685,9 @@ fn commit(
     let mut sealed: Vec<Option<Change>> = Vec::new();
     for (number, object) in (0..).zip(writers.iter_mut()) {
         let object = &mut **object;
-        let collected = match (&object.view, &mut object.tracker) {
-            (Some(view), _) => view.collect(&mut object.pending),
-            (None, Some(tracker)) => tracker.collect(&mut object.pending),
-            (None, None) => Ok(()),
-        };
+        let collected = object.collect();
         normalise(&mut object.pending);
-        collected.map_err(|source| object.scan_failed(source))?;
+        collected?;
         let info = &object.info;
         let primary = journal.primary(info.id(), &object.primary, info.data_offset());
         if let Some(view) = &object.view {

@@ -30,6 +30,42 @@ pub enum Found {
     Unknown,
 }
 
+impl Found {
+    /// As a daemon and its clients say it: a number, and the process.
+    pub(crate) const fn to_code(self) -> (u8, u32) {
+        match self {
+            Self::Detached => (0, 0),
+            Self::ProcessDied { pid } => (1, pid),
+            Self::PowerLost { pid } => (2, pid),
+            Self::Unknown => (3, 0),
+        }
+    }
+
+    pub(crate) const fn from_code((code, pid): (u8, u32)) -> Self {
+        match code {
+            0 => Self::Detached,
+            1 => Self::ProcessDied { pid },
+            2 => Self::PowerLost { pid },
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// The process that has an object attached for writing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Writer {
+    pub(crate) pid: u32,
+    pub(crate) start_ticks: u64,
+}
+
+impl Writer {
+    /// This process.
+    pub(crate) fn this() -> Self {
+        let pid = process::pid();
+        Self { pid, start_ticks: process::start_ticks(pid).unwrap_or(0) }
+    }
+}
+
 impl core::fmt::Display for Found {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
@@ -61,21 +97,20 @@ pub(crate) fn found(
     Ok(if header.boot_id == medium.boot_id() { Found::ProcessDied { pid } } else { Found::PowerLost { pid } })
 }
 
-/// Writes that this process has the object attached for writing (`Write`), or that nobody has (`Detached`).
+/// Writes that a process has the object attached for writing, or that nobody has.
 pub(crate) fn write(
     file: &FileHandle,
     offset: u64,
     object: Uuid,
-    state: ObjectState,
+    writer: Option<Writer>,
     medium: &dyn Medium,
 ) -> Result<(), MediumError> {
     let mut header = ObjectHeader::detached(object);
-    if state != ObjectState::Detached {
-        let pid = process::pid();
-        header.state = state as u32;
+    if let Some(writer) = writer {
+        header.state = ObjectState::Write as u32;
         header.boot_id = medium.boot_id();
-        header.pid = u64::from(pid);
-        header.start_ticks = process::start_ticks(pid).unwrap_or(0);
+        header.pid = u64::from(writer.pid);
+        header.start_ticks = writer.start_ticks;
         header.attached_at_s = medium.now_s();
     }
     seal(&mut header);

@@ -11,6 +11,7 @@
 //!   which pages were written                  dirty.rs     four mechanisms, chosen at run time
 //!   protected objects: sealed pages, keys     at_rest/     their memory, filled at first touch; what a psync seals
 //! Objects::snapshot, restore                  snapshot.rs
+//! through a daemon: what it does, and a client hosted.rs, connected.rs
 //!   which lines of them differ; one record,   crate `cenote-journal`: compare, append, group commit, halves, growth, recovery
 //!   one sync
 //! ```
@@ -77,7 +78,8 @@
 //! # Who may attach
 //!
 //! One writer or many readers. An embedded store is open for writing in one process, or for reading in many; its lock decides, and a
-//! process that dies loses it. Inside a process the rule holds for each object. What is refused is [`ObjectError::Busy`] (`EAGAIN`),
+//! process that dies loses it. Inside a process the rule holds for each object. Through a daemon it holds for each object between processes: the daemon records who has it
+//! attached (`hosted.rs`), and whoever asks for what a dead process had waits until that is settled. What is refused is [`ObjectError::Busy`] (`EAGAIN`),
 //! with the holder's process; a missing permission is `EACCES`, a full disk or window `ENOSPC`. The object's header keeps boot
 //! id and process of its writer, so that the next one is told how that one ended: [`Attached::found`].
 //!
@@ -88,9 +90,11 @@
 
 mod at_rest;
 mod attached;
+mod connected;
 mod dirty;
 mod error;
 mod header;
+mod hosted;
 mod objects;
 mod options;
 mod snapshot;
@@ -100,6 +104,7 @@ pub use attached::{Attached, Psync, psync_all};
 pub use dirty::Mechanism;
 pub use error::ObjectError;
 pub use header::Found;
+pub use hosted::Guest;
 pub use objects::{Info, Objects, Recovery};
 pub use options::{ObjectOptions, ObjectsOptions, Permission, Trim};
 pub use snapshot::{Blocks, Restored, Snapshot};

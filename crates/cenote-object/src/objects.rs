@@ -6,6 +6,7 @@
 
 use crate::at_rest::{self, Source, View};
 use crate::attached::Attached;
+use crate::connected::{self, Door};
 use crate::dirty::Mechanism;
 use crate::error::ObjectError;
 use crate::header::{self, Found};
@@ -13,12 +14,13 @@ use crate::options::{ObjectOptions, ObjectsOptions, Permission, Trim};
 use crate::snapshot::{self, Blocks, Restored, Snapshot};
 use cenote_atrest::{Keyring, Mode, Protection};
 use cenote_journal::{Guard, Home, Journal, Scan, Settings, Stopped, is_failed_sync, scan};
+use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::AtRest;
 use cenote_layout::id::Uuid;
 use cenote_layout::object::ObjectState;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, Medium, MediumError, MediumKind};
-use cenote_store::{ObjectInfo, Store, StoreError};
+use cenote_store::{Credentials, Keeper, NewObject, ObjectInfo, PermissionChange, Store, StoreError};
 use cenote_sys::process;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -86,6 +88,8 @@ pub(crate) struct Shared {
     silent: AtomicBool,
     /// It is in [`REGISTRY`].
     registered: AtomicBool,
+    /// Of a daemon's client.
+    pub(crate) door: Door,
 }
 
 /// The file of the objects' journal.
@@ -189,19 +193,40 @@ impl Objects {
         if !self.0.store.is_writable() {
             return Err(StoreError::ReadOnly { what: "create an object" }.into());
         }
+        if let Some(keeper) = self.0.store.keeper() {
+            return Self::create_through(keeper, (name, size), key, options);
+        }
         if self.0.store.object(name).is_ok() {
             return Err(StoreError::ObjectExists { name: name.into() }.into());
         }
         // Before the object, so that an object is never without a journal.
         self.0.journal_or_new()?;
-        let header = |id, pages| match mode {
-            Mode::None => Ok(Vec::new()),
-            mode => match Protection::create(id, pages, mode, key) {
-                Ok(protection) => Ok(protection.header().to_vec()),
-                Err(error) => Err(at_rest::at_rest(name, error)),
-            },
-        };
+        let header = |id, pages| protection_header(name, id, pages, mode, key);
         self.0.store.create_object_at_rest(name, size, options.permissions, AtRest::of(mode), header)
+    }
+
+    /// The same by a daemon. The object's data key is made here, and wrapped: the daemon gets the header.
+    fn create_through(
+        keeper: &dyn Keeper,
+        (name, size): (&str, u64),
+        key: Option<&Keyring>,
+        options: &ObjectOptions,
+    ) -> Result<ObjectInfo, ObjectError> {
+        let failed = |source| ObjectError::Memory { name: name.into(), source };
+        let id = Uuid::from_random_bytes(process::random_bytes16().map_err(failed)?);
+        let pages = size.div_ceil(PAGE_SIZE);
+        if size == 0 || size > 1 << 46 {
+            return Err(StoreError::ObjectLen { len: size }.into());
+        }
+        let new = NewObject {
+            id,
+            name: name.into(),
+            data_len: size,
+            permissions: options.permissions,
+            at_rest: AtRest::of(options.at_rest),
+            header: protection_header(name, id, pages, options.at_rest, key)?,
+        };
+        keeper.create_object(&new).map_err(connected::of_daemon)
     }
 
     /// Puts an object that nobody has attached under another key, durably, in constant time: its data is not written again. Who had the old key
@@ -223,8 +248,19 @@ impl Objects {
             return Err(ObjectError::NotProtected { name: name.into() });
         }
         shared.store.verify_object(&info)?;
+        let Some(keeper) = shared.store.keeper() else {
+            shared.enter_writer(&info)?;
+            let done = at_rest::rekey(shared, &info, old, new);
+            shared.leave_writer(info.id());
+            return done;
+        };
+        let _inside = shared.door.enter();
         shared.enter_writer(&info)?;
-        let done = at_rest::rekey(shared, &info, old, new);
+        let asked = shared.ask_for(keeper, &info, true);
+        let done = asked.and_then(|_| {
+            let done = at_rest::rekey(shared, &info, old, new);
+            done.and(shared.give_up(keeper, &info))
+        });
         shared.leave_writer(info.id());
         done
     }
@@ -254,6 +290,7 @@ impl Objects {
     ) -> Result<Snapshot, ObjectError> {
         let shared = &self.0;
         shared.store.check_usable()?;
+        shared.refuse_connected("snapshots")?;
         let info = shared.store.object(name)?;
         may(&info, Permission::Read)?;
         shared.store.verify_object(&info)?;
@@ -273,6 +310,7 @@ impl Objects {
     /// Nothing has changed then.
     pub fn restore(&self, path: &Path, name: Option<&str>) -> Result<Restored, ObjectError> {
         self.0.store.check_usable()?;
+        self.0.refuse_connected("snapshots")?;
         if !self.0.store.is_writable() {
             return Err(StoreError::ReadOnly { what: "restore an object" }.into());
         }
@@ -286,6 +324,9 @@ impl Objects {
     /// `EAGAIN`: somebody has it attached. `EACCES`: its mode does not let this user write; the key is wrong. `ENOENT`.
     pub fn pdestroy(&self, name: &str, key: Option<&Keyring>) -> Result<(), ObjectError> {
         let shared = &*self.0;
+        if let Some(keeper) = shared.store.keeper() {
+            return self.destroy_through(keeper, name, key);
+        }
         let info = shared.store.object(name)?;
         may(&info, Permission::ReadWrite)?;
         if key.is_some() {
@@ -304,6 +345,19 @@ impl Objects {
             journal.forget(info.id());
         }
         Ok(())
+    }
+
+    /// The same by a daemon, which cannot check the key: this process does, as whoever reads the object.
+    fn destroy_through(
+        &self,
+        keeper: &dyn Keeper,
+        name: &str,
+        key: Option<&Keyring>,
+    ) -> Result<(), ObjectError> {
+        if key.is_some() {
+            self.attach(name, Permission::Read, key)?.detach()?;
+        }
+        keeper.destroy_object(name).map_err(connected::of_daemon)
     }
 
     /// Makes an object accessible at its address, until the guard is detached or dropped.
@@ -338,7 +392,9 @@ impl Objects {
         if permission == Permission::ReadWrite && !shared.store.is_writable() {
             return Err(StoreError::ReadOnly { what: "attach an object for writing" }.into());
         }
-        may(&info, permission)?;
+        if !shared.store.is_connected() {
+            may(&info, permission)?; // a daemon asks that itself
+        }
         match permission {
             Permission::Read => Attached::reader(shared, info, key),
             Permission::ReadWrite => Attached::writer(shared, info, key, mechanism),
@@ -350,6 +406,10 @@ impl Objects {
     /// # Errors
     /// `EACCES`: only the owner and the superuser may. `ENOENT`. The medium.
     pub fn set_mode(&self, name: &str, mode: u32) -> Result<(), ObjectError> {
+        if self.0.store.is_connected() {
+            let change = PermissionChange { permissions: Some(mode), ..PermissionChange::default() };
+            return self.set_owner(name, change);
+        }
         let info = self.0.store.object(name)?;
         let uid = process::uid();
         if uid != info.record.uid && uid != 0 {
@@ -358,11 +418,25 @@ impl Objects {
         Ok(self.0.store.set_object_permissions(name, mode)?)
     }
 
+    /// Changes an object's owner, group or mode, durably: who may attach it. Those who have it attached keep it.
+    ///
+    /// # Errors
+    /// `EACCES`: only the owner and the superuser may, and only the latter gives it to another user. `ENOENT`. The medium.
+    pub fn set_owner(&self, name: &str, change: PermissionChange) -> Result<(), ObjectError> {
+        let (uid, gid) = (process::uid(), process::gid());
+        let credentials = Credentials { uid, gid, groups: Vec::new() };
+        self.0.store.set_object_owner(&credentials, name, change).map_err(connected::of_daemon)
+    }
+
     /// All objects, by name.
     ///
     /// # Errors
-    /// A header cannot be read.
+    /// A header cannot be read; the daemon cannot be asked.
     pub fn list(&self) -> Result<Vec<Info>, ObjectError> {
+        if let Some(keeper) = self.0.store.keeper() {
+            let listed = keeper.objects(None).map_err(connected::of_daemon)?;
+            return Ok(listed.into_iter().map(connected::info_of).collect());
+        }
         self.0.store.objects().into_iter().map(|object| self.0.info(object)).collect()
     }
 
@@ -371,7 +445,21 @@ impl Objects {
     /// # Errors
     /// `ENOENT`; its header cannot be read.
     pub fn info(&self, name: &str) -> Result<Info, ObjectError> {
+        if let Some(keeper) = self.0.store.keeper() {
+            let mut listed = keeper.objects(Some(name)).map_err(connected::of_daemon)?;
+            let unknown = || StoreError::ObjectUnknown { name: name.into() };
+            return Ok(connected::info_of(listed.pop().ok_or_else(unknown)?));
+        }
         self.0.info(self.0.store.object(name)?)
+    }
+
+    /// What is known about an object that was found.
+    pub(crate) fn info_of(&self, object: ObjectInfo) -> Result<Info, ObjectError> {
+        self.0.info(object)
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.0
     }
 
     /// Brings everything that was psynced to the primaries and makes them durable, so that the next open has nothing to recover. Dropping the last handle does this too.
@@ -396,6 +484,21 @@ impl Objects {
     pub fn abandon(&self) {
         self.0.silent.store(true, Ordering::Release);
     }
+}
+
+/// The header of a new object's protection; nothing, without one.
+fn protection_header(
+    name: &str,
+    id: Uuid,
+    pages: u64,
+    mode: Mode,
+    key: Option<&Keyring>,
+) -> Result<Vec<u8>, ObjectError> {
+    if mode == Mode::None {
+        return Ok(Vec::new());
+    }
+    let made = Protection::create(id, pages, mode, key);
+    made.map(|protection| protection.header().to_vec()).map_err(|error| at_rest::at_rest(name, error))
 }
 
 fn verb(permission: Permission) -> &'static str {
@@ -457,7 +560,11 @@ impl Shared {
             recovery: Recovery::default(),
             silent: AtomicBool::new(false),
             registered: AtomicBool::new(false),
+            door: Door::default(),
         };
+        if store.is_connected() {
+            return Ok(shared); // the daemon has the journal
+        }
         let found = if store.medium().exists(JOURNAL)? {
             let file = FileHandle::open(store.medium(), JOURNAL)?;
             match scan(&file, store.uuid(), store.is_writable())? {
@@ -543,6 +650,16 @@ impl Shared {
         Ok(())
     }
 
+    pub(crate) fn refuse_connected(&self, what: &str) -> Result<(), ObjectError> {
+        match self.store.is_connected() {
+            true => Err(StoreError::NotHosted {
+                what: format!("{what} of objects are made in an embedded store"),
+            }
+            .into()),
+            false => Ok(()),
+        }
+    }
+
     fn settings(&self) -> Settings {
         Settings {
             half_len_max: self.options.half_len_max,
@@ -589,6 +706,16 @@ impl Shared {
             Some(journal) => Ok(journal),
             None => self.journal_or_new(),
         }
+    }
+
+    /// That there is a journal for what is psynced: here, or a daemon's.
+    pub(crate) fn need_journal(&self) -> Result<(), ObjectError> {
+        if self.store.is_connected() { Ok(()) } else { self.journal().map(drop) }
+    }
+
+    /// Whether this process has an object attached.
+    pub(crate) fn is_used(&self, object: Uuid) -> bool {
+        locked(&self.uses).contains_key(&object)
     }
 
     /// The journal, if this session has one.

@@ -5,6 +5,7 @@ mod calls;
 mod common;
 mod crash;
 mod damage;
+mod hosted;
 mod mechanisms;
 mod planted;
 mod rules;

@@ -73,7 +73,7 @@ pub struct ClientItem {
 
 impl Request {
     /// Names of the kinds of requests, by [`Request::kind`].
-    pub const KINDS: [&str; 23] = [
+    pub const KINDS: [&str; 33] = [
         "hello",
         "ping",
         "stat",
@@ -97,6 +97,16 @@ impl Request {
         "decide_logs",
         "clients",
         "metrics",
+        "primaries",
+        "psync_pools",
+        "objects",
+        "object",
+        "create_object",
+        "destroy_object",
+        "attach_object",
+        "detach_object",
+        "psync_objects",
+        "set_object_owner",
     ];
 
     /// Which kind it is.
@@ -126,13 +136,23 @@ impl Request {
             Self::DecideLogs { .. } => 20,
             Self::Clients { .. } => 21,
             Self::Metrics => 22,
+            Self::Primaries { .. } => 23,
+            Self::PsyncPools { .. } => 24,
+            Self::Objects { .. } => 25,
+            Self::Object { .. } => 26,
+            Self::CreateObject { .. } => 27,
+            Self::DestroyObject { .. } => 28,
+            Self::AttachObject { .. } => 29,
+            Self::DetachObject { .. } => 30,
+            Self::PsyncObjects { .. } => 31,
+            Self::SetObjectOwner { .. } => 32,
         }
     }
 }
 
 impl Refusal {
     /// Names of the reasons, by [`Refusal::reason`].
-    pub const REASONS: [&str; 12] = [
+    pub const REASONS: [&str; 18] = [
         "pool_unknown",
         "pool_exists",
         "pool_in_use",
@@ -145,6 +165,12 @@ impl Refusal {
         "limit",
         "malformed",
         "other",
+        "object_unknown",
+        "object_exists",
+        "object_busy",
+        "object_denied",
+        "no_space",
+        "psync_too_large",
     ];
 
     /// Which reason it is.
@@ -163,6 +189,12 @@ impl Refusal {
             Self::Limit { .. } => 9,
             Self::Malformed { .. } => 10,
             Self::Other { .. } => 11,
+            Self::ObjectUnknown => 12,
+            Self::ObjectExists => 13,
+            Self::ObjectBusy { .. } => 14,
+            Self::ObjectDenied { .. } => 15,
+            Self::NoSpace => 16,
+            Self::PsyncTooLarge { .. } => 17,
         }
     }
 }
@@ -182,9 +214,9 @@ mod tests {
             assert_eq!(usize::from(packet[16]), request.kind(), "{request:?}");
             assert!(Request::KINDS.get(request.kind()).is_some(), "{request:?}");
         }
-        let last = Request::Metrics.kind();
-        assert_eq!(Request::KINDS.len(), last + 1);
-        assert_eq!(Refusal::REASONS.len(), Refusal::Other { detail: String::new() }.reason() + 1);
+        let last = Request::SetObjectOwner { name: String::new(), uid: None, gid: None, permissions: None };
+        assert_eq!(Request::KINDS.len(), last.kind() + 1);
+        assert_eq!(Refusal::REASONS.len(), Refusal::PsyncTooLarge { limit: 0 }.reason() + 1);
         let mut names: Vec<&str> = Request::KINDS.iter().chain(&Refusal::REASONS).copied().collect();
         names.sort_unstable();
         names.dedup();

@@ -24,6 +24,6 @@ mod message;
 pub use census::{ClientItem, ClientState, HeldPool};
 pub use channel::{Channel, DESCRIPTORS_MAX, Listener, Received};
 pub use message::{
-    DecodeError, MESSAGE_LEN_MAX, MediumText, PoolItem, PoolSpec, Refusal, Reply, Request, SetAsideItem,
-    Stat, VERSION, decode, encode, peek,
+    DecodeError, MESSAGE_LEN_MAX, MediumText, ObjectItem, PoolItem, PoolSpec, Refusal, Reply, Request,
+    SetAsideItem, Stat, VERSION, decode, encode, peek,
 };

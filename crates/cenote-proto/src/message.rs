@@ -1,7 +1,7 @@
 //! The messages, and their bytes.
 
 use crate::census::ClientItem;
-use cenote_layout::catalog::{HeapKind, PoolMode, PoolRecord, PuddleRecord};
+use cenote_layout::catalog::{AtRest, HeapKind, ObjectRecord, PoolMode, PoolRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::types::TypeRecord;
 use serde::de::DeserializeOwned;
@@ -188,6 +188,108 @@ pub enum Request {
     },
     /// What the daemon counts, in Prometheus' text format.
     Metrics,
+    /// The primaries of a granted pool in shadowed mode, with descriptors for reading.
+    Primaries {
+        /// The pool.
+        pool: PoolId,
+        /// The first one of the page.
+        first: u32,
+    },
+    /// Psyncs puddles of pools in shadowed mode. Comes with one descriptor: a file with a list of lines, and their contents.
+    PsyncPools {
+        /// The puddles, by which the list counts.
+        puddles: Vec<Uuid>,
+        /// Entries that the list has room for.
+        runs: u32,
+    },
+    /// Objects by name, those after `after`.
+    Objects {
+        /// The last one of the page before.
+        after: Option<String>,
+    },
+    /// One object.
+    Object {
+        /// Its name.
+        name: String,
+    },
+    /// Creates an object.
+    CreateObject {
+        /// Its identity, chosen by whoever asks.
+        id: Uuid,
+        /// Its name.
+        name: String,
+        /// Its bytes.
+        data_len: u64,
+        /// Permission bits.
+        permissions: u32,
+        /// What protects it at rest.
+        at_rest: AtRest,
+        /// The header of that, with the wrapped key.
+        header: Vec<u8>,
+    },
+    /// Removes an object.
+    DestroyObject {
+        /// Its name.
+        name: String,
+    },
+    /// Attaches an object.
+    AttachObject {
+        /// Its name.
+        name: String,
+        /// Whether for writing.
+        writable: bool,
+    },
+    /// Gives an object back.
+    DetachObject {
+        /// Which.
+        object: Uuid,
+    },
+    /// Psyncs objects that are attached for writing; as [`Request::PsyncPools`].
+    PsyncObjects {
+        /// The objects, by which the list counts.
+        objects: Vec<Uuid>,
+        /// Entries that the list has room for.
+        runs: u32,
+        /// Whether the answer waits until their files hold it.
+        settled: bool,
+    },
+    /// Changes an object's owner, group or mode.
+    SetObjectOwner {
+        /// Its name.
+        name: String,
+        /// The new owner.
+        uid: Option<u32>,
+        /// The new group.
+        gid: Option<u32>,
+        /// The new permission bits.
+        permissions: Option<u32>,
+    },
+}
+
+impl Request {
+    /// How many descriptors come with it.
+    #[must_use]
+    pub const fn descriptors(&self) -> usize {
+        match self {
+            Self::PsyncPools { .. } | Self::PsyncObjects { .. } => 1,
+            _ => 0,
+        }
+    }
+}
+
+/// An object in a list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObjectItem {
+    /// What the catalog says.
+    pub record: ObjectRecord,
+    /// First address of its puddle.
+    pub addr: u64,
+    /// Bytes of its puddle.
+    pub size: u64,
+    /// Its state, by number.
+    pub state: u32,
+    /// How its last writer left it, and that process.
+    pub found: (u8, u32),
 }
 
 /// A client whose logs are set aside.
@@ -308,6 +410,35 @@ pub enum Refusal {
         /// What it is, and what to do.
         detail: String,
     },
+    /// There is no such object.
+    ObjectUnknown,
+    /// There is one already.
+    ObjectExists,
+    /// Another process has the object attached.
+    ObjectBusy {
+        /// Whether for writing.
+        writing: bool,
+        /// The process.
+        pid: u32,
+    },
+    /// The object's permission bits do not allow it.
+    ObjectDenied {
+        /// What.
+        what: String,
+        /// Who asked.
+        uid: u32,
+        /// The bits.
+        mode: u32,
+        /// The owner.
+        owner: u32,
+    },
+    /// The disk or the window is full.
+    NoSpace,
+    /// A psync is larger than one may be.
+    PsyncTooLarge {
+        /// Most bytes.
+        limit: u64,
+    },
 }
 
 /// What the daemon answers. The order of variants is part of the protocol: add at the end only.
@@ -409,6 +540,24 @@ pub enum Reply {
         /// The text.
         text: String,
     },
+    /// To [`Request::Objects`], and to requests about one; to [`Request::AttachObject`] with a descriptor for reading.
+    Objects {
+        /// The page.
+        items: Vec<ObjectItem>,
+        /// Whether there are more.
+        more: bool,
+    },
+    /// To [`Request::PsyncPools`] and [`Request::PsyncObjects`].
+    Psynced {
+        /// Its number in the journal; 0 if nothing had changed.
+        seq: u64,
+        /// Pages in which something had changed.
+        pages: u64,
+        /// Bytes of lines that were journalled.
+        data_bytes: u64,
+        /// Bytes that the record took.
+        journal_bytes: u64,
+    },
 }
 
 /// The packet of a message.
@@ -489,8 +638,13 @@ mod tests {
 
     #[test]
     fn messages_come_back_as_they_were_sent() {
+        let psync = Request::PsyncObjects { objects: vec![Uuid([3; 16])], runs: 7, settled: true };
+        let attach = Request::AttachObject { name: "an object".into(), writable: true };
+        assert_eq!((psync.descriptors(), attach.descriptors()), (1, 0));
         for (number, message) in
-            [sample(), Request::Ping, Request::Hello { resume: Some(Uuid([7; 16])) }].into_iter().enumerate()
+            [sample(), Request::Ping, Request::Hello { resume: Some(Uuid([7; 16])) }, psync, attach]
+                .into_iter()
+                .enumerate()
         {
             let packet = encode(number as u32, &message).expect("encode");
             assert_eq!(decode::<Request>(&packet), Ok((number as u32, message)));

@@ -31,6 +31,8 @@ impl Inner {
                 return Err(StoreError::LogsInUse { logs });
             }
             self.persistence.fence();
+            // A goodbye says that what was stored is psynced; without one the next to have the pools looks for what is not.
+            crate::psync::psync_leased(self, &mut self.control())?;
             return connection.keeper.goodbye();
         }
         self.check_poisoned()?;

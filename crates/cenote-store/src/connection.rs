@@ -12,10 +12,13 @@
 
 use crate::catalog::Catalog;
 use crate::error::{OpenError, StoreError};
+use crate::guest_objects::{ListedObject, NewObject};
 use crate::logs::Logs;
+use crate::object::ObjectInfo;
 use crate::options::{Access, OpenOptions, PoolOptions};
 use crate::pool::{PoolCore, PoolHandle};
-use crate::puddle::{Puddle, file_name};
+use crate::psync::Psync;
+use crate::puddle::{Puddle, file_name, primary_name};
 use crate::relocate::RelocationOptions;
 use crate::relocate::frontier::Frontier;
 use crate::report::{Damage, PoolStart};
@@ -24,11 +27,12 @@ use crate::shadow::Shadows;
 use crate::spare::Ahead;
 use crate::store::{Control, Inner, Store};
 use crate::window::{Space, Window, who_is_at};
-use cenote_layout::catalog::{ClientRecord, LeaseRecord, PoolRecord, PuddleRecord, Record};
+use cenote_layout::catalog::{ClientRecord, LeaseRecord, PoolMode, PoolRecord, PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_layout::superblock::Superblock;
 use cenote_layout::types::TypeRecord;
+use cenote_log::CrashKind;
 use cenote_medium::{Durability, GrantedMedium, MapMode, Medium, MediumError, MediumInfo};
 use cenote_sys::{fault, fork_guard};
 use core::ptr::NonNull;
@@ -191,6 +195,57 @@ pub trait Keeper: Send + Sync + core::fmt::Debug {
     /// # Errors
     /// As [`Store::decide_logs`].
     fn decide_logs(&self, client: Uuid, decision: LogDecision) -> Result<(), StoreError>;
+    /// The primaries of a granted pool in shadowed mode, to be read, from number `first` on: what its last psync left, all of it in the files.
+    ///
+    /// # Errors
+    /// The caller does not write it; the daemon cannot be reached.
+    fn primaries_from(&self, pool: PoolId, first: u32) -> Result<Vec<Granted>, StoreError>;
+    /// Psyncs puddles of pools in shadowed mode that the caller writes: lines of `runs` primaries by their place in `puddles`, in `parcel` ([`cenote_journal::Parcel`]).
+    ///
+    /// # Errors
+    /// As [`crate::Psyncing::commit`].
+    fn psync_pools(&self, puddles: &[Uuid], runs: u32, parcel: &File) -> Result<Psync, StoreError>;
+    /// All objects, or the one of this name.
+    ///
+    /// # Errors
+    /// [`StoreError::ObjectUnknown`]; the daemon cannot be reached.
+    fn objects(&self, name: Option<&str>) -> Result<Vec<ListedObject>, StoreError>;
+    /// Creates an object, under the caller's ids.
+    ///
+    /// # Errors
+    /// As [`Store::create_object`].
+    fn create_object(&self, new: &NewObject) -> Result<ObjectInfo, StoreError>;
+    /// Removes an object.
+    ///
+    /// # Errors
+    /// [`StoreError::ObjectUnknown`], [`StoreError::ObjectBusy`], [`StoreError::ObjectDenied`].
+    fn destroy_object(&self, name: &str) -> Result<(), StoreError>;
+    /// Attaches an object: its file, to be read whatever it is attached for.
+    ///
+    /// # Errors
+    /// [`StoreError::ObjectUnknown`], [`StoreError::ObjectBusy`], [`StoreError::ObjectDenied`]; a damaged file.
+    fn attach_object(&self, name: &str, writable: bool) -> Result<(ListedObject, File), StoreError>;
+    /// Gives an object back.
+    ///
+    /// # Errors
+    /// The daemon cannot be reached; what was psynced could not be brought to the object's file.
+    fn detach_object(&self, object: Uuid) -> Result<(), StoreError>;
+    /// Psyncs objects that the caller has attached for writing; as [`Keeper::psync_pools`]. `settled`: on return their files hold it.
+    ///
+    /// # Errors
+    /// As of a psync of an embedded store.
+    fn psync_objects(
+        &self,
+        objects: &[Uuid],
+        runs: u32,
+        settled: bool,
+        parcel: &File,
+    ) -> Result<Psync, StoreError>;
+    /// Changes an object's owner, group or mode.
+    ///
+    /// # Errors
+    /// As [`Store::set_object_owner`].
+    fn set_object_owner(&self, name: &str, change: PermissionChange) -> Result<(), StoreError>;
     /// Ends the session.
     ///
     /// # Errors
@@ -207,7 +262,50 @@ pub(crate) struct Connection {
     pub(crate) listed: Mutex<BTreeMap<PoolId, (u64, u64)>>,
 }
 
+impl Store {
+    /// Who keeps the store, if that is another process.
+    #[must_use]
+    pub fn keeper(&self) -> Option<&dyn Keeper> {
+        self.inner().connection.as_ref().map(|connection| &*connection.keeper)
+    }
+
+    /// Takes a file that the daemon handed over, under its name in the store, until it is mapped or [`Store::dismiss`]ed.
+    ///
+    /// # Errors
+    /// A name that no file has.
+    pub fn admit_file(&self, name: &str, file: File) -> Result<(), StoreError> {
+        match &self.inner().connection {
+            Some(connection) => Ok(connection.files.admit(name, file)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Forgets such a file.
+    pub fn dismiss(&self, name: &str) {
+        if let Some(connection) = &self.inner().connection {
+            connection.files.dismiss(name);
+        }
+    }
+}
+
 impl Connection {
+    /// Has both files of each puddle of a pool in shadowed mode, to be read, until they are dismissed by these names.
+    pub(crate) fn admit_files_of(&self, pool: PoolId) -> Result<Vec<String>, StoreError> {
+        let mut names = Vec::new();
+        let shadows =
+            self.keeper.puddles_from(pool, 0)?.into_iter().map(|one| (file_name(one.record.uuid), one));
+        let primaries = self.keeper.primaries_from(pool, 0)?.into_iter();
+        for (name, granted) in shadows.chain(primaries.map(|one| (primary_name(one.record.uuid), one))) {
+            self.files.admit(crate::puddle::text(&name), granted.file)?;
+            names.push(crate::puddle::text(&name).to_owned());
+        }
+        Ok(names)
+    }
+
+    pub(crate) fn dismiss(&self, name: &str) {
+        self.files.dismiss(name);
+    }
+
     /// Makes a granted file the one that its puddle maps next.
     fn admit(&self, granted: Granted) -> Result<PuddleRecord, StoreError> {
         let name = file_name(granted.record.uuid);
@@ -254,6 +352,7 @@ impl Store {
             shadows: Shadows::default(),
             frontier,
             guarded: AtomicBool::new(false),
+            replaying: Mutex::default(),
             silent: AtomicBool::new(false),
             connection: Some(Connection { keeper, files, listed: Mutex::default() }),
             control: Mutex::new(Control {
@@ -377,10 +476,26 @@ impl Store {
             state.apply(&Record::TraceDue(id));
         }
         note_doubts(&mut control, id, grant.doubts);
-        let mode = if writable { MapMode::ReadWrite } else { MapMode::ReadOnly };
-        let mut puddles = Vec::with_capacity(grant.puddles.len());
+        let shadowed = grant.record.mode == PoolMode::Shadowed;
+        let mode = match (writable, shadowed) {
+            (false, _) => MapMode::ReadOnly,
+            (true, false) => MapMode::ReadWrite,
+            (true, true) => MapMode::Tracked,
+        };
+        let mut records = Vec::with_capacity(grant.puddles.len());
         for granted in grant.puddles {
-            puddles.push(inner.map_granted(connection, &mut control, granted, mode)?);
+            records.push(inner.admit_granted(connection, &mut control, granted)?);
+        }
+        if writable && shadowed {
+            // Before anything can be stored into: pages are noted from the first on, and those that the dead have left are looked for.
+            if grant.start == PoolStart::Dirty(CrashKind::Process) {
+                control.dirty.insert(id, CrashKind::Process);
+            }
+            inner.shadow_of(&mut control, id)?;
+        }
+        let mut puddles = Vec::with_capacity(records.len());
+        for record in records {
+            puddles.push(inner.map_admitted(connection, &mut control, record, mode)?);
         }
         let core = match control.pools.get(&id) {
             Some(core) => {
@@ -420,11 +535,8 @@ impl Store {
         control: &mut Control,
         (pool, index, size): (PoolId, u32, u64),
     ) -> Result<PuddleRecord, StoreError> {
-        let record = connection.admit(connection.keeper.take_puddle(pool, index, size)?)?;
-        check_granted(control, &record, self.window())?;
-        control.space.occupy(record.addr, record.size);
-        control.catalog.state.apply(&Record::Puddle(record));
-        Ok(record)
+        let granted = connection.keeper.take_puddle(pool, index, size)?;
+        self.inner().admit_granted(connection, control, granted)
     }
 }
 
@@ -449,10 +561,32 @@ impl Inner {
         granted: Granted,
         mode: MapMode,
     ) -> Result<NonNull<Puddle>, StoreError> {
+        let record = self.admit_granted(connection, control, granted)?;
+        self.map_admitted(connection, control, record, mode)
+    }
+
+    /// Takes a puddle over that was granted, and has its file.
+    fn admit_granted(
+        &self,
+        connection: &Connection,
+        control: &mut Control,
+        granted: Granted,
+    ) -> Result<PuddleRecord, StoreError> {
         let record = connection.admit(granted)?;
         check_granted(control, &record, (self.window.base(), self.window.len()))?;
         control.space.occupy(record.addr, record.size);
         control.catalog.state.apply(&Record::Puddle(record));
+        Ok(record)
+    }
+
+    /// Maps it, and makes it findable.
+    fn map_admitted(
+        &self,
+        connection: &Connection,
+        control: &mut Control,
+        record: PuddleRecord,
+        mode: MapMode,
+    ) -> Result<NonNull<Puddle>, StoreError> {
         let puddle = self.own(control, record, mode);
         // SAFETY: puddles live until the store is dropped; the range was checked to lie in the window, beside all others.
         unsafe {
@@ -472,10 +606,8 @@ impl Inner {
         role: Role,
         size: u64,
     ) -> Result<PuddleRecord, StoreError> {
-        let record = connection.admit(connection.keeper.log_puddle(role, size)?)?;
-        check_granted(control, &record, (self.window.base(), self.window.len()))?;
-        control.space.occupy(record.addr, record.size);
-        control.catalog.state.apply(&Record::Puddle(record));
+        let granted = connection.keeper.log_puddle(role, size)?;
+        let record = self.admit_granted(connection, control, granted)?;
         if role == Role::LogSpace {
             let client = control.client;
             control.catalog.state.apply(&Record::Client(ClientRecord { client, log_space: record.uuid }));

@@ -347,6 +347,35 @@ pub enum StoreError {
         /// The name.
         name: String,
     },
+    /// Another process has the object attached, as the daemon knows.
+    #[error(
+        "object \"{name}\" is attached for {} by process {pid}: wait until it is detached, then try again",
+        if *writing { "writing" } else { "reading" }
+    )]
+    ObjectBusy {
+        /// The object.
+        name: String,
+        /// Whether for writing.
+        writing: bool,
+        /// The process.
+        pid: u32,
+    },
+    /// An object's permission bits do not allow it to a daemon's client.
+    #[error(
+        "object \"{name}\" may not be {what} by user {uid}: its mode is {mode:o}, its owner {owner}; let the owner change the mode"
+    )]
+    ObjectDenied {
+        /// The object.
+        name: String,
+        /// What may not be done with it.
+        what: &'static str,
+        /// Who asked.
+        uid: u32,
+        /// Its permission bits.
+        mode: u32,
+        /// Its owner.
+        owner: u32,
+    },
     /// The name of the object is not known.
     #[error("there is no object \"{name}\" in this store: create it first, or check the name")]
     ObjectUnknown {

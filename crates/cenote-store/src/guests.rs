@@ -21,29 +21,39 @@
 //! **A log space.** (1) a puddle's file is made, with the log space's header in it, synced: an orphan; (2) one batch names puddle and client: **it
 //! commits**. A log's puddle is named without being listed: the guest does that.
 //!
-//! **The end of a guest.** (1) its logs are replayed, which is idempotent; (2) one batch ends its leases, removes it and its log puddles, and gives this process the leases on what
+//! **The end of a guest.** (1) its logs are replayed, which is idempotent, while other guests' work goes on; (2) one batch ends its leases, removes it and its log puddles, and gives this process the leases on what
 //! the guest could write, as its bytes are in the page cache still: **it commits the recovery**; (3) the files of the logs are removed: orphans. A guest with a log
 //! that failed its checks stays in the catalog as a client, with its leases and logs, and its pools are reported; one batch takes its guest record: it is no process any more.
 
+use crate::catalog::Catalog;
 use crate::error::{StoreError, concerns};
+use crate::logs::Logs;
 use crate::options::{Access, PoolOptions};
 use crate::pool::{check_size, find, start_of};
-use crate::puddle::{file_name, text, verify_file};
+use crate::puddle::{file_name, primary_name, text, verify_file, verify_primary};
 use crate::recovery::recover_guest;
 use crate::report::{Damage, LogReport, OpenReport, PoolStart};
+use crate::spare::Ahead;
 use crate::store::{Control, Inner, Store};
+use crate::window::Space;
+use cenote_journal::{Delivered, JournalError, Limits, ParcelError, Target};
+use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{
     ClientRecord, GuestRecord, LeaseRecord, PoolMode, PoolRecord, PuddleRecord, Record,
 };
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::{Role, header_space};
 use cenote_log::{CrashKind, Outcome};
-use cenote_medium::{MediumError, Operation};
+use cenote_medium::planted::{Bug, planted};
+use cenote_medium::{FileHandle, MediumError, Operation};
 use core::sync::atomic::Ordering;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::sync::{Arc, PoisonError};
 use zerocopy::IntoBytes;
 
+/// Most bytes that one psync of a guest may come to: they are in the daemon's memory.
+const PARCEL_LEN_MAX: u64 = 1 << 30;
 /// Most log puddles of one guest: as many as its log space has room for, and the log space.
 const LOGS_MAX: usize = 1024;
 
@@ -55,6 +65,8 @@ pub(crate) struct Hosted {
     recorded: bool,
     /// Log puddles that it was given, the log space among them.
     logs: BTreeSet<Uuid>,
+    /// Its logs are being replayed.
+    ending: bool,
 }
 
 /// Guests of the catalog whose processes may live.
@@ -95,6 +107,13 @@ impl Credentials {
         pool.permissions >> class & wanted == wanted
     }
 
+    /// Whether they allow to give away what belongs to these, as a change says: nobody but the superuser to another user, and to a group one must be in it.
+    pub(crate) fn may_give(&self, change: &crate::PermissionChange, (uid, gid): (u32, u32)) -> bool {
+        let stays = |to: Option<u32>, of: u32| to.is_none_or(|to| to == of);
+        let group = change.gid.is_some_and(|to| to == self.gid || self.groups.contains(&to));
+        self.uid == 0 || (stays(change.uid, uid) && (stays(change.gid, gid) || group))
+    }
+
     /// Whether they are those of the pool's owner, or of the superuser.
     #[must_use]
     pub fn own(&self, pool: &PoolRecord) -> bool {
@@ -128,6 +147,12 @@ pub struct GuestEnd {
     pub damage: Vec<Damage>,
 }
 
+impl Hosted {
+    pub(crate) fn pid(&self) -> u32 {
+        self.guest.pid
+    }
+}
+
 impl Store {
     /// Admits a guest: a process that the caller knows to live. Nothing is recorded before it is given something.
     ///
@@ -143,13 +168,16 @@ impl Store {
         // Nor one that has ended and left something, which would be this one's then.
         let known = state.clients.contains_key(&client)
             || state.guests.contains_key(&client)
-            || state.leases.keys().any(|(holder, _)| *holder == client);
+            || state.leases.keys().any(|(holder, _)| *holder == client)
+            || state.object_leases.keys().any(|(holder, _)| *holder == client);
         if known || client == control.client || control.hosted.contains_key(&client) {
             return Err(StoreError::Refused {
                 detail: format!("there is a session {} already", guest.client),
             });
         }
-        control.hosted.insert(guest.client, Hosted { guest, recorded: false, logs: BTreeSet::new() });
+        control
+            .hosted
+            .insert(guest.client, Hosted { guest, recorded: false, logs: BTreeSet::new(), ending: false });
         Ok(())
     }
 
@@ -184,9 +212,6 @@ impl Store {
         name: &str,
         options: &PoolOptions,
     ) -> Result<PoolId, StoreError> {
-        if options.mode == PoolMode::Shadowed {
-            return Err(not_shadowed(name));
-        }
         if options.permissions & !0o777 != 0 {
             return Err(bad_permissions(options.permissions));
         }
@@ -215,8 +240,9 @@ impl Store {
             let what = if writable { "written" } else { "read" };
             return Err(StoreError::Permission { name: name.into(), what });
         }
-        if record.mode == PoolMode::Shadowed {
-            return Err(not_shadowed(name));
+        let shadowed = record.mode == PoolMode::Shadowed;
+        if shadowed && access == Access::Shared {
+            return Err(not_shared(name));
         }
         let state = &control.catalog.state;
         if state.not_covered.contains(&id) {
@@ -259,7 +285,10 @@ impl Store {
         let mut damage: Vec<Damage> = Vec::new();
         for (expected, puddle) in puddles.iter().enumerate() {
             let problem = match puddle.index as usize == expected {
-                true => verify_file(&*inner.medium, puddle, inner.uuid, true)?,
+                true => match verify_file(&*inner.medium, puddle, inner.uuid, true)? {
+                    None if shadowed => verify_primary(&*inner.medium, puddle, inner.uuid, true)?,
+                    problem => problem,
+                },
                 false => Some("the catalog has no record of one before it".into()),
             };
             let (uuid, index) = (puddle.uuid, puddle.index);
@@ -271,6 +300,9 @@ impl Store {
         let doubts = concerns(&control.damage, id);
         if writable && !doubts.is_empty() {
             return Err(StoreError::PoolLogDamaged { name: name.into(), damage: doubts });
+        }
+        if writable && shadowed {
+            inner.pool_journal(&control.catalog.state)?;
         }
         let start = start_of(&control, id);
         let share = access == Access::Shared;
@@ -288,7 +320,11 @@ impl Store {
             if writable && !used {
                 records.push(Record::PoolUsed(id));
             }
-            inner.commit(&mut control, &records)?;
+            if planted(Bug::GrantNotRecorded) {
+                records.iter().for_each(|record| control.catalog.state.apply(record));
+            } else {
+                inner.commit(&mut control, &records)?;
+            }
             control.introduced(client);
         }
         if writable {
@@ -356,10 +392,12 @@ impl Store {
     /// # Errors
     /// The medium has no descriptors, or reports an error.
     pub fn grant_file(&self, puddle: &PuddleRecord, writable: bool) -> Result<File, StoreError> {
-        let name = file_name(puddle.uuid);
-        let none =
-            || MediumError::from_io(Operation::Examine, text(&name), std::io::ErrorKind::Unsupported.into());
-        Ok(self.inner().medium.grant(text(&name), writable)?.ok_or_else(none)?)
+        self.grant_named(text(&file_name(puddle.uuid)), writable)
+    }
+
+    pub(crate) fn grant_named(&self, name: &str, writable: bool) -> Result<File, StoreError> {
+        let none = || MediumError::from_io(Operation::Examine, name, std::io::ErrorKind::Unsupported.into());
+        Ok(self.inner().medium.grant(name, writable)?.ok_or_else(none)?)
     }
 
     /// Lets a pool that a guest writes grow by a puddle of `size` bytes.
@@ -382,7 +420,8 @@ impl Store {
                 size_max: record.size_max,
             });
         }
-        let taken = inner.add_heap_puddle(&mut control, (pool, index, size), false, &[])?;
+        let shadowed = record.mode == PoolMode::Shadowed;
+        let taken = inner.add_heap_puddle(&mut control, (pool, index, size), shadowed, &[])?;
         inner.make_ahead(&mut control, pool, size);
         Ok(taken)
     }
@@ -398,6 +437,67 @@ impl Store {
         name: &str,
     ) -> Result<(), StoreError> {
         self.remove_pool_of(name, Some((client, credentials)))
+    }
+
+    /// The primary of a puddle in shadowed mode, to be given away for reading. All that its last psync left is in it.
+    ///
+    /// # Errors
+    /// The guest does not write its pool, or that is in direct mode; what is committed cannot be brought there.
+    pub fn guest_primary(&self, client: Uuid, puddle: &PuddleRecord) -> Result<File, StoreError> {
+        let journal = {
+            let control = self.inner().control();
+            let record = control.writes(client, puddle.pool, "look at its last psync")?;
+            if record.mode != PoolMode::Shadowed {
+                return Err(StoreError::NotShadowed { name: record.name });
+            }
+            Arc::clone(self.inner().pool_journal(&control.catalog.state)?)
+        };
+        journal.settle(puddle.uuid)?;
+        self.grant_named(text(&primary_name(puddle.uuid)), false)
+    }
+
+    /// Psyncs puddles of pools in shadowed mode that a guest writes: one record, whatever pools they are of. Other guests go on meanwhile.
+    ///
+    /// # Errors
+    /// The guest does not write a pool, or that is in direct mode; the parcel makes no sense; as of any psync.
+    pub fn guest_psync(
+        &self,
+        client: Uuid,
+        puddles: &[Uuid],
+        (parcel, runs): (&File, u32),
+    ) -> Result<crate::Psync, StoreError> {
+        let inner = self.inner();
+        let (journal, targets) = {
+            let control = inner.begin_write("psync for a client")?;
+            let mut targets = Vec::with_capacity(puddles.len());
+            for uuid in puddles {
+                let known = control.catalog.state.puddles.get(uuid);
+                let Some(puddle) = known.filter(|puddle| puddle.role == Role::Heap) else {
+                    return Err(StoreError::Refused { detail: format!("there is no puddle {uuid}") });
+                };
+                let record = control.writes(client, puddle.pool, "psync it")?;
+                if record.mode != PoolMode::Shadowed {
+                    return Err(StoreError::NotShadowed { name: record.name });
+                }
+                let file = Arc::new(FileHandle::open(&inner.medium, text(&primary_name(*uuid)))?);
+                // The header is the store's.
+                let limits = Limits { from: PAGE_SIZE, len: puddle.size, lines: false };
+                targets.push((Target { id: *uuid, file, data_offset: 0 }, limits));
+            }
+            (Arc::clone(inner.pool_journal(&control.catalog.state)?), targets)
+        };
+        let done =
+            journal.psync_parcel(targets, parcel, runs, PARCEL_LEN_MAX).map_err(|error| match error {
+                ParcelError::TooLarge { limit } => StoreError::PsyncTooLarge { needed: limit + 1, limit },
+                ParcelError::Medium(error) => error.into(),
+                ParcelError::Journal(JournalError::NotCopied { name, source }) => {
+                    StoreError::NotCopied { name, source }
+                }
+                ParcelError::Journal(error) => error.into(),
+                other => StoreError::Refused { detail: other.to_string() },
+            })?;
+        let Delivered { seq, pages, data_bytes, journal_bytes } = done;
+        Ok(crate::Psync { seq, pages, data_bytes, journal_bytes, ..crate::Psync::default() })
     }
 
     /// Takes space for a part of a puddle of a pool that a guest writes.
@@ -459,10 +559,12 @@ impl Store {
             let head = header_space(size);
             let header = crate::logs::space_header(client, crate::logs::capacity_of(size - head));
             let name = file_name(record.uuid);
-            let written = inner
-                .medium
-                .write_at(text(&name), head, header.as_bytes())
-                .and_then(|()| inner.medium.sync(text(&name)));
+            let written = inner.medium.write_at(text(&name), head, header.as_bytes()).and_then(|()| {
+                match planted(Bug::LogSpaceNotSynced) {
+                    true => Ok(()),
+                    false => inner.medium.sync(text(&name)),
+                }
+            });
             if let Err(error) = written {
                 let _ = inner.medium.remove(text(&name));
                 control.space.give_back(record.addr, record.size);
@@ -484,21 +586,39 @@ impl Store {
     /// No such guest; an error of the medium, after which the guest is there still and this can be repeated.
     pub fn guest_end(&self, client: Uuid, well: bool) -> Result<GuestEnd, StoreError> {
         let inner = self.inner();
+        let mut apart = {
+            let mut control = inner.begin_write("end a client")?;
+            let Some(hosted) = control.hosted.get_mut(&client).filter(|hosted| !hosted.ending) else {
+                return Err(StoreError::NoGuest { client });
+            };
+            if !hosted.recorded {
+                control.hosted.remove(&client);
+                return Ok(GuestEnd { logs: Vec::new(), damage: Vec::new() });
+            }
+            hosted.ending = true;
+            control.apart(inner, client)
+        };
+        let mut report = OpenReport::default();
+        // However large its logs are, others go on: nobody is granted what it has, so nothing that is said here of it changes meanwhile.
+        let recovered = {
+            let _replaying = inner.replaying.lock().unwrap_or_else(PoisonError::into_inner);
+            inner.guarded.store(true, Ordering::Release);
+            let recovered = recover_guest(inner, &mut apart, client, &mut report);
+            inner.guarded.store(false, Ordering::Release);
+            recovered
+        };
         let mut guard = inner.begin_write("end a client")?;
         let control = &mut *guard;
-        let Some(hosted) = control.hosted.get(&client) else { return Err(StoreError::NoGuest { client }) };
+        // Nothing of it is used any more.
+        control.bury(apart, recovered.is_ok());
+        let Some(hosted) = control.hosted.get_mut(&client) else {
+            return Err(StoreError::NoGuest { client });
+        };
+        hosted.ending = false;
+        let listed = recovered.map_err(|error| inner.failed(error))?;
         let mut logs: Vec<PuddleRecord> =
             hosted.logs.iter().filter_map(|uuid| control.catalog.state.puddles.get(uuid)).copied().collect();
-        if !hosted.recorded {
-            control.hosted.remove(&client);
-            return Ok(GuestEnd { logs: Vec::new(), damage: Vec::new() });
-        }
-        let mut report = OpenReport::default();
         let pools = control.catalog.state.writable_pools(client);
-        inner.guarded.store(true, Ordering::Release);
-        let recovered = recover_guest(inner, control, client, &mut report);
-        inner.guarded.store(false, Ordering::Release);
-        let listed = recovered.map_err(|error| inner.failed(error))?;
         let done = listed.is_some();
         // Of a guest that an earlier daemon admitted, its log space is all that is known otherwise.
         for puddle in listed.into_iter().flatten() {
@@ -511,17 +631,21 @@ impl Store {
             let mut records = vec![Record::LeasesEnded(client), Record::ClientRemoved(client)];
             let us = control.client;
             let keep = |pool: &PoolId| Record::Lease(LeaseRecord { client: us, pool: *pool, writable: true });
-            records.extend(pools.iter().map(keep));
+            if !planted(Bug::GuestLeaseNotInherited) {
+                records.extend(pools.iter().map(keep));
+            }
             records.extend(logs.iter().map(|puddle| Record::PuddleRemoved(puddle.uuid)));
+            if planted(Bug::GuestLogsRemovedEarly) {
+                logs.iter().for_each(|puddle| drop(inner.medium.remove(text(&file_name(puddle.uuid)))));
+            }
             inner.commit(control, &records)?;
             for puddle in &logs {
                 inner.forget(control, puddle);
                 let _ = inner.medium.remove(text(&file_name(puddle.uuid)));
             }
-        } else if let Some(log_space) = control.catalog.state.clients.get(&client).copied() {
-            // It stays, but not as a process that may live: its number may, and then nobody else's.
-            let stays = Record::Client(ClientRecord { client, log_space });
-            inner.commit(control, &[Record::ClientRemoved(client), stays])?;
+        } else {
+            let records = control.catalog.state.process_ended(client);
+            inner.commit(control, &records)?;
         }
         for pool in pools {
             if well && idle {
@@ -556,14 +680,7 @@ impl Store {
         let Some(mut record) = control.catalog.state.pools.get(&id).cloned() else {
             return Err(StoreError::PoolUnknown { name: name.into() });
         };
-        let may_give = |to: Option<u32>, of: u32, groups: &[u32]| {
-            credentials.uid == 0 || to.is_none_or(|to| to == of || groups.contains(&to))
-        };
-        let groups: Vec<u32> = credentials.groups.iter().copied().chain([credentials.gid]).collect();
-        if !credentials.own(&record)
-            || !may_give(change.uid, record.uid, &[])
-            || !may_give(change.gid, record.gid, &groups)
-        {
+        if !credentials.own(&record) || !credentials.may_give(&change, (record.uid, record.gid)) {
             return Err(StoreError::Permission { name: name.into(), what: "given other permissions" });
         }
         if let Some(bits) = change.permissions.filter(|bits| bits & !0o777 != 0) {
@@ -576,10 +693,11 @@ impl Store {
     }
 }
 
-fn not_shadowed(name: &str) -> StoreError {
-    let what =
-        format!("pool \"{name}\" is in shadowed mode, whose psyncs a daemon does not make for its clients");
-    StoreError::NotHosted { what }
+fn not_shared(name: &str) -> StoreError {
+    let detail = format!(
+        "pool \"{name}\" is in shadowed mode, whose psyncs need a moment at which nobody writes, and processes that share a pool have none together: open it with Access::ReadWrite in one of them"
+    );
+    StoreError::Refused { detail }
 }
 
 fn bad_permissions(bits: u32) -> StoreError {
@@ -590,13 +708,63 @@ impl Control {
     /// Records that come before the first that name a guest.
     pub(crate) fn introduce(&self, client: Uuid) -> Result<Vec<Record>, StoreError> {
         let hosted = self.hosted.get(&client).ok_or(StoreError::NoGuest { client })?;
-        Ok(if hosted.recorded { Vec::new() } else { vec![Record::Guest(hosted.guest)] })
+        let known = hosted.recorded || planted(Bug::GuestNotIntroduced);
+        Ok(if known { Vec::new() } else { vec![Record::Guest(hosted.guest)] })
     }
 
     /// They have been committed.
     pub(crate) fn introduced(&mut self, client: Uuid) {
         if let Some(hosted) = self.hosted.get_mut(&client) {
             hosted.recorded = true;
+        }
+    }
+
+    /// What replaying a guest's logs needs to know, by itself: its log space, the pools that it could write, their puddles, and all logs, of which it lists its own. Whatever is not there, it had no right
+    /// to.
+    fn apart(&self, inner: &Inner, client: Uuid) -> Self {
+        let state = &self.catalog.state;
+        let mut catalog = Catalog::mirror(Arc::clone(&inner.medium));
+        let pools = state.writable_pools(client);
+        let mut records: Vec<Record> = Vec::new();
+        for pool in &pools {
+            records.extend(state.pools.get(pool).cloned().map(Record::Pool));
+            records.push(Record::Lease(LeaseRecord { client, pool: *pool, writable: true }));
+        }
+        let log_space = state.clients.get(&client);
+        records.extend(log_space.map(|space| Record::Client(ClientRecord { client, log_space: *space })));
+        let logs = |puddle: &&PuddleRecord| matches!(puddle.role, Role::Log | Role::LogSpace);
+        let wanted = state.puddles.values().filter(|puddle| logs(puddle) || pools.contains(&puddle.pool));
+        records.extend(wanted.copied().map(Record::Puddle));
+        records.iter().for_each(|record| catalog.state.apply(record));
+        let due = state.due.iter().filter(|(puddle, _)| catalog.state.puddles.contains_key(puddle));
+        catalog.state.due = due.map(|(puddle, due)| (*puddle, *due)).collect();
+        Self {
+            superblock: self.superblock,
+            catalog,
+            space: Space::new(inner.window.base(), inner.window.len()),
+            puddles: BTreeMap::new(),
+            graveyard: Vec::new(),
+            pools: BTreeMap::new(),
+            damage: Vec::new(),
+            dirty: BTreeMap::new(),
+            logs: Logs::default(),
+            ahead: Ahead::Nothing,
+            hosted: BTreeMap::new(),
+            client: self.client,
+            registration: None,
+            lock: None,
+        }
+    }
+
+    /// Takes over the puddles of such a one: frees them if nothing of them is mapped any more.
+    fn bury(&mut self, apart: Self, unmapped: bool) {
+        for puddle in apart.puddles.into_values() {
+            if unmapped {
+                // SAFETY: made by `Box::leak` for that one, which nobody else has seen, and in no slot of the window.
+                drop(unsafe { Box::from_raw(puddle.as_ptr()) });
+            } else {
+                self.graveyard.push(puddle);
+            }
         }
     }
 
@@ -639,7 +807,7 @@ impl Control {
     pub(crate) fn adopt_guests(&mut self) {
         let adopted = |guest: &GuestRecord| {
             let logs = self.catalog.state.clients.get(&guest.client).copied().into_iter().collect();
-            (guest.client, Hosted { guest: *guest, recorded: true, logs })
+            (guest.client, Hosted { guest: *guest, recorded: true, logs, ending: false })
         };
         let found: Vec<(Uuid, Hosted)> = living(&self.catalog.state).map(adopted).collect();
         self.hosted.extend(found);

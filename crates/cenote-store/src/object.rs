@@ -95,7 +95,7 @@ impl ObjectInfo {
     }
 }
 
-fn find(control: &Control, name: &str) -> Result<ObjectInfo, StoreError> {
+pub(crate) fn find(control: &Control, name: &str) -> Result<ObjectInfo, StoreError> {
     let state = &control.catalog.state;
     let unknown = || StoreError::ObjectUnknown { name: name.chars().take(300).collect() };
     let record = state.object_names.get(name).and_then(|id| state.objects.get(id)).ok_or_else(unknown)?;
@@ -118,9 +118,18 @@ fn find(control: &Control, name: &str) -> Result<ObjectInfo, StoreError> {
 }
 
 impl Store {
+    /// Objects as the daemon lists them, or those of this store.
+    fn known_objects(&self, name: Option<&str>) -> Option<Result<Vec<ObjectInfo>, StoreError>> {
+        let listed = self.keeper()?.objects(name);
+        Some(listed.map(|objects| objects.into_iter().map(|listed| listed.object).collect()))
+    }
+
     /// All objects, by name. One whose puddle record is damaged is left out; [`Store::object`] says why.
     #[must_use]
     pub fn objects(&self) -> Vec<ObjectInfo> {
+        if let Some(listed) = self.known_objects(None) {
+            return listed.unwrap_or_default();
+        }
         let control = self.inner().control();
         let names = control.catalog.state.object_names.keys();
         names.filter_map(|name| find(&control, name).ok()).collect()
@@ -131,6 +140,10 @@ impl Store {
     /// # Errors
     /// There is none; its records do not fit together.
     pub fn object(&self, name: &str) -> Result<ObjectInfo, StoreError> {
+        if let Some(listed) = self.known_objects(Some(name)) {
+            let unknown = || StoreError::ObjectUnknown { name: name.chars().take(300).collect() };
+            return listed?.pop().ok_or_else(unknown);
+        }
         find(&self.inner().control(), name)
     }
 
@@ -160,14 +173,7 @@ impl Store {
         at_rest: AtRest,
         header: impl FnOnce(Uuid, u64) -> Result<Vec<u8>, E>,
     ) -> Result<ObjectInfo, E> {
-        let reason_to = |reason| StoreError::ObjectName { name: name.chars().take(80).collect(), reason };
-        why_no_name(name).map_err(reason_to)?;
-        let inner = self.inner();
-        let mut control = inner.begin_write("create an object")?;
-        if control.catalog.state.object_names.contains_key(name) {
-            return Err(StoreError::ObjectExists { name: name.into() }.into());
-        }
-        let mut record = ObjectRecord {
+        let record = ObjectRecord {
             puddle: Uuid::NIL,
             name: name.into(),
             data_len,
@@ -175,10 +181,31 @@ impl Store {
             uid: cenote_sys::process::uid(),
             gid: cenote_sys::process::gid(),
             permissions,
-            created_at_s: inner.medium.now_s(),
+            created_at_s: self.inner().medium.now_s(),
         };
-        let size = record.puddle_size().ok_or(StoreError::ObjectLen { len: data_len })?;
-        let puddle = inner.new_puddle(&mut control, PoolId(0), Role::Object, 0, size)?;
+        self.create_object_as(record, header)
+    }
+
+    /// The same with the identity that the record says, unless that is nil, and its owner.
+    pub(crate) fn create_object_as<E: From<StoreError>>(
+        &self,
+        mut record: ObjectRecord,
+        header: impl FnOnce(Uuid, u64) -> Result<Vec<u8>, E>,
+    ) -> Result<ObjectInfo, E> {
+        let name = record.name.clone();
+        let reason_to = |reason| StoreError::ObjectName { name: name.chars().take(80).collect(), reason };
+        why_no_name(&name).map_err(reason_to)?;
+        let inner = self.inner();
+        let mut control = inner.begin_write("create an object")?;
+        let id = Some(record.puddle).filter(|id| !id.is_nil());
+        let state = &control.catalog.state;
+        if state.object_names.contains_key(&name) || id.is_some_and(|id| state.puddles.contains_key(&id)) {
+            return Err(StoreError::ObjectExists { name }.into());
+        }
+        let size = record.puddle_size().ok_or(StoreError::ObjectLen { len: record.data_len })?;
+        let wanted =
+            PuddleRecord { uuid: Uuid::NIL, pool: PoolId(0), role: Role::Object, index: 0, addr: 0, size };
+        let puddle = inner.new_puddle_as(&mut control, id, wanted)?;
         record.puddle = puddle.uuid;
         let info = ObjectInfo { record: record.clone(), addr: puddle.addr, size };
         let written = header(puddle.uuid, record.span() / PAGE_SIZE).and_then(|protection| {
@@ -288,13 +315,17 @@ impl Store {
     /// # Errors
     /// There is no such object; the store is read-only or poisoned; the medium.
     pub fn remove_object(&self, name: &str) -> Result<(), StoreError> {
+        let mut control = self.inner().begin_write("remove an object")?;
+        self.remove_object_in(&mut control, name)
+    }
+
+    pub(crate) fn remove_object_in(&self, control: &mut Control, name: &str) -> Result<(), StoreError> {
         let inner = self.inner();
-        let mut control = inner.begin_write("remove an object")?;
         let state = &control.catalog.state;
         let id = state.object_names.get(name).copied();
         let id = id.ok_or_else(|| StoreError::ObjectUnknown { name: name.chars().take(300).collect() })?;
         let puddle = state.puddles.get(&id).copied();
-        inner.commit(&mut control, &[Record::PuddleRemoved(id), Record::ObjectRemoved(id)])?;
+        inner.commit(control, &[Record::PuddleRemoved(id), Record::ObjectRemoved(id)])?;
         let file = file_name(id);
         // A left over file is an orphan; the next writable open removes it.
         let _ = inner.medium.remove(core::str::from_utf8(&file).unwrap_or_default());
@@ -310,6 +341,9 @@ impl Store {
     /// It is damaged, another one's or missing; the medium.
     pub fn verify_object(&self, object: &ObjectInfo) -> Result<(), StoreError> {
         let inner = self.inner();
+        if inner.connection.is_some() {
+            return Ok(()); // the daemon does, before it hands the file out
+        }
         match verify_file(&*inner.medium, &object.puddle(), inner.uuid, inner.writable)? {
             None => Ok(()),
             Some(detail) => Err(StoreError::ObjectDamaged { name: object.record.name.clone(), detail }),

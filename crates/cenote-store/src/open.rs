@@ -148,6 +148,7 @@ impl Store {
             shadows: Shadows::default(),
             frontier,
             guarded: AtomicBool::new(false),
+            replaying: Mutex::default(),
             silent: AtomicBool::new(true),
             connection: None,
             control: Mutex::new(Control {

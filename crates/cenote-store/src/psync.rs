@@ -46,17 +46,19 @@
 //! file mapping* when memory is short: a page that was written and then evicted would be reported as clean. Protection is a property of the mapping and
 //! stays.
 
+use crate::connection::Connection;
 use crate::error::StoreError;
 use crate::pool::PoolHandle;
 use crate::shadow::{Part, Shadow, locked, note_unknown};
 use crate::store::{Control, Inner, Store};
-use cenote_journal::{Draft, JournalError, Pages, Target};
+use cenote_journal::{Draft, JournalError, Pages, Parcel, Target};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::PoolMode;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{MediumError, Operation};
 use cenote_sys::memory::{self, Access};
+use core::sync::atomic::Ordering;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -138,6 +140,8 @@ struct Taken {
 struct Work {
     shadows: Vec<(Arc<Shadow>, u64)>,
     taken: Vec<Taken>,
+    /// Of a daemon's client: the copies, on their way.
+    parcel: Option<Parcel>,
     held: Duration,
     done: Option<Psync>,
 }
@@ -145,7 +149,8 @@ struct Work {
 impl Work {
     /// Enters pools, which are in the order of their numbers.
     fn enter(shadows: Vec<Arc<Shadow>>) -> Result<Self, Psync> {
-        let mut work = Self { shadows: Vec::new(), taken: Vec::new(), held: Duration::ZERO, done: None };
+        let (shadows_in, taken, held) = (Vec::new(), Vec::new(), Duration::ZERO);
+        let mut work = Self { shadows: shadows_in, taken, parcel: None, held, done: None };
         let alone = shadows.len() == 1;
         for shadow in shadows {
             let number = shadow.gate.enter(alone)?;
@@ -155,7 +160,10 @@ impl Work {
     }
 
     /// What earlier sessions left is noted; nobody is held for that.
-    fn prepare(&self, inner: &Inner) -> Result<(), MediumError> {
+    fn prepare(&self, inner: &Inner) -> Result<(), StoreError> {
+        if let Some(connection) = &inner.connection {
+            return self.prepare_through(inner, connection);
+        }
         for (shadow, _) in &self.shadows {
             for part in shadow.parts() {
                 note_unknown(inner, &part)?;
@@ -164,10 +172,62 @@ impl Work {
         Ok(())
     }
 
+    /// The same by a daemon's client, which is granted the files for that.
+    fn prepare_through(&self, inner: &Inner, connection: &Connection) -> Result<(), StoreError> {
+        for (shadow, _) in &self.shadows {
+            let parts = shadow.parts();
+            let unknown = |part: &&Arc<Part>| part.unknown.load(Ordering::Acquire);
+            let Some(pool) = parts.iter().find(unknown).map(|part| part.puddle().pool()) else { continue };
+            let names = connection.admit_files_of(pool)?;
+            let noted = parts.iter().try_for_each(|part| note_unknown(inner, part));
+            names.iter().for_each(|name| connection.dismiss(name));
+            noted?;
+        }
+        Ok(())
+    }
+
+    /// Step 2 of a daemon's client: the kernel copies from the mappings into the parcel.
+    fn pack(&mut self) -> Result<(), MediumError> {
+        for (shadow, _) in &self.shadows {
+            for part in shadow.parts() {
+                let mut pages = Vec::new();
+                part.puddle().notes().take(&mut pages);
+                if !pages.is_empty() {
+                    self.taken.push(Taken { part, pages, bytes: Vec::new() });
+                }
+            }
+        }
+        let failed = |error| MediumError::from_io(Operation::Write, "parcel", error);
+        let ranges = self.taken.iter().map(|taken| taken.pages.len()).sum();
+        let mut parcel = Parcel::new(ranges).map_err(failed)?;
+        for (number, taken) in (0..).zip(&self.taken) {
+            protect(&taken.part, &taken.pages)?;
+            let shadow = core::ptr::with_exposed_provenance(taken.part.puddle().addr() as usize);
+            // SAFETY: granted puddles are mapped until the store is dropped; no transaction runs, and a store that comes all the same faults and is noted again.
+            unsafe { parcel.add_pages(number, shadow, &taken.pages) }.map_err(failed)?;
+        }
+        self.parcel = Some(parcel);
+        Ok(())
+    }
+
+    /// Steps 3 to 6, by the daemon.
+    fn send(&mut self, connection: &Connection) -> Result<Psync, StoreError> {
+        let held = self.held;
+        let mut done = Psync { held, ..Psync::default() };
+        if let Some(parcel) = self.parcel.take().filter(|parcel| !parcel.is_empty()) {
+            let failed = |error| StoreError::Medium(MediumError::from_io(Operation::Write, "parcel", error));
+            let ids: Vec<Uuid> = self.taken.iter().map(|taken| taken.part.puddle().uuid()).collect();
+            let (file, runs) = parcel.finish().map_err(failed)?;
+            done = Psync { held, ..connection.keeper.psync_pools(&ids, runs, &file)? };
+        }
+        self.done = Some(done);
+        Ok(done)
+    }
+
     /// Step 2.
     fn copy(&mut self, inner: &Inner) -> Result<(), MediumError> {
         let started = Instant::now();
-        let result = self.copy_all(inner);
+        let result = if inner.connection.is_some() { self.pack() } else { self.copy_all(inner) };
         self.held = started.elapsed();
         result
     }
@@ -203,6 +263,9 @@ impl Work {
 
     /// Steps 3 to 6.
     fn commit(&mut self, inner: &Inner) -> Result<Psync, StoreError> {
+        if let Some(connection) = &inner.connection {
+            return self.send(connection);
+        }
         let held = self.held;
         if self.taken.is_empty() {
             let done = Psync { held, ..Psync::default() };

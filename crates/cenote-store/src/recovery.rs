@@ -77,6 +77,7 @@ pub(crate) fn recover(
     let mut clients: BTreeSet<Uuid> = state.clients.keys().copied().collect();
     clients.extend(state.leases.keys().map(|(client, _)| *client));
     clients.extend(state.guests.keys().copied());
+    clients.extend(state.object_leases.keys().map(|(client, _)| *client));
     // Guests of an earlier daemon that live go on: what they do is not over. (After a loss of power none does.)
     let mut guests = 0;
     if inner.options.hosting && crash != Some(CrashKind::Power) {
@@ -121,6 +122,7 @@ pub(crate) fn recover(
             .writable_pools(client)
             .into_iter()
             .partition(|pool| void.contains(pool));
+        records.extend(session.control.catalog.state.process_ended(client));
         let torn = pools.iter().any(|pool| not_covered.contains(pool));
         for pool in &gone {
             note_dirty(session.control, *pool, CrashKind::Power);

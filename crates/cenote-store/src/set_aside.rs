@@ -26,8 +26,9 @@ use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_log::CrashKind;
 use cenote_medium::MapMode;
+use cenote_medium::planted::{Bug, planted};
 use core::sync::atomic::Ordering;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 /// A client whose logs are set aside.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,6 +89,8 @@ impl Store {
             inner.check_usable()?;
             return connection.keeper.decide_logs(client, decision);
         }
+        // A guest's end may be replaying logs of a pool that this one could write too.
+        let _replaying = inner.replaying.lock().unwrap_or_else(PoisonError::into_inner);
         let mut guard = inner.begin_write("decide about a log")?;
         let control = &mut *guard;
         let Some(found) = list(control).into_iter().find(|found| found.client == client) else {
@@ -115,7 +118,7 @@ impl Store {
             control.pools.remove(id);
         }
         let mut logs = Vec::new();
-        if decision == LogDecision::Apply {
+        if decision == LogDecision::Apply && !planted(Bug::ApplyNotReplayed) {
             // Looked at before, they are mapped for that.
             for record in pools.iter().flat_map(|id| control.catalog.state.puddles_of(*id)) {
                 if let Some(puddle) = control.puddles.get(&record.uuid) {
@@ -150,7 +153,9 @@ impl Store {
         }
         let state = &control.catalog.state;
         let direct = pools.iter().filter(|id| !state.is_shadowed(**id));
-        records.extend(direct.map(|id| Record::TraceDue(*id)));
+        if !planted(Bug::DiscardNotTraced) {
+            records.extend(direct.map(|id| Record::TraceDue(*id)));
+        }
         let keep = |pool: &PoolId| Record::Lease(LeaseRecord { client: us, pool: *pool, writable: true });
         records.extend(pools.iter().map(keep));
         records.extend(logs.iter().map(|puddle| Record::PuddleRemoved(puddle.uuid)));

@@ -178,7 +178,9 @@ impl Guard for Health {
 impl Inner {
     /// What this session has of a pool in shadowed mode that it may write. Under the control lock.
     pub(crate) fn shadow_of(&self, control: &mut Control, pool: PoolId) -> Result<Arc<Shadow>, StoreError> {
-        self.pool_journal(&control.catalog.state)?;
+        if self.connection.is_none() {
+            self.pool_journal(&control.catalog.state)?;
+        }
         if let Some(known) = locked(&self.shadows.pools).get(&pool) {
             return Ok(Arc::clone(known));
         }
@@ -541,10 +543,21 @@ pub(crate) fn note_unknown(inner: &Inner, part: &Part) -> Result<(), MediumError
     if !part.unknown.load(Ordering::Acquire) || puddle.is_due() {
         return Ok(());
     }
-    compare(part.shadow(inner)?, part.primary(inner)?, puddle.size(), |page, _| {
-        puddle.notes().note(page..page + 1);
-        Ok(())
-    })?;
+    if inner.connection.is_some() {
+        // Granted for this: the descriptors are not kept.
+        let open = |name: &[u8; 40]| FileHandle::open(&inner.medium, text(name));
+        let (shadow, primary) = (open(&file_name(puddle.uuid()))?, open(&primary_name(puddle.uuid()))?);
+        note_differences(puddle, &shadow, &primary)?;
+    } else {
+        note_differences(puddle, part.shadow(inner)?, part.primary(inner)?)?;
+    }
     part.unknown.store(false, Ordering::Release);
     Ok(())
+}
+
+fn note_differences(puddle: &Puddle, shadow: &FileHandle, primary: &FileHandle) -> Result<(), MediumError> {
+    compare(shadow, primary, puddle.size(), |page, _| {
+        puddle.notes().note(page..page + 1);
+        Ok(())
+    })
 }

@@ -18,7 +18,7 @@ use cenote_layout::catalog::Record;
 use cenote_layout::header::FORMAT_VERSION;
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::puddle::Role;
-use cenote_layout::superblock::Superblock;
+use cenote_layout::superblock::{INCOMPAT_HOSTED, Superblock};
 use cenote_layout::types::TypeRecord;
 use cenote_log::CrashKind;
 use cenote_medium::{Durability, LockGuard, Medium, MediumError, MediumInfo, Operation, Persistence};
@@ -64,6 +64,8 @@ pub(crate) struct Inner {
     pub(crate) silent: AtomicBool,
     /// A guest's logs are being replayed, which may have cut short what is mapped for that.
     pub(crate) guarded: AtomicBool,
+    /// Held by who replays a guest's logs: one after the other, since they may have shared a pool. Taken before the control lock, which is not held meanwhile.
+    pub(crate) replaying: Mutex<()>,
     /// Whoever keeps the store, if that is another process: then everything that changes the catalog is asked of it.
     pub(crate) connection: Option<Connection>,
     pub(crate) control: Mutex<Control>,
@@ -390,6 +392,19 @@ impl Inner {
         error.into()
     }
 
+    /// Before the first record about guests: programs that would not understand it refuse the store from now on. **The superblock's sync commits that**; the record follows it.
+    fn say_hosted(&self, control: &mut Control, records: &[Record]) -> Result<(), StoreError> {
+        let said = control.superblock.prefix.incompat & INCOMPAT_HOSTED != 0;
+        if said || self.connection.is_some() || !records.iter().any(Record::is_hosted) {
+            return Ok(());
+        }
+        let mut block = control.superblock;
+        block.prefix.incompat |= INCOMPAT_HOSTED;
+        crate::superblock::store_next(&*self.medium, &mut block).map_err(|error| self.failed(error))?;
+        control.superblock = block;
+        Ok(())
+    }
+
     /// Makes one change of the catalog, which says too which puddles have been rewritten since the last one.
     pub(crate) fn commit(&self, control: &mut Control, records: &[Record]) -> Result<(), StoreError> {
         let split = |error: catalog::AppendError| {
@@ -403,6 +418,9 @@ impl Inner {
         if records.is_empty() {
             return Ok(());
         }
+        self.say_hosted(control, &records).inspect_err(|_| {
+            done.iter().for_each(|puddle| self.frontier.note_done(*puddle));
+        })?;
         control.catalog.append(&records).map_err(split).inspect_err(|_| {
             done.iter().for_each(|puddle| self.frontier.note_done(*puddle));
         })?;

@@ -139,7 +139,9 @@ fn checksum_fits(bytes: &[u8]) -> bool {
 /// commits.
 pub(crate) fn store_next(medium: &dyn Medium, block: &mut Superblock) -> Result<(), MediumError> {
     let mut next = *block;
+    let incompat = block.prefix.incompat;
     next.prefix = HeaderPrefix::new(Superblock::MAGIC, size_of::<Superblock>() as u32);
+    next.prefix.incompat = incompat;
     next.generation = block.generation + 1;
     header::seal(&mut next);
     let copy = (next.generation + u64::from(planted(Bug::SuperblockSameCopy))) % 2;

@@ -3,6 +3,7 @@
 mod common;
 mod damage;
 mod errors;
+mod guests;
 mod recovery;
 mod rollback;
 mod spare;

@@ -84,6 +84,14 @@ impl Drop for Twin {
     }
 }
 
+/// A file in memory that no directory has, which goes with its last descriptor and mapping. `what` shows in lists of open files.
+///
+/// # Errors
+/// What the kernel says: no memory, say, or too many descriptors.
+pub fn nameless_file(what: &str) -> io::Result<std::fs::File> {
+    Ok(rustix::fs::memfd_create(what, MemfdFlags::CLOEXEC)?.into())
+}
+
 /// Maps memory with these contents at `addr`, over whatever is there, to be read: all of it at once, so that nobody sees half. It has no file, and parts that
 /// are zero take no memory.
 ///
@@ -93,7 +101,7 @@ impl Drop for Twin {
 /// # Safety
 /// The range, whole pages, lies in a reservation of the caller's, and nothing relies on what is mapped there.
 pub unsafe fn map_image(addr: usize, image: &[u8]) -> io::Result<()> {
-    let file = std::fs::File::from(rustix::fs::memfd_create("cenote-image", MemfdFlags::CLOEXEC)?);
+    let file = nameless_file("cenote-image")?;
     file.set_len(image.len() as u64)?;
     for (number, bytes) in image.chunks(STEP).enumerate() {
         if bytes.iter().any(|byte| *byte != 0) {

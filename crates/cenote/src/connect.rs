@@ -13,17 +13,18 @@ use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_layout::types::TypeRecord;
 use cenote_log::CrashKind;
-use cenote_medium::{Durability, MediumInfo, MediumKind};
+use cenote_medium::{Durability, MediumError, MediumInfo, MediumKind, Operation};
 use cenote_proto::{
-    Channel, ClientItem, MESSAGE_LEN_MAX, PoolSpec, Refusal, Reply, Request, Stat, decode, encode,
+    Channel, ClientItem, MESSAGE_LEN_MAX, ObjectItem, PoolSpec, Refusal, Reply, Request, Stat, decode, encode,
 };
 use cenote_store::{
-    Access, Grant, Granted, Home, Keeper, Listed, LogDecision, MemberList, OpenError, OpenReport,
-    PermissionChange, PoolOptions, PoolStart, SetAside, StoreError, TypeMismatch,
+    Access, Grant, Granted, Home, Keeper, Listed, ListedObject, LogDecision, MemberList, NewObject,
+    ObjectInfo, OpenError, OpenReport, PermissionChange, PoolOptions, PoolStart, Psync, SetAside, StoreError,
+    TypeMismatch,
 };
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -36,7 +37,7 @@ impl Store {
     /// differs. The store is closed, and the session with it, when the last handle is dropped.
     ///
     /// A pool is one process's that writes it ([`Access::ReadWrite`], the default), or any number's that read it, or any number's that share it ([`Access::Shared`]): other processes get [`StoreError::PoolBusy`].
-    /// Pools in shadowed mode and objects are for embedded stores.
+    /// A pool in shadowed mode is one process's that writes it. Objects are attached by `cenote_object`, on [`Store::as_raw`].
     ///
     /// # Errors
     /// [`Error::Open`](crate::Error::Open): nobody listens there, the daemon does not let this process in, or the window's addresses are taken.
@@ -251,10 +252,19 @@ impl Line {
 
     /// Sends a request and waits for its reply.
     fn ask(&mut self, request: &Request) -> io::Result<(Reply, Vec<OwnedFd>)> {
+        self.ask_with(request, &[])
+    }
+
+    /// The same with descriptors.
+    fn ask_with(
+        &mut self,
+        request: &Request,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<(Reply, Vec<OwnedFd>)> {
         self.number = self.number.wrapping_add(1);
         let invalid = |error: cenote_proto::DecodeError| io::Error::new(io::ErrorKind::InvalidData, error);
         let packet = encode(self.number, request).map_err(invalid)?;
-        self.channel.send(&packet, &[])?;
+        self.channel.send(&packet, descriptors)?;
         let received = self.channel.receive(&mut self.buffer)?;
         if received.len == 0 {
             return Err(io::ErrorKind::ConnectionReset.into());
@@ -294,6 +304,14 @@ fn is_lost(error: &io::Error) -> bool {
 impl Client {
     /// Asks, as often as it takes; the answer, and whether it was asked more than once.
     fn ask(&self, request: &Request) -> core::result::Result<(Reply, Vec<OwnedFd>, bool), StoreError> {
+        self.ask_with(request, &[])
+    }
+
+    fn ask_with(
+        &self,
+        request: &Request,
+        files: &[BorrowedFd<'_>],
+    ) -> core::result::Result<(Reply, Vec<OwnedFd>, bool), StoreError> {
         if !cenote_sys::fork_guard::is_current(self.token) {
             return Err(StoreError::Forked);
         }
@@ -305,7 +323,7 @@ impl Client {
         let mut again = false;
         loop {
             let error = match &mut *guard {
-                Some(line) => match line.ask(request) {
+                Some(line) => match line.ask_with(request, files) {
                     Ok((reply, descriptors)) => return Ok((reply, descriptors, again)),
                     Err(error) => error,
                 },
@@ -344,7 +362,12 @@ impl Client {
         match reply {
             Reply::Refused(refusal) => match (&refusal, request) {
                 // What was done already, before the answer was lost.
-                (Refusal::PoolUnknown, Request::RemovePool { .. }) if again => Ok((Reply::Done, Vec::new())),
+                (Refusal::PoolUnknown, Request::RemovePool { .. })
+                | (Refusal::ObjectUnknown, Request::DestroyObject { .. })
+                    if again =>
+                {
+                    Ok((Reply::Done, Vec::new()))
+                }
                 (Refusal::NoSession, Request::Goodbye) => Ok((Reply::Done, Vec::new())),
                 _ => Err(error_of(refusal, name)),
             },
@@ -392,6 +415,51 @@ impl Client {
         }
     }
 
+    /// Puddles with their descriptors, all pages of them.
+    fn all_puddles(
+        &self,
+        pool: PoolId,
+        first: u32,
+        request: impl Fn(u32) -> Request,
+    ) -> core::result::Result<Vec<Granted>, StoreError> {
+        let mut puddles: Vec<Granted> = Vec::new();
+        loop {
+            let next = puddles.last().map_or(first, |last| last.record.index + 1);
+            let (page, more) = self.puddles(&request(next), &pool.to_string())?;
+            // Whatever it sends, this ends.
+            let goes_on = page.iter().any(|granted| granted.record.index >= next);
+            puddles.extend(page);
+            if !more || !goes_on {
+                return Ok(puddles);
+            }
+        }
+    }
+
+    /// The one object that an answer is about, and its descriptor.
+    fn one_object(
+        &self,
+        request: &Request,
+        name: &str,
+    ) -> core::result::Result<(ListedObject, Option<File>), StoreError> {
+        match self.answer(request, name)? {
+            (Reply::Objects { mut items, .. }, mut descriptors) if items.len() == 1 => {
+                let file = descriptors.pop().map(File::from);
+                items.pop().map(|item| (listed(item), file)).ok_or_else(one_only)
+            }
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    fn psync(&self, request: &Request, parcel: &File) -> core::result::Result<Psync, StoreError> {
+        match self.ask_with(request, &[parcel.as_fd()])?.0 {
+            Reply::Psynced { seq, pages, data_bytes, journal_bytes } => {
+                Ok(Psync { seq, pages, data_bytes, journal_bytes, ..Psync::default() })
+            }
+            Reply::Refused(refusal) => Err(error_of(refusal, "")),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     fn puddle(&self, request: &Request, name: &str) -> core::result::Result<Granted, StoreError> {
         let (mut granted, _) = self.puddles(request, name)?;
         match (granted.pop(), granted.is_empty()) {
@@ -399,6 +467,15 @@ impl Client {
             _ => Err(StoreError::Refused { detail: "the daemon did not answer with one puddle".into() }),
         }
     }
+}
+
+fn one_only() -> StoreError {
+    StoreError::Refused { detail: "the daemon did not answer with one object".into() }
+}
+
+fn listed(item: ObjectItem) -> ListedObject {
+    let ObjectItem { record, addr, size, state, found } = item;
+    ListedObject { object: ObjectInfo { record, addr, size }, state, found }
 }
 
 fn unexpected(reply: &Reply) -> StoreError {
@@ -431,6 +508,20 @@ fn error_of(refusal: Refusal, name: &str) -> StoreError {
             StoreError::Permission { name, what }
         }
         Refusal::PoolFull { wanted, used, size_max } => StoreError::PoolFull { name, wanted, used, size_max },
+        Refusal::ObjectUnknown => StoreError::ObjectUnknown { name },
+        Refusal::ObjectExists => StoreError::ObjectExists { name },
+        Refusal::ObjectBusy { writing, pid } => StoreError::ObjectBusy { name, writing, pid },
+        Refusal::ObjectDenied { what, uid, mode, owner } => {
+            let known =
+                ["attached for reading", "attached for writing", "removed", "given other permissions"];
+            let what = known.into_iter().find(|known| *known == what).unwrap_or("used");
+            StoreError::ObjectDenied { name, what, uid, mode, owner }
+        }
+        Refusal::NoSpace => {
+            let full = io::Error::from(io::ErrorKind::StorageFull);
+            MediumError::from_io(Operation::Create, &name, full).into()
+        }
+        Refusal::PsyncTooLarge { limit } => StoreError::PsyncTooLarge { needed: limit + 1, limit },
         other => StoreError::Refused { detail: words(&other) },
     }
 }
@@ -488,17 +579,84 @@ impl Keeper for Client {
     }
 
     fn puddles_from(&self, pool: PoolId, first: u32) -> core::result::Result<Vec<Granted>, StoreError> {
-        let mut puddles: Vec<Granted> = Vec::new();
+        self.all_puddles(pool, first, |first| Request::Puddles { pool, first })
+    }
+
+    fn primaries_from(&self, pool: PoolId, first: u32) -> core::result::Result<Vec<Granted>, StoreError> {
+        self.all_puddles(pool, first, |first| Request::Primaries { pool, first })
+    }
+
+    fn psync_pools(
+        &self,
+        puddles: &[Uuid],
+        runs: u32,
+        parcel: &File,
+    ) -> core::result::Result<Psync, StoreError> {
+        self.psync(&Request::PsyncPools { puddles: puddles.to_vec(), runs }, parcel)
+    }
+
+    fn objects(&self, name: Option<&str>) -> core::result::Result<Vec<ListedObject>, StoreError> {
+        if let Some(name) = name {
+            return Ok(vec![self.one_object(&Request::Object { name: name.into() }, name)?.0]);
+        }
+        let mut found: Vec<ListedObject> = Vec::new();
         loop {
-            let next = puddles.last().map_or(first, |last| last.record.index + 1);
-            let (page, more) = self.puddles(&Request::Puddles { pool, first: next }, &pool.to_string())?;
-            // Whatever it sends, this ends.
-            let goes_on = page.iter().any(|granted| granted.record.index >= next);
-            puddles.extend(page);
-            if !more || !goes_on {
-                return Ok(puddles);
+            let after = found.last().map(|last| last.object.record.name.clone());
+            match self.answer(&Request::Objects { after: after.clone() }, "")?.0 {
+                Reply::Objects { items, more } => {
+                    found.extend(items.into_iter().map(listed));
+                    let last = found.last().map(|last| last.object.record.name.clone());
+                    if !more || last <= after {
+                        return Ok(found);
+                    }
+                }
+                other => return Err(unexpected(&other)),
             }
         }
+    }
+
+    fn create_object(&self, new: &NewObject) -> core::result::Result<ObjectInfo, StoreError> {
+        let request = Request::CreateObject {
+            id: new.id,
+            name: new.name.clone(),
+            data_len: new.data_len,
+            permissions: new.permissions,
+            at_rest: new.at_rest,
+            header: new.header.clone(),
+        };
+        Ok(self.one_object(&request, &new.name)?.0.object)
+    }
+
+    fn destroy_object(&self, name: &str) -> core::result::Result<(), StoreError> {
+        self.done(&Request::DestroyObject { name: name.into() }, name)
+    }
+
+    fn attach_object(
+        &self,
+        name: &str,
+        writable: bool,
+    ) -> core::result::Result<(ListedObject, File), StoreError> {
+        let (listed, file) = self.one_object(&Request::AttachObject { name: name.into(), writable }, name)?;
+        Ok((listed, file.ok_or_else(one_only)?))
+    }
+
+    fn detach_object(&self, object: Uuid) -> core::result::Result<(), StoreError> {
+        self.done(&Request::DetachObject { object }, "")
+    }
+
+    fn psync_objects(
+        &self,
+        objects: &[Uuid],
+        runs: u32,
+        settled: bool,
+        parcel: &File,
+    ) -> core::result::Result<Psync, StoreError> {
+        self.psync(&Request::PsyncObjects { objects: objects.to_vec(), runs, settled }, parcel)
+    }
+
+    fn set_object_owner(&self, name: &str, change: PermissionChange) -> core::result::Result<(), StoreError> {
+        let PermissionChange { uid, gid, permissions } = change;
+        self.done(&Request::SetObjectOwner { name: name.into(), uid, gid, permissions }, name)
     }
 
     fn members(&self, pool: PoolId) -> core::result::Result<MemberList, StoreError> {

@@ -88,7 +88,10 @@ fn hello(received: &Received, buffer: &[u8]) -> Result<(u32, Option<Uuid>), (u32
     let malformed = |detail: String| (peek(packet), Refusal::Malformed { detail });
     check(received).map_err(malformed)?;
     match decode::<Request>(packet).map_err(|error| malformed(error.to_string()))? {
-        (number, Request::Hello { resume }) => Ok((number, resume)),
+        (number, hello @ Request::Hello { resume }) => {
+            carries(received, &hello).map_err(malformed)?;
+            Ok((number, resume))
+        }
         _ => Err(malformed("the first message is a hello".into())),
     }
 }
@@ -98,10 +101,19 @@ fn check(received: &Received) -> Result<(), String> {
     if received.cut {
         return Err("the message is too long".into());
     }
-    if !received.descriptors.is_empty() {
-        return Err("no message of a client carries descriptors".into());
-    }
     Ok(())
+}
+
+/// As many descriptors as belong to a request, and no more.
+fn carries(received: &Received, request: &Request) -> Result<(), String> {
+    if received.descriptors.len() == request.descriptors() {
+        return Ok(());
+    }
+    Err(format!(
+        "{} descriptors come with such a message, and not {}",
+        request.descriptors(),
+        received.descriptors.len()
+    ))
 }
 
 fn attach(
@@ -160,15 +172,16 @@ fn converse(shared: &Shared, channel: &Channel, session: &Session, credentials: 
         if !wait(channel, session) {
             return false;
         }
-        let Ok(received) = channel.receive(&mut buffer[..MESSAGE_LEN_MAX]) else { return false };
+        let Ok(mut received) = channel.receive(&mut buffer[..MESSAGE_LEN_MAX]) else { return false };
         if received.len == 0 {
             return false;
         }
         shared.messages.fetch_add(1, Ordering::Relaxed);
         session.messages.fetch_add(1, Ordering::Relaxed);
         let packet = &buffer[..received.len];
-        let checked =
-            check(&received).and_then(|()| decode::<Request>(packet).map_err(|error| error.to_string()));
+        let checked = check(&received)
+            .and_then(|()| decode::<Request>(packet).map_err(|error| error.to_string()))
+            .and_then(|(number, request)| carries(&received, &request).map(|()| (number, request)));
         let (number, request) = match checked {
             Ok(request) => request,
             Err(detail) => {
@@ -184,7 +197,8 @@ fn converse(shared: &Shared, channel: &Channel, session: &Session, credentials: 
             answer(channel, number, if ended { &Reply::Done } else { &refused }, &[]);
             return true;
         }
-        let (reply, descriptors) = requests::answer(shared, session, credentials, request);
+        let (reply, descriptors) =
+            requests::answer(shared, session, credentials, request, received.descriptors.pop());
         let sent = answer(channel, number, &reply, &descriptors);
         if !sent {
             return false;

@@ -25,6 +25,7 @@ mod connection;
 mod exporter;
 pub mod log;
 mod metrics;
+mod objects;
 mod overview;
 mod requests;
 mod server;

@@ -16,6 +16,7 @@ use cenote_proto::{
     DESCRIPTORS_MAX, MESSAGE_LEN_MAX, MediumText, PoolItem, PoolSpec, Refusal, Reply, Request, SetAsideItem,
 };
 use cenote_store::{Access, Credentials, LogDecision, PermissionChange, PoolOptions, PoolStart, StoreError};
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -27,7 +28,7 @@ const POOLS_OF_A_PAGE: usize = 100;
 /// How long a grant waits for the recovery of those who had the pool.
 const ENDING: Duration = Duration::from_secs(10);
 
-type Answer = (Reply, Vec<OwnedFd>);
+pub(crate) type Answer = (Reply, Vec<OwnedFd>);
 
 /// What a client learns at first.
 pub(crate) fn welcome(shared: &Shared, client: Uuid) -> Reply {
@@ -56,10 +57,11 @@ pub(crate) fn answer(
     session: &Session,
     credentials: &Credentials,
     request: Request,
+    parcel: Option<OwnedFd>,
 ) -> Answer {
     shared.metrics.request(&request);
     let kind = Request::KINDS.get(request.kind()).copied().unwrap_or_default();
-    match try_answer(shared, session, credentials, request) {
+    match try_answer(shared, session, credentials, request, parcel) {
         Ok(answer) => answer,
         Err(refusal) => {
             shared.metrics.refusal(&refusal);
@@ -80,7 +82,7 @@ pub(crate) fn answer(
     }
 }
 
-fn done() -> Result<Answer, Refusal> {
+pub(crate) fn done() -> Result<Answer, Refusal> {
     Ok((Reply::Done, Vec::new()))
 }
 
@@ -89,9 +91,36 @@ fn try_answer(
     session: &Session,
     credentials: &Credentials,
     request: Request,
+    parcel: Option<OwnedFd>,
 ) -> Result<Answer, Refusal> {
     let (store, client) = (&shared.store, session.client);
     match request {
+        Request::Objects { .. }
+        | Request::Object { .. }
+        | Request::CreateObject { .. }
+        | Request::DestroyObject { .. }
+        | Request::AttachObject { .. }
+        | Request::DetachObject { .. }
+        | Request::PsyncObjects { .. }
+        | Request::SetObjectOwner { .. } => {
+            crate::objects::answer(shared, session, credentials, request, parcel)
+        }
+        Request::Primaries { pool, first } => {
+            let (mut records, _) =
+                store.guest_puddles(client, pool, first, DESCRIPTORS_MAX + 1).map_err(refusal)?;
+            let more = records.len() > DESCRIPTORS_MAX;
+            records.truncate(DESCRIPTORS_MAX);
+            let descriptor = |record: &PuddleRecord| store.guest_primary(client, record).map(OwnedFd::from);
+            let files = records.iter().map(descriptor).collect::<Result<Vec<_>, _>>().map_err(refusal)?;
+            Ok((Reply::Puddles { records, more }, files))
+        }
+        Request::PsyncPools { puddles, runs } => {
+            let parcel = parcel.map(File::from).ok_or_else(|| malformed("there is no parcel"))?;
+            let done = store.guest_psync(client, &puddles, (&parcel, runs)).map_err(refusal)?;
+            let (seq, pages, data_bytes, journal_bytes) =
+                (done.seq, done.pages, done.data_bytes, done.journal_bytes);
+            Ok((Reply::Psynced { seq, pages, data_bytes, journal_bytes }, Vec::new()))
+        }
         Request::Ping => done(),
         Request::Stat => Ok((Reply::Stat(overview::stat(shared, session)), Vec::new())),
         Request::Clients { after } => Ok((overview::clients(shared, after), Vec::new())),
@@ -185,20 +214,20 @@ fn try_answer(
     }
 }
 
-fn malformed(detail: &str) -> Refusal {
+pub(crate) fn malformed(detail: &str) -> Refusal {
     Refusal::Malformed { detail: detail.into() }
 }
 
 /// A puddle that a session may make. What is not made is not counted.
 #[must_use]
-struct Spent<'s> {
+pub(crate) struct Spent<'s> {
     session: &'s Session,
     bytes: u64,
 }
 
 impl Spent<'_> {
     /// It has been made.
-    fn keep(self) {
+    pub(crate) fn keep(self) {
         core::mem::forget(self);
     }
 }
@@ -211,7 +240,7 @@ impl Drop for Spent<'_> {
 }
 
 /// Counts what a session makes, before it is made.
-fn spend<'s>(shared: &Shared, session: &'s Session, bytes: u64) -> Result<Spent<'s>, Refusal> {
+pub(crate) fn spend<'s>(shared: &Shared, session: &'s Session, bytes: u64) -> Result<Spent<'s>, Refusal> {
     let limits = &shared.limits;
     let add = |counter: &std::sync::atomic::AtomicU64, more: u64, most: u64| {
         let fits = |now: u64| now.checked_add(more).filter(|sum| *sum <= most);
@@ -292,8 +321,13 @@ fn short(doubts: Vec<String>) -> Vec<String> {
 
 /// Holds the caller until those are recovered that had the pool and whose processes have ended. Where that cannot be, the caller finds them in the pool still.
 fn settle(shared: &Shared, pool: PoolId) {
+    settle_those(shared, || shared.store.guest_holders(pool));
+}
+
+/// The same of whoever holds something.
+pub(crate) fn settle_those(shared: &Shared, holders: impl Fn() -> Vec<Uuid>) {
     let began = Instant::now();
-    while shared.sessions.any_ended_of(&shared.store.guest_holders(pool)) && began.elapsed() < ENDING {
+    while shared.sessions.any_ended_of(&holders()) && began.elapsed() < ENDING {
         std::thread::sleep(Duration::from_micros(500));
     }
 }
@@ -360,7 +394,7 @@ fn types(shared: &Shared, after: Option<TypeId>) -> Reply {
 }
 
 /// A store's error as the client hears it; no part of it grows with what the client sent.
-fn refusal(error: StoreError) -> Refusal {
+pub(crate) fn refusal(error: StoreError) -> Refusal {
     match error {
         StoreError::PoolUnknown { .. } => Refusal::PoolUnknown,
         StoreError::PoolExists { .. } => Refusal::PoolExists,
@@ -370,6 +404,15 @@ fn refusal(error: StoreError) -> Refusal {
         StoreError::PoolFull { wanted, used, size_max, .. } => Refusal::PoolFull { wanted, used, size_max },
         StoreError::TypeMismatch(mismatch) => Refusal::TypeMismatch { known: Box::new(mismatch.known) },
         StoreError::NoGuest { .. } => Refusal::NoSession,
+        StoreError::ObjectUnknown { .. } => Refusal::ObjectUnknown,
+        StoreError::ObjectExists { .. } => Refusal::ObjectExists,
+        StoreError::ObjectBusy { writing, pid, .. } => Refusal::ObjectBusy { writing, pid },
+        StoreError::ObjectDenied { what, uid, mode, owner, .. } => {
+            Refusal::ObjectDenied { what: what.into(), uid, mode, owner }
+        }
+        StoreError::WindowFull { .. } => Refusal::NoSpace,
+        StoreError::Medium(error) if error.is_no_space() => Refusal::NoSpace,
+        StoreError::PsyncTooLarge { limit, .. } => Refusal::PsyncTooLarge { limit },
         other => Refusal::Other { detail: other.to_string().chars().take(2000).collect() },
     }
 }

@@ -14,6 +14,7 @@ use crate::metrics::{LimitHit, Metrics};
 use crate::sessions::Sessions;
 use cenote_layout::catalog::GuestRecord;
 use cenote_medium::{Medium, MediumOptions, RealMedium};
+use cenote_object::Objects;
 use cenote_proto::{Channel, Listener};
 use cenote_store::{FormatError, FormatOptions, OpenError, OpenOptions, OpenReport, Store, StoreError};
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
@@ -138,6 +139,9 @@ pub(crate) struct Shared {
     /// Why the daemon cannot go on, and what wakes its main thread to hear it.
     given_up: OnceLock<String>,
     gives_up: OwnedFd,
+    /// The store's objects, from the first request about one on; and who opens them.
+    pub(crate) objects: OnceLock<Objects>,
+    pub(crate) opening: Mutex<()>,
 }
 
 /// A daemon that listens.
@@ -261,6 +265,8 @@ impl Server {
             connections: Mutex::default(),
             given_up: OnceLock::new(),
             gives_up,
+            objects: OnceLock::new(),
+            opening: Mutex::default(),
         });
         for guest in guests {
             shared.sessions.adopt(&guest);
@@ -338,6 +344,10 @@ impl Server {
         }
         drop(self.exporter.take());
         self.shared.sessions.stop();
+        if let Some(objects) = self.shared.objects.get() {
+            // Whoever opens the store next has nothing to recover. Should it fail, that recovers.
+            let _ = objects.checkpoint();
+        }
         if let Some(why) = self.shared.given_up.get() {
             return Err(io::Error::other(why.clone()));
         }

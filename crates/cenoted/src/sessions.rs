@@ -47,7 +47,7 @@ pub(crate) struct Session {
     pub(crate) client: Uuid,
     pub(crate) pid: u32,
     pub(crate) uid: u32,
-    start_ticks: u64,
+    pub(crate) start_ticks: u64,
     /// Since when this daemon knows it.
     pub(crate) known: Instant,
     /// The process; `None` if it was gone before it could be held.

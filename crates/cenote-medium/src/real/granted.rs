@@ -111,6 +111,13 @@ impl Medium for GrantedMedium {
         }
     }
 
+    /// For reading what was granted and is not mapped yet, or is mapped elsewhere.
+    fn descriptor(&self, name: &str) -> Result<Option<File>> {
+        let files = self.files();
+        let Some(file) = files.get(name) else { return Ok(None) };
+        file.try_clone().map(Some).map_err(|source| MediumError::from_io(Operation::Examine, name, source))
+    }
+
     fn read_at(&self, name: &str, _offset: u64, _buf: &mut [u8]) -> Result<usize> {
         owners(Operation::Read, name)
     }

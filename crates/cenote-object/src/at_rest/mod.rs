@@ -30,6 +30,7 @@ mod view;
 
 pub(crate) use view::View;
 
+use crate::connected;
 use crate::error::ObjectError;
 use crate::objects::{Patches, Shared};
 use cenote_atrest::tree::{Node, NodeSource};
@@ -257,6 +258,9 @@ pub(crate) fn rekey(
     }
     let mut changes = Changes::default();
     changes.add_lines(0, source.line(0), &header);
+    if let Some(keeper) = shared.store.keeper() {
+        return connected::psync_lines(keeper, info, &changes);
+    }
     let (ids, journal) = ([info.id()], shared.journal()?);
     let Some(draft) = Draft::new(&ids, &changes) else {
         return Err(ObjectError::PsyncTooLarge {

@@ -2,8 +2,8 @@
 
 use crate::report::Damage;
 use cenote_layout::catalog::{
-    DueRecord, GuestRecord, LeaseRecord, ObjectRecord, PoolMode, PoolRecord, PuddleRecord, Record,
-    RelocationRecord,
+    ClientRecord, DueRecord, GuestRecord, LeaseRecord, ObjectRecord, PoolMode, PoolRecord, PuddleRecord,
+    Record, RelocationRecord,
 };
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::puddle::Role;
@@ -40,6 +40,8 @@ pub(crate) struct State {
     pub(crate) guests: BTreeMap<Uuid, GuestRecord>,
     /// Client to the token of its last request that made a pool, and the pool.
     pub(crate) made: BTreeMap<Uuid, (Uuid, PoolId)>,
+    /// (client, object) to whether it is attached for writing.
+    pub(crate) object_leases: BTreeMap<(Uuid, Uuid), bool>,
     /// Relocations that some puddle still needs.
     pub(crate) relocations: BTreeMap<Uuid, Arc<RelocationRecord>>,
     /// Puddles that are still to be rewritten.
@@ -103,6 +105,7 @@ impl State {
             Record::LeasesEnded(client) => {
                 self.leases.retain(|(holder, _), _| holder != client);
                 self.shared.retain(|(holder, _)| holder != client);
+                self.object_leases.retain(|(holder, _), _| holder != client);
             }
             // A snapshot begins: it repeats all that is true, and what was said before no longer counts.
             Record::NextPool(next) => *self = Self { next_pool: next.0.max(1), ..Self::default() },
@@ -140,7 +143,14 @@ impl State {
             Record::PoolMade { client, token, pool } => {
                 self.made.insert(*client, (*token, *pool));
             }
+            Record::ObjectLease { client, object, writable } => {
+                self.object_leases.insert((*client, *object), *writable);
+            }
+            Record::ObjectLeaseEnded { client, object } => {
+                self.object_leases.remove(&(*client, *object));
+            }
             Record::ObjectRemoved(puddle) => {
+                self.object_leases.retain(|(_, object), _| object != puddle);
                 if let Some(old) = self.objects.remove(puddle) {
                     self.object_names.remove(&old.name);
                 }
@@ -163,7 +173,7 @@ impl State {
         out.extend(self.puddles.values().copied().map(Record::Puddle));
         out.extend(self.types.values().map(|t| Record::Type((**t).clone())));
         out.extend(self.clients.iter().map(|(client, log_space)| {
-            Record::Client(cenote_layout::catalog::ClientRecord { client: *client, log_space: *log_space })
+            Record::Client(ClientRecord { client: *client, log_space: *log_space })
         }));
         out.extend(self.leases.iter().map(|((client, pool), writable)| {
             Record::Lease(LeaseRecord { client: *client, pool: *pool, writable: *writable })
@@ -181,9 +191,28 @@ impl State {
             token: *token,
             pool: *pool,
         }));
+        out.extend(self.object_leases.iter().map(|((client, object), writable)| Record::ObjectLease {
+            client: *client,
+            object: *object,
+            writable: *writable,
+        }));
         out.extend(self.relocations.values().map(|relocation| Record::Relocation((**relocation).clone())));
         out.extend(self.due.values().copied().map(Record::Due));
         out
+    }
+
+    /// Records that say of a client which stays for the sake of its logs that it is no process any more: its number may come again, and then it is somebody else's.
+    pub(crate) fn process_ended(&self, client: Uuid) -> Vec<Record> {
+        let held = self.object_leases.keys().filter(|(holder, _)| *holder == client);
+        let ended =
+            |(client, object): &(Uuid, Uuid)| Record::ObjectLeaseEnded { client: *client, object: *object };
+        let mut records: Vec<Record> = held.map(ended).collect();
+        if self.guests.contains_key(&client) {
+            records.push(Record::ClientRemoved(client));
+            let log_space = self.clients.get(&client);
+            records.extend(log_space.map(|space| Record::Client(ClientRecord { client, log_space: *space })));
+        }
+        records
     }
 
     /// Whether a pool is in shadowed mode.
@@ -300,6 +329,10 @@ mod tests {
         Record::Guest(GuestRecord { client, pid: 4, start_ticks: 5, uid: 6, gid: 7 })
     }
 
+    fn object_lease(client: u8, object: u8) -> Record {
+        Record::ObjectLease { client: Uuid([client; 16]), object: Uuid([object; 16]), writable: true }
+    }
+
     fn relocation(id: u8) -> Record {
         let moves = vec![MoveRecord { from: 1 << 41, to: 1 << 40, size: 4096 }];
         Record::Relocation(RelocationRecord {
@@ -357,7 +390,13 @@ mod tests {
             Record::ClientRemoved(Uuid([8; 16])),
             object(3, "matrix"),
             object(4, "gone"),
+            object_lease(9, 3),
+            object_lease(9, 4),
+            object_lease(7, 3),
+            object_lease(6, 3),
             Record::ObjectRemoved(Uuid([4; 16])),
+            Record::ObjectLeaseEnded { client: Uuid([7; 16]), object: Uuid([3; 16]) },
+            Record::LeasesEnded(Uuid([6; 16])),
             relocation(1),
             due(1, 1),
             due(2, 1),
@@ -378,6 +417,7 @@ mod tests {
         assert_eq!(format!("{state:?}"), format!("{again:?}"));
         let shared = [(Uuid([7; 16]), PoolId(1))];
         assert!(state.shared.iter().eq(&shared) && state.leases.len() == 3, "{state:?}");
+        assert!(state.object_leases.keys().eq(&[(Uuid([9; 16]), Uuid([3; 16]))]), "{state:?}");
         assert_eq!(again.next_pool, 3, "the number of a removed pool is not given again");
         assert_eq!((again.relocations.len(), again.due.len()), (1, 1), "the second relocation is over");
     }

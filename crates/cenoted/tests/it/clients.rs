@@ -135,7 +135,36 @@ fn pools_grow_and_are_removed_through_the_daemon() {
     assert_eq!(store.pools().len(), 0);
     let pool = store.pool("numbers").expect("made anew");
     assert!(pool.read().expect("read").root::<crate::common::Item>().expect("root").is_none());
-    let shadowed = cenote::PoolOptions { mode: cenote::PoolMode::Shadowed, ..Default::default() };
-    let refused = store.create_pool("s", &shadowed).expect_err("shadowed").to_string();
-    assert!(refused.contains("shadowed mode"), "{refused}");
+}
+
+/// One block of it is not a whole number of superblocks.
+#[derive(cenote::Persist)]
+struct Long {
+    words: [u64; 12_500],
+}
+
+#[test]
+fn blocks_that_come_and_go_ask_for_no_space_that_was_never_given_back() {
+    let daemon = Daemon::start(&[]);
+    let store = daemon.connect();
+    let pool = store.pool("numbers").expect("pool");
+    let round = || {
+        let block = pool.write(|tx| -> cenote::Result<_> {
+            let block = tx.alloc(Long { words: [7; 12_500] })?;
+            tx.set_root(block)?;
+            Ok(block)
+        });
+        let block = block.expect("a block");
+        pool.write(|tx| -> cenote::Result<()> {
+            tx.set_root_at::<Long>(0, None)?;
+            tx.free(block)
+        })
+        .expect("freed");
+    };
+    round();
+    let before = daemon.stat().messages;
+    let silent = daemon.stat().messages - before;
+    let before = daemon.stat().messages;
+    (0..50).for_each(|_| round());
+    assert_eq!(daemon.stat().messages - before, silent, "a client asked for space that was there");
 }

@@ -306,11 +306,14 @@ fn a_child_plays_its_role() {
     let socket = PathBuf::from(std::env::var_os("CENOTED_SOCKET").expect("socket"));
     match role.as_str() {
         "holder" => crate::ends::hold(&socket),
+        "burdened" => crate::ends::hold_much(&socket),
         "counter" => crate::ends::count_on(&socket),
         "reader" => crate::clients::read_on(&socket),
         "sharer" => crate::shared::obey(&socket),
         "share-counter" => crate::shared::count_on(&socket),
         "locker" => crate::shared::lock_and_stay(&socket),
+        "object" => crate::objects::obey(&socket),
+        "psyncer" => crate::shadowed::obey(&socket),
         "mover" => crate::shared::move_between(&socket),
         other => panic!("no role {other}"),
     }

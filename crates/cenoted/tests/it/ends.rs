@@ -4,6 +4,7 @@ use crate::common::{Actor, Counter, Daemon, add, count, listen, make_counter, sa
 use cenote::{Access, LogDecision, Reader, Store};
 use cenote_store::{OpenError, StoreError};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// A child: stops inside a transaction.
 pub(crate) fn hold(socket: &Path) {
@@ -17,6 +18,71 @@ pub(crate) fn hold(socket: &Path) {
         listen();
         Ok(())
     });
+}
+
+/// How many values a burdened child has.
+const BURDEN: u64 = 400_000;
+
+/// A child: stops inside a transaction that has changed very many values.
+pub(crate) fn hold_much(socket: &Path) {
+    let store = Store::connect(socket).expect("connect");
+    let pool = store.pool("numbers").expect("pool");
+    for _ in 0..BURDEN / 1000 {
+        pool.write(|tx| -> cenote::Result<()> {
+            let at = tx.root::<Counter>()?.expect("a counter");
+            for _ in 0..1000 {
+                let (number, next) = (tx.get(at)?.count + 1, tx.get(at)?.list);
+                let item = tx.alloc(crate::common::Item { number, next })?;
+                let counter = tx.get_mut(at)?;
+                (counter.count, counter.twice, counter.list) = (number, 2 * number, Some(item));
+            }
+            Ok(())
+        })
+        .expect("values");
+    }
+    let _ = pool.write(|tx| -> cenote::Result<()> {
+        let at = tx.root::<Counter>()?.expect("a counter");
+        let mut next = tx.get(at)?.list;
+        while let Some(item) = next {
+            tx.get_mut(item)?.number += 1;
+            next = tx.get(item)?.next;
+        }
+        say("inside");
+        listen();
+        Ok(())
+    });
+}
+
+#[test]
+fn while_a_large_log_is_replayed_others_go_on() {
+    let daemon = Daemon::start(&[]);
+    {
+        make_counter(&daemon.connect().pool("numbers").expect("pool"));
+    }
+    let mut child = Actor::start("burdened", &daemon);
+    assert_eq!(child.hear(), "inside");
+    let store = daemon.connect();
+    child.kill();
+    let killed = Instant::now();
+    // Every round changes the catalog twice.
+    let (mut during, mut longest) = (0, Duration::ZERO);
+    while daemon.stat().recoveries == 0 {
+        assert!(killed.elapsed() < Duration::from_secs(120), "it is never replayed");
+        let began = Instant::now();
+        store.create_pool("short-lived", &cenote::PoolOptions::default()).expect("create");
+        store.remove_pool("short-lived").expect("remove");
+        if began > killed + Duration::from_millis(20) && daemon.stat().recoveries == 0 {
+            (during, longest) = (during + 1, longest.max(began.elapsed()));
+        }
+    }
+    let took = killed.elapsed();
+    println!("{BURDEN} entries replayed in {took:?}; meanwhile {during} rounds, the longest {longest:?}");
+    if took < Duration::from_millis(80) {
+        println!("skipped: the log was replayed before anybody could have waited for that");
+        return;
+    }
+    assert!(during >= 2, "only {during} rounds in {took:?}: they waited for the replay");
+    assert_eq!(count(&store.pool("numbers").expect("pool")), BURDEN, "and it was undone");
 }
 
 /// A child: counts as fast as it can, and says so after each commit.

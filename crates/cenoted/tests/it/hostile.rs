@@ -6,7 +6,7 @@ use cenote_layout::log_space::{ENTRY_HEAD, LOG_SPACE_ENTRIES_OFFSET, LogSpaceEnt
 use cenote_layout::puddle::header_space;
 use cenote_proto::{Channel, MESSAGE_LEN_MAX, Refusal, Reply, Request, decode, encode};
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 /// A client that speaks the protocol by hand.
@@ -32,7 +32,11 @@ impl Raw {
     }
 
     pub(crate) fn ask(&mut self, request: &Request) -> (Reply, Vec<OwnedFd>) {
-        self.channel.send(&encode(1, request).expect("encode"), &[]).expect("send");
+        self.ask_with(request, &[])
+    }
+
+    pub(crate) fn ask_with(&mut self, request: &Request, files: &[BorrowedFd<'_>]) -> (Reply, Vec<OwnedFd>) {
+        self.channel.send(&encode(1, request).expect("encode"), files).expect("send");
         self.answer().expect("an answer")
     }
 

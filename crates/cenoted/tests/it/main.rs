@@ -6,6 +6,8 @@ mod ends;
 mod hostile;
 mod limits;
 mod metrics;
+mod objects;
 mod permissions;
 mod service;
+mod shadowed;
 mod shared;

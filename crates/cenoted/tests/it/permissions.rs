@@ -10,10 +10,10 @@ use cenote_store::StoreError;
 use rustix::fs::{Gid, Uid};
 use std::os::fd::AsRawFd;
 
-const ALICE: u32 = 61_001;
-const BOB: u32 = 61_002;
+pub(crate) const ALICE: u32 = 61_001;
+pub(crate) const BOB: u32 = 61_002;
 const CAROL: u32 = 61_003;
-const STAFF: u32 = 61_100;
+pub(crate) const STAFF: u32 = 61_100;
 
 pub(crate) fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();

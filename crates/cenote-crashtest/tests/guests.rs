@@ -1,0 +1,132 @@
+//! Whatever a crash interrupts of what a daemon does for its guests, their transactions are over or never were, and nobody who was there is forgotten.
+
+use Step::{Commit, Create, Damage, Decide, End, Grant, Half, Kill, Log, Repair, Serve, Stop};
+use cenote_crashtest::explore::When;
+use cenote_crashtest::guests::{Step, run};
+use cenote_crashtest::rig::window_base;
+use cenote_medium::Durability;
+use cenote_medium::planted::Bug;
+use cenote_store::Access::{ReadOnly, ReadWrite, Shared};
+use cenote_store::LogDecision::{Apply, Discard};
+
+/// Two guests come and go, one of them in the middle of a transaction.
+const GUESTS: &[Step] = &[
+    Serve,
+    Create("a"),
+    Create("b"),
+    Grant(1, "a", ReadWrite),
+    Log(1),
+    Commit(1, "a"),
+    Grant(2, "b", ReadWrite),
+    Log(2),
+    Commit(2, "b"),
+    Half(1, "a"),
+    End(1, false),
+    Grant(3, "a", ReadOnly),
+    End(3, true),
+    Grant(4, "a", Shared),
+    Grant(4, "a", ReadWrite),
+    End(2, true),
+    End(4, true),
+    Stop,
+];
+/// The daemon is killed with guests, and another follows.
+const KILLED: &[Step] =
+    &[Serve, Create("a"), Grant(1, "a", ReadWrite), Log(1), Commit(1, "a"), Half(1, "a"), Kill, Serve];
+/// A log is set aside, and somebody brings back what was damaged.
+const APPLIED: &[Step] = &[
+    Serve,
+    Create("a"),
+    Grant(1, "a", ReadWrite),
+    Log(1),
+    Half(1, "a"),
+    Damage(1),
+    End(1, false),
+    Repair(1),
+    Decide(1, Apply),
+    Stop,
+];
+/// A log is set aside, and forgotten.
+const DISCARDED: &[Step] = &[
+    Serve,
+    Create("a"),
+    Grant(1, "a", ReadWrite),
+    Log(1),
+    Commit(1, "a"),
+    Half(1, "a"),
+    Damage(1),
+    End(1, false),
+    Decide(1, Discard),
+    Stop,
+];
+
+#[track_caller]
+fn visit(what: &str, script: &[Step], level: Durability, alive: bool, place: usize, every: u64) {
+    match run(script, level, window_base(5200 + place), alive, (Bug::None, When::Both), every) {
+        Ok(tally) => println!("{level} level, {what}, {} steps: {tally}", script.len()),
+        Err(what) => panic!("{level} level: {what}"),
+    }
+}
+
+#[test]
+fn guests_come_and_go() {
+    visit("guests", GUESTS, Durability::Power, false, 0, 40);
+    visit("guests", GUESTS, Durability::Process, false, 0, 40);
+}
+
+#[test]
+fn guests_outlive_the_daemon() {
+    visit("guests that live", KILLED, Durability::Power, true, 1, 20);
+    visit("guests that live", KILLED, Durability::Process, true, 1, 20);
+    visit("guests that died with it", KILLED, Durability::Power, false, 1, 20);
+}
+
+#[test]
+fn logs_that_are_set_aside_are_applied_or_discarded() {
+    visit("applied", APPLIED, Durability::Power, false, 2, 20);
+    visit("discarded", DISCARDED, Durability::Power, false, 2, 20);
+    visit("discarded", DISCARDED, Durability::Process, false, 2, 20);
+}
+
+#[track_caller]
+fn caught(bug: Bug, script: &[Step], level: Durability, alive: bool, place: usize) {
+    match run(script, level, window_base(5200 + place), alive, (bug, When::Running), 0) {
+        Err(what) => println!("{bug:?}: found: {what}"),
+        Ok(tally) => panic!("{bug:?} was not found: {tally}"),
+    }
+}
+
+#[test]
+fn a_grant_that_no_batch_says_is_found() {
+    caught(Bug::GrantNotRecorded, &GUESTS[..10], Durability::Power, false, 3);
+}
+
+#[test]
+fn a_guest_that_no_record_introduces_is_found() {
+    caught(Bug::GuestNotIntroduced, KILLED, Durability::Power, true, 4);
+}
+
+#[test]
+fn a_log_space_that_is_named_before_it_is_durable_is_found() {
+    caught(Bug::LogSpaceNotSynced, &GUESTS[..5], Durability::Power, false, 5);
+}
+
+#[test]
+fn logs_that_are_removed_before_their_guest_are_found() {
+    caught(Bug::GuestLogsRemovedEarly, &GUESTS[..11], Durability::Power, false, 6);
+}
+
+#[test]
+fn what_a_guest_left_in_the_page_cache_and_nobody_answers_for_is_found() {
+    caught(Bug::GuestLeaseNotInherited, &GUESTS[..11], Durability::Process, false, 7);
+}
+
+#[test]
+fn a_discarded_log_whose_pool_is_not_traced_is_found() {
+    caught(Bug::DiscardNotTraced, DISCARDED, Durability::Power, false, 8);
+}
+
+#[test]
+fn an_applied_log_that_was_not_replayed_is_found() {
+    caught(Bug::ApplyNotReplayed, APPLIED, Durability::Power, false, 9);
+}

@@ -1,0 +1,357 @@
+//! What one process has to be psynced by another that keeps the journal: lines of primaries, in a file without a name.
+//!
+//! ```text
+//! 0         Run x count     which lines: a Run counts primaries by their place in the request
+//! count*16  their contents, one after the other
+//! ```
+//!
+//! The sender ([`Parcel`]) writes pages that were stored into, whole, and lines of what is sealed. The keeper ([`Receiver`]) reads the file once, and takes nothing for granted: what it compares and
+//! journals is what it has copied, whatever the sender does with the file meanwhile. It compares pages with the primary as last committed, which the sender does not know; lines it takes as they are, where
+//! that is allowed. What does not fit ([`ParcelError`]) has changed nothing.
+
+use crate::diff::{Changes, Pages};
+use crate::journal::Journal;
+use crate::later::{Primary, Target};
+use crate::record::Draft;
+use crate::{JournalError, Stopped};
+use cenote_layout::object::Run;
+use cenote_layout::{LINE_SIZE, PAGE_SIZE};
+use cenote_medium::MediumError;
+use cenote_medium::planted::{Bug, planted};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use zerocopy::IntoBytes;
+
+/// Bytes that are read and compared at once.
+const STEP: usize = 256 << 10;
+/// Lines of a page.
+const LINES: u64 = PAGE_SIZE / LINE_SIZE;
+
+/// What is to be psynced, on its way to whoever keeps the journal.
+#[derive(Debug)]
+pub struct Parcel {
+    file: File,
+    runs: Vec<Run>,
+    /// Contents that are not of one run of pages after the other are put into the file at once.
+    len: u64,
+    /// Room for the table is kept before the contents.
+    room: u64,
+}
+
+impl Parcel {
+    /// An empty one, for at most so many runs.
+    ///
+    /// # Errors
+    /// The system has no memory, or no descriptor.
+    pub fn new(runs_max: usize) -> io::Result<Self> {
+        let file = cenote_sys::twin::nameless_file("cenote-psync")?;
+        Ok(Self { file, runs: Vec::new(), len: 0, room: (runs_max * size_of::<Run>()) as u64 })
+    }
+
+    /// Adds pages of primary number `object`, whose shadow begins at `shadow`.
+    ///
+    /// # Errors
+    /// No memory.
+    ///
+    /// # Safety
+    /// The pages are mapped. Who stores into them meanwhile is answered for by the caller: the kernel copies what is there.
+    pub unsafe fn add_pages(&mut self, object: u32, shadow: *const u8, pages: &[Pages]) -> io::Result<()> {
+        for range in pages {
+            let len = (range.end - range.start) * PAGE_SIZE;
+            // SAFETY: mapped, by the caller's promise.
+            let bytes = unsafe {
+                core::slice::from_raw_parts(shadow.add((range.start * PAGE_SIZE) as usize), len as usize)
+            };
+            self.add(object, range.start * LINES, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Adds what was worked out already.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn add_changes(&mut self, changes: &Changes) -> io::Result<()> {
+        changes.iter().try_for_each(|(run, data)| self.add(run.object, run.first_line, data))
+    }
+
+    fn add(&mut self, object: u32, first_line: u64, bytes: &[u8]) -> io::Result<()> {
+        let lines = u32::try_from(bytes.len() as u64 / LINE_SIZE).unwrap_or(u32::MAX);
+        let table = (self.runs.len() + 1) * size_of::<Run>();
+        if table as u64 > self.room || u64::from(lines) * LINE_SIZE != bytes.len() as u64 {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "too many pages for one psync"));
+        }
+        self.file.write_all_at(bytes, self.room + self.len)?;
+        self.runs.push(Run { object, lines, first_line });
+        self.len += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Whether there is nothing in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// Completes it: the file, how many runs it has room for, and how many it has. The table is at the start, and behind those that are used up to its end are zeros: runs of no lines.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn finish(self) -> io::Result<(File, u32)> {
+        self.file.write_all_at(self.runs.as_bytes(), 0)?;
+        Ok((self.file, u32::try_from(self.room as usize / size_of::<Run>()).unwrap_or(u32::MAX)))
+    }
+}
+
+/// Why a parcel is not taken.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ParcelError {
+    /// It says what cannot be.
+    #[error("the psync's list of lines makes no sense: {0}")]
+    Nonsense(&'static str),
+    /// It has less than it says.
+    #[error("the psync's lines cannot be read: {0}")]
+    Unreadable(io::Error),
+    /// It is larger than one psync may be.
+    #[error("a psync of more than {limit} bytes")]
+    TooLarge {
+        /// Most bytes.
+        limit: u64,
+    },
+    /// A primary cannot be read.
+    #[error(transparent)]
+    Medium(#[from] MediumError),
+    /// The journal.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+}
+
+impl From<Stopped> for ParcelError {
+    fn from(stopped: Stopped) -> Self {
+        Self::Journal(stopped.into())
+    }
+}
+
+/// What the psync of a parcel did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Delivered {
+    /// Its number in the journal; 0 if nothing had changed.
+    pub seq: u64,
+    /// Pages in which something had changed.
+    pub pages: u64,
+    /// Bytes of lines that were journalled.
+    pub data_bytes: u64,
+    /// Bytes that the record took.
+    pub journal_bytes: u64,
+}
+
+/// What a keeper accepts for one primary.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Lines before this byte are nobody's to change: a header.
+    pub from: u64,
+    /// Bytes of its data.
+    pub len: u64,
+    /// Whether lines are taken as they are; else whole pages only, which are compared.
+    pub lines: bool,
+}
+
+/// Reads parcels.
+#[derive(Debug)]
+pub struct Receiver {
+    runs: Vec<Run>,
+    data_at: u64,
+}
+
+impl Receiver {
+    /// Reads the list of `count` runs, and checks it against what each primary may be changed in; none twice.
+    ///
+    /// # Errors
+    /// [`ParcelError`].
+    pub fn read(file: &File, count: u32, limits: &[Limits]) -> Result<Self, ParcelError> {
+        const RUNS_MAX: u32 = 1 << 20;
+        if count > RUNS_MAX {
+            return Err(ParcelError::TooLarge { limit: u64::from(RUNS_MAX) });
+        }
+        let mut runs = vec![Run { object: 0, lines: 0, first_line: 0 }; count as usize];
+        let data_at = size_of_val(&runs[..]) as u64;
+        file.read_exact_at(runs.as_mut_bytes(), 0).map_err(ParcelError::Unreadable)?;
+        runs.truncate(runs.iter().rposition(|run| run.lines != 0).map_or(0, |last| last + 1));
+        let mut places = Vec::with_capacity(runs.len());
+        for run in &runs {
+            let limits = limits.get(run.object as usize).ok_or(ParcelError::Nonsense("no such primary"))?;
+            let end =
+                run.first_line.checked_mul(LINE_SIZE).and_then(|from| from.checked_add(run.len_bytes()));
+            let inside = end.is_some_and(|end| end <= limits.len) && run.offset() >= limits.from;
+            if run.lines == 0 || !inside {
+                return Err(ParcelError::Nonsense("lines that the primary does not have"));
+            }
+            let whole = run.first_line.is_multiple_of(LINES) && u64::from(run.lines).is_multiple_of(LINES);
+            if !limits.lines && !whole {
+                return Err(ParcelError::Nonsense("parts of pages"));
+            }
+            places.push((run.object, run.first_line, run.first_line + u64::from(run.lines)));
+        }
+        places.sort_unstable();
+        if places.windows(2).any(|two| two[0].0 == two[1].0 && two[1].1 < two[0].2) {
+            return Err(ParcelError::Nonsense("lines that are there twice"));
+        }
+        Ok(Self { runs, data_at })
+    }
+
+    /// Adds what differs to `changes`, which may come to at most `most` bytes.
+    ///
+    /// # Errors
+    /// [`ParcelError`]. What was added is incomplete.
+    pub fn add_to(
+        &self,
+        file: &File,
+        changes: &mut Changes,
+        primaries: &[(Limits, Primary<'_>)],
+        most: u64,
+    ) -> Result<(), ParcelError> {
+        let mut buffer = vec![0; STEP];
+        let mut at = self.data_at;
+        for run in &self.runs {
+            let Some((limits, primary)) = primaries.get(run.object as usize) else { continue };
+            let (mut line, end) = (run.first_line, run.first_line + u64::from(run.lines));
+            while line < end {
+                let len = ((end - line) * LINE_SIZE).min(STEP as u64);
+                let bytes = &mut buffer[..len as usize];
+                file.read_exact_at(bytes, at).map_err(ParcelError::Unreadable)?;
+                if limits.lines {
+                    changes.add_lines(run.object, line, bytes);
+                } else {
+                    changes.add_copy(run.object, line / LINES, bytes, primary)?;
+                }
+                if changes.data.len() as u64 > most {
+                    return Err(ParcelError::TooLarge { limit: most });
+                }
+                (line, at) = (line + len / LINE_SIZE, at + len);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Journal {
+    /// Psyncs what a parcel holds of these primaries, which nobody else psyncs meanwhile: one record, **whose sync commits**, and which is applied later. A parcel that was psynced before, and whose
+    /// answer was lost, changes nothing.
+    ///
+    /// # Errors
+    /// [`ParcelError`]: nothing has changed, or, as of every psync, a sync failed and the guard was told.
+    pub fn psync_parcel(
+        &self,
+        targets: Vec<(Target, Limits)>,
+        file: &File,
+        count: u32,
+        most: u64,
+    ) -> Result<Delivered, ParcelError> {
+        let ids: Vec<_> = targets.iter().map(|(target, _)| target.id).collect();
+        if (1..ids.len()).any(|at| ids[..at].contains(&ids[at])) {
+            return Err(ParcelError::Nonsense("a primary that is there twice"));
+        }
+        let limits: Vec<_> = targets.iter().map(|(_, limits)| *limits).collect();
+        let receiver = Receiver::read(file, count, &limits)?;
+        let mut changes = self.changes();
+        let mut primaries = Vec::with_capacity(targets.len());
+        for (target, limits) in &targets {
+            primaries.push((*limits, self.primary(target.id, &target.file, target.data_offset)));
+        }
+        let added = receiver.add_to(file, &mut changes, &primaries, most);
+        drop(primaries);
+        if added.is_err() || changes.runs.is_empty() {
+            self.recycle(changes);
+            return added.map(|()| Delivered::default());
+        }
+        let Some(draft) = Draft::new(&ids, &changes) else {
+            return Err(ParcelError::TooLarge { limit: most });
+        };
+        let ticket = self.append(&draft)?;
+        let done = Delivered {
+            seq: ticket.seq,
+            pages: changes.pages,
+            data_bytes: changes.data.len() as u64,
+            journal_bytes: draft.total_len(),
+        };
+        if !planted(Bug::ParcelNotDurable) {
+            self.make_durable(&ticket)?;
+        }
+        self.apply_later(ticket, changes, targets.into_iter().map(|(target, _)| target).collect())?;
+        Ok(done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_layout::id::Uuid;
+    use cenote_medium::sim::{SimMedium, SimOptions};
+    use cenote_medium::{Durability, FileHandle, Medium};
+    use std::sync::Arc;
+
+    const PAGE: usize = PAGE_SIZE as usize;
+
+    fn limits(lines: bool) -> Limits {
+        Limits { from: PAGE_SIZE, len: 8 * PAGE_SIZE, lines }
+    }
+
+    #[test]
+    fn pages_come_as_the_lines_that_differ_and_lines_as_they_are() {
+        let medium: Arc<dyn Medium> = SimMedium::new(SimOptions::new(Durability::Process));
+        medium.create("p", 8 * PAGE_SIZE).expect("a file");
+        let file = FileHandle::open(&medium, "p").expect("it is there");
+        let mut shadow = vec![0u8; 8 * PAGE];
+        shadow[3 * PAGE + 130] = 7;
+        let mut parcel = Parcel::new(4).expect("parcel");
+        // SAFETY: a buffer of this test.
+        unsafe { parcel.add_pages(0, shadow.as_ptr(), &[2..4, 7..8]) }.expect("pages");
+        let mut sealed = Changes::default();
+        sealed.add_lines(1, 70, &[9; 64]);
+        parcel.add_changes(&sealed).expect("lines");
+        let (sent, count) = parcel.finish().expect("finish");
+        assert_eq!(count, 4);
+        let both = [limits(false), limits(true)];
+        let receiver = Receiver::read(&sent, count, &both).expect("it makes sense");
+        let primary = || Primary::settled(Uuid::NIL, &file, 0);
+        let primaries = [(both[0], primary()), (both[1], primary())];
+        let mut changes = Changes::default();
+        receiver.add_to(&sent, &mut changes, &primaries, 1 << 20).expect("added");
+        let found: Vec<_> = changes.runs.iter().map(|run| (run.object, run.first_line, run.lines)).collect();
+        assert_eq!(found, [(0, 3 * 64 + 2, 1), (1, 70, 1)]);
+        let small = receiver.add_to(&sent, &mut Changes::default(), &primaries, 64);
+        assert!(matches!(small, Err(ParcelError::TooLarge { limit: 64 })), "{small:?}");
+        sent.set_len(5 * PAGE_SIZE / 2).expect("cut short");
+        let cut = receiver.add_to(&sent, &mut Changes::default(), &primaries, 1 << 20);
+        assert!(matches!(cut, Err(ParcelError::Unreadable(_))), "{cut:?}");
+    }
+
+    #[test]
+    fn lists_that_cannot_be_are_refused() {
+        let run = |object, first_line, lines| Run { object, lines, first_line };
+        for (runs, lines) in [
+            (vec![run(1, 64, 64)], true),
+            (vec![run(0, 0, 64)], true),
+            (vec![run(0, 8 * 64, 1)], true),
+            (vec![run(0, u64::MAX / 64, 64)], true),
+            (vec![run(0, u64::MAX, u32::MAX)], true),
+            (vec![run(0, 64, u32::MAX)], true),
+            (vec![run(0, 65, 64)], false),
+            (vec![run(0, 64, 65)], false),
+            (vec![run(0, 64, 0), run(0, 64, 64)], true),
+            (vec![run(0, 128, 64), run(0, 64, 65)], true),
+            (vec![run(0, 64, 64), run(0, 64, 64)], false),
+        ] {
+            let file = cenote_sys::twin::nameless_file("test").expect("file");
+            file.write_all_at(runs.as_bytes(), 0).expect("write");
+            let read = Receiver::read(&file, runs.len() as u32, &[limits(lines)]);
+            assert!(matches!(read, Err(ParcelError::Nonsense(_))), "{runs:?}: {read:?}");
+        }
+        let file = cenote_sys::twin::nameless_file("test").expect("file");
+        assert!(matches!(Receiver::read(&file, 1, &[]), Err(ParcelError::Unreadable(_))));
+        assert!(matches!(Receiver::read(&file, u32::MAX, &[]), Err(ParcelError::TooLarge { .. })));
+        assert!(Receiver::read(&file, 0, &[]).is_ok());
+    }
+}

@@ -1,0 +1,222 @@
+//! Objects through a daemon, on the daemon's side: it has the files and the journal, and its guests have memory (PMO-2 across processes, PUD-13).
+//!
+//! ```text
+//! attach    the lease is recorded (cenote_store::guest_objects); what is committed is brought into the file; the header says which process writes;
+//!           the guest gets a descriptor for reading, which it maps privately
+//! psync     the guest sends the pages that were stored into, or the sealed lines of a protected object, in a parcel (cenote_journal::Parcel);
+//!           they are compared with what was committed last, and journalled: the states P and C of the crate's front page, in this process
+//! detach    what was psynced is brought into the file, the header says so, the lease ends
+//! ```
+//!
+//! *What a guest can damage* is its own object, and only the lines that its psyncs name: it has no writable descriptor of any file, and every line is checked to lie in an object that it has attached for writing. Keys and
+//! plaintext of protected objects stay in the guest; the parcel has sealed pages, and their tree.
+//!
+//! *A guest that dies* has psynced what was answered, and nothing else: its shadow was its private memory. Its last psync may have been committed without its knowing. Its lease ends with its session, so that
+//! whoever attaches the object waits until that is settled; the header tells them how it ended ([`Found`]).
+//!
+//! *A daemon that dies* is followed by one that knows the leases, and recovers the journal before it answers. A psync that was not answered is sent again: pages are compared, so one that was committed changes nothing.
+
+use crate::error::ObjectError;
+use crate::header::{self, Found, Writer};
+use crate::objects::Objects;
+use crate::options::Permission;
+use cenote_journal::{Delivered, Limits, ParcelError, Target};
+use cenote_layout::catalog::AtRest;
+use cenote_layout::id::Uuid;
+use cenote_layout::object::ObjectState;
+use cenote_medium::FileHandle;
+use cenote_medium::planted::{Bug, planted};
+use cenote_store::{Credentials, ListedObject, NewObject, ObjectInfo, StoreError};
+use std::fs::File;
+use std::sync::Arc;
+
+/// Most bytes that one psync of a guest may come to: they are in the daemon's memory.
+const PARCEL_LEN_MAX: u64 = 1 << 30;
+/// Most objects of one psync.
+const OBJECTS_MAX: usize = 1024;
+
+/// A guest, and its process.
+#[derive(Clone, Copy, Debug)]
+pub struct Guest<'a> {
+    /// Its session.
+    pub client: Uuid,
+    /// Its process.
+    pub pid: u32,
+    /// When that started.
+    pub start_ticks: u64,
+    /// What it may do.
+    pub credentials: &'a Credentials,
+}
+
+impl Objects {
+    /// Creates an object for a guest.
+    ///
+    /// # Errors
+    /// As [`cenote_store::Store::guest_create_object`].
+    pub fn create_for(&self, guest: &Guest<'_>, new: &NewObject) -> Result<ObjectInfo, ObjectError> {
+        // Before the object, so that an object is never without a journal.
+        self.shared().journal()?;
+        Ok(self.store().guest_create_object(guest.credentials, new)?)
+    }
+
+    /// Removes an object for a guest.
+    ///
+    /// # Errors
+    /// As [`cenote_store::Store::guest_remove_object`].
+    pub fn destroy_for(&self, guest: &Guest<'_>, name: &str) -> Result<(), ObjectError> {
+        let object = self.store().guest_remove_object(guest.credentials, name)?;
+        if let Some(journal) = self.shared().journal_if_any() {
+            journal.forget(object);
+        }
+        Ok(())
+    }
+
+    /// Attaches an object for a guest: what is known of it, and its file, for reading.
+    ///
+    /// # Errors
+    /// As [`cenote_store::Store::guest_attach_object`]; a damaged file; the medium. The guest does not have it then.
+    pub fn attach_for(
+        &self,
+        guest: &Guest<'_>,
+        name: &str,
+        permission: Permission,
+    ) -> Result<(ListedObject, File), ObjectError> {
+        let store = self.store();
+        let writable = permission == Permission::ReadWrite;
+        let held = store.object_holders(name).contains(&guest.client);
+        let info = store.guest_attach_object(guest.client, guest.credentials, name, writable)?;
+        let granted = self.hand_out(guest, &info, writable);
+        granted.inspect_err(|_| {
+            if !held {
+                // It never had it. Should this fail too, the lease ends with the guest.
+                let _ = store.guest_detach_object(guest.client, info.id());
+            }
+        })
+    }
+
+    fn hand_out(
+        &self,
+        guest: &Guest<'_>,
+        info: &ObjectInfo,
+        writable: bool,
+    ) -> Result<(ListedObject, File), ObjectError> {
+        let (shared, store) = (self.shared(), self.store());
+        store.verify_object(info)?;
+        self.settle(info.id())?;
+        let primary = FileHandle::open(store.medium(), &info.file())?;
+        let medium = &**store.medium();
+        let mut found = header::found(&primary, info.header_offset(), info.id(), medium)?;
+        if writable {
+            shared.journal()?;
+            // Its own, of an answer that was lost, is no predecessor's.
+            if matches!(found, Found::ProcessDied { pid } if pid == guest.pid) {
+                found = Found::Detached;
+            }
+            let writer = Writer { pid: guest.pid, start_ticks: guest.start_ticks };
+            header::write(&primary, info.header_offset(), info.id(), Some(writer), medium)?;
+        }
+        let state = if writable { ObjectState::Write } else { ObjectState::Read };
+        let listed = ListedObject { object: info.clone(), state: state as u32, found: found.to_code() };
+        Ok((listed, store.grant_object_file(info)?))
+    }
+
+    /// Brings what is committed of an object into its file.
+    fn settle(&self, object: Uuid) -> Result<(), ObjectError> {
+        match self.shared().journal_if_any() {
+            Some(journal) if !planted(Bug::DetachNotSettled) => Ok(journal.settle(object)?),
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends a guest's use of an object.
+    ///
+    /// # Errors
+    /// What was psynced could not be brought to the file; the medium.
+    pub fn detach_for(&self, guest: &Guest<'_>, object: Uuid) -> Result<(), ObjectError> {
+        let store = self.store();
+        let Ok((info, writable)) = store.guest_object(guest.client, object) else { return Ok(()) };
+        self.settle(object)?;
+        if writable {
+            let primary = FileHandle::open(store.medium(), &info.file())?;
+            header::write(&primary, info.header_offset(), object, None, &**store.medium())?;
+        }
+        Ok(store.guest_detach_object(guest.client, object)?)
+    }
+
+    /// Psyncs objects that a guest has attached for writing; `settled`: on return their files hold it.
+    ///
+    /// # Errors
+    /// It does not have one of them so; the parcel makes no sense; as of any psync.
+    pub fn psync_for(
+        &self,
+        guest: &Guest<'_>,
+        objects: &[Uuid],
+        (parcel, runs): (&File, u32),
+        settled: bool,
+    ) -> Result<Delivered, ObjectError> {
+        let (shared, store) = (self.shared(), self.store());
+        store.check_usable()?;
+        if objects.is_empty() || objects.len() > OBJECTS_MAX {
+            return Err(
+                StoreError::Refused { detail: "one to 1024 objects are psynced at once".into() }.into()
+            );
+        }
+        let mut targets = Vec::with_capacity(objects.len());
+        for object in objects {
+            let (info, writable) = store.guest_object(guest.client, *object)?;
+            if !writable {
+                return Err(ObjectError::ReadOnly { name: info.record.name });
+            }
+            let file = Arc::new(FileHandle::open(store.medium(), &info.file())?);
+            let lines = info.record.at_rest != AtRest::None;
+            // Sealed lines may be any of its body, others are pages of its data.
+            let len = if lines { info.body_len() } else { info.record.span() };
+            let target = Target { id: info.id(), file, data_offset: info.data_offset() };
+            targets.push((target, Limits { from: 0, len, lines }));
+        }
+        let journal = shared.journal()?;
+        let done = journal.psync_parcel(targets, parcel, runs, PARCEL_LEN_MAX).map_err(of_parcel)?;
+        if settled {
+            objects.iter().try_for_each(|object| self.settle(*object))?;
+        }
+        Ok(done)
+    }
+
+    /// What is known about objects, for a guest: all that have a name behind `after`, at most `most`, or the one called `name`.
+    ///
+    /// # Errors
+    /// There is none of that name; a header cannot be read.
+    pub fn listed(
+        &self,
+        name: Option<&str>,
+        after: Option<&str>,
+        most: usize,
+    ) -> Result<Vec<ListedObject>, ObjectError> {
+        let objects = match name {
+            Some(name) => vec![self.store().object(name)?],
+            None => self.store().objects(),
+        };
+        let page = objects.into_iter().filter(|info| after.is_none_or(|after| *info.record.name > *after));
+        page.take(most).map(|info| self.list_one(info)).collect()
+    }
+
+    fn list_one(&self, info: ObjectInfo) -> Result<ListedObject, ObjectError> {
+        let used = self.store().object_use(info.id());
+        let info = self.info_of(info)?;
+        let state = match used {
+            Some(true) => ObjectState::Write,
+            Some(false) => ObjectState::Read,
+            None => info.state,
+        };
+        Ok(ListedObject { object: info.object, state: state as u32, found: info.found.to_code() })
+    }
+}
+
+fn of_parcel(error: ParcelError) -> ObjectError {
+    match error {
+        ParcelError::TooLarge { limit } => ObjectError::PsyncTooLarge { needed: limit + 1, limit },
+        ParcelError::Medium(error) => error.into(),
+        ParcelError::Journal(error) => error.into(),
+        other => StoreError::Refused { detail: other.to_string() }.into(),
+    }
+}

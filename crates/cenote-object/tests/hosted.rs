@@ -1,0 +1,168 @@
+//! Objects of a daemon's guests, crashed everywhere: after each crash an object is what the last answered psync left, or the one in flight, whole; and nobody has it attached.
+
+use cenote_journal::Parcel;
+use cenote_layout::catalog::GuestRecord;
+use cenote_layout::id::Uuid;
+use cenote_medium::planted::{Bug, plant};
+use cenote_medium::sim::{Image, Limits, SimMedium, SimOptions};
+use cenote_medium::{Durability, Medium};
+use cenote_object::{Guest, Objects, ObjectsOptions, Permission, Trim};
+use cenote_store::{AtRest, Credentials, FormatOptions, NewObject, OpenOptions, Store};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+const PAGES: usize = 3;
+const PAGE: usize = 4096;
+const NAMES: [&str; 2] = ["a", "b"];
+
+fn options() -> ObjectsOptions {
+    ObjectsOptions { half_len: 16384, trim: Trim::Inline, ..ObjectsOptions::default() }
+}
+
+fn open(sim: &Arc<SimMedium>, hosting: bool) -> Result<(Store, Objects), String> {
+    let options_of = OpenOptions { hosting, spare_bytes_max: 0, ..OpenOptions::default() };
+    let (store, report) = Store::open(sim.clone(), options_of).map_err(|e| e.to_string())?;
+    if !report.damage.is_empty() {
+        return Err(format!("{:?}", report.damage));
+    }
+    let objects = Objects::open(&store, &options()).map_err(|e| e.to_string())?;
+    Ok((store, objects))
+}
+
+/// What each object holds of the answered psyncs, and what the one in flight makes of it.
+fn allowed(done: u64) -> [[u8; 2]; 3] {
+    // Psync 1: the first; 2: the second; 3: both together; 4: the first after a detach and an attach.
+    let after = [[0, 0], [1, 0], [1, 2], [3, 3], [4, 3], [4, 3]];
+    let at = |number: usize| after[number.min(after.len() - 1)];
+    [at(done as usize), at(done as usize + 1), at(done as usize)]
+}
+
+/// Runs the history, and looks at every image of every crash.
+fn explore(window: u64, bug: Bug) -> (u64, Option<String>) {
+    let sim = SimMedium::new(SimOptions::new(Durability::Power));
+    let format = FormatOptions { window_base: Some(window), window_len: 64 << 20, uuid: None };
+    cenote_store::format(sim.clone(), &format).expect("format");
+    let (store, objects) = open(&sim, true).expect("open");
+    let credentials = Credentials { uid: 7, gid: 7, groups: Vec::new() };
+    let client = Uuid::from_random_bytes([5; 16]);
+    let (pid, start_ticks) = (0x7fff_ffff, 3);
+    store.admit(GuestRecord { client, pid, start_ticks, uid: 7, gid: 7 }).expect("admit");
+    let guest = Guest { client, pid, start_ticks, credentials: &credentials };
+    let ids: Vec<Uuid> = (0..2u8)
+        .map(|number| {
+            let id = Uuid::from_random_bytes([0x60 + number; 16]);
+            let (name, data_len) = (NAMES[usize::from(number)].into(), (PAGES * PAGE) as u64);
+            let new = NewObject {
+                id,
+                name,
+                data_len,
+                permissions: 0o600,
+                at_rest: AtRest::None,
+                header: Vec::new(),
+            };
+            objects.create_for(&guest, &new).expect("create").id()
+        })
+        .collect();
+    for name in NAMES {
+        store.guest_attach_object(client, &credentials, name, true).expect("attach");
+    }
+    plant(bug);
+    sim.forget_trace();
+    let psync = |objects: &Objects, which: &[Uuid], value: u8, settled: bool| {
+        let shadow = vec![value; PAGES * PAGE];
+        let mut parcel = Parcel::new(8).expect("parcel");
+        for number in 0..which.len() {
+            // SAFETY: a buffer of this test.
+            unsafe { parcel.add_pages(number as u32, shadow.as_ptr(), &[0..1, 1..PAGES as u64]) }
+                .expect("pages");
+        }
+        let (file, runs) = parcel.finish().expect("finish");
+        objects.psync_for(&guest, which, (&file, runs), settled).expect("psync").seq
+    };
+    psync(&objects, &ids[..1], 1, false);
+    sim.note(1);
+    psync(&objects, &ids[1..], 2, true);
+    sim.note(2);
+    psync(&objects, &ids, 3, false);
+    sim.note(3);
+    // Asked again, because the answer was lost.
+    assert_eq!(psync(&objects, &ids, 3, false), 0, "it changes nothing");
+    objects.detach_for(&guest, ids[0]).expect("detach");
+    store.guest_attach_object(client, &credentials, NAMES[0], true).expect("attach");
+    psync(&objects, &ids[..1], 4, false);
+    sim.note(4);
+    store.guest_end(client, false).expect("end");
+    plant(Bug::None);
+    objects.abandon();
+    drop(objects);
+    store.abandon();
+    let (mut images, mut violation, mut seen) = (0, None, HashSet::new());
+    sim.explore(.., Limits::default(), |_, image| {
+        if violation.is_none() && seen.insert((image.hash(), image.note())) {
+            images += 1;
+            violation = look(&image).err();
+        }
+    });
+    (images, violation)
+}
+
+fn look(image: &Image) -> Result<(), String> {
+    let sim = SimMedium::from_image_unrecorded(image);
+    let (store, objects) = open(&sim, false)?;
+    let mut found = [0; 2];
+    for (name, found) in NAMES.iter().zip(&mut found) {
+        if !store.object_holders(name).is_empty() {
+            return Err(format!("object {name} is attached by who has ended"));
+        }
+        let attached = objects.attach(name, Permission::Read, None).map_err(|e| e.to_string())?;
+        let bytes = attached.as_slice();
+        *found = bytes[0];
+        if bytes.iter().any(|byte| byte != found) {
+            return Err(format!("object {name} holds half of a psync, note {}", image.note()));
+        }
+    }
+    let allowed = allowed(image.note());
+    drop(objects);
+    store.abandon();
+    if allowed.contains(&found) { Ok(()) } else { Err(format!("found is {found:?}, allowed {allowed:?}")) }
+}
+
+#[test]
+fn what_a_daemon_answered_survives_and_what_it_did_not_is_whole_or_not_there() {
+    let (images, violation) = explore(0x3700_0000_0000, Bug::None);
+    println!("{images} images");
+    assert_eq!(violation, None);
+    assert!(images > 100, "hardly anything was looked at: {images}");
+}
+
+#[test]
+fn a_daemon_that_answers_before_the_record_is_durable_is_found() {
+    let (_, violation) = explore(0x3701_0000_0000, Bug::ParcelNotDurable);
+    println!("{}", violation.expect("it was not found"));
+}
+
+#[test]
+fn a_simulated_medium_hands_no_file_out_and_nobody_has_the_object_then() {
+    let sim = SimMedium::new(SimOptions::new(Durability::Power));
+    let format = FormatOptions { window_base: Some(0x3702_0000_0000), window_len: 64 << 20, uuid: None };
+    cenote_store::format(sim.clone(), &format).expect("format");
+    let medium: Arc<dyn Medium> = sim.clone();
+    assert!(medium.grant("superblock", false).expect("no error").is_none());
+    let (store, objects) = open(&sim, true).expect("open");
+    let credentials = Credentials { uid: 7, gid: 7, groups: Vec::new() };
+    let client = Uuid::from_random_bytes([5; 16]);
+    store.admit(GuestRecord { client, pid: 1, start_ticks: 3, uid: 7, gid: 7 }).expect("admit");
+    let guest = Guest { client, pid: 1, start_ticks: 3, credentials: &credentials };
+    let id = Uuid::from_random_bytes([6; 16]);
+    let new = NewObject {
+        id,
+        name: "a".into(),
+        data_len: 9,
+        permissions: 0o600,
+        at_rest: AtRest::None,
+        header: Vec::new(),
+    };
+    objects.create_for(&guest, &new).expect("create");
+    objects.attach_for(&guest, "a", Permission::ReadWrite).expect_err("there is no descriptor");
+    assert!(store.object_holders("a").is_empty(), "and so no lease");
+}

@@ -1,0 +1,267 @@
+//! Objects of a store that a daemon keeps: who of its guests has which attached (PMO-2, PUD-13).
+//!
+//! What holds at any time: before a guest has an object's file, a record says that it has it attached, and whether for writing; one guest writes an object, or any number read it. The record
+//! outlives the daemon, so that the next one knows who may still be looking. It ends with the guest, or when the guest detaches.
+//!
+//! What is in an object, and how a psync changes it, is above this crate's knowledge; so is that a guest gets the file for reading only.
+//!
+//! # Updates in several steps
+//!
+//! **Attach.** One batch has the lease (and the guest's record, if it is its first): **it commits**. Only then the file is handed out. **Detach.** One batch ends it: **it commits**. Everything else is
+//! one batch, as of an embedded store ([`crate::object`]).
+
+use crate::error::StoreError;
+use crate::guests::Credentials;
+use crate::object::{ObjectInfo, find};
+use crate::store::{Control, Store};
+use cenote_layout::at_rest::AtRestHeader;
+use cenote_layout::catalog::{AtRest, ObjectRecord, Record};
+use cenote_layout::id::Uuid;
+use std::fs::File;
+
+/// An object that is to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewObject {
+    /// Its identity: the caller chooses it, because the header of its protection is bound to it.
+    pub id: Uuid,
+    /// Its name.
+    pub name: String,
+    /// Its bytes.
+    pub data_len: u64,
+    /// Its permission bits.
+    pub permissions: u32,
+    /// What protects it at rest.
+    pub at_rest: AtRest,
+    /// The header of that, or nothing.
+    pub header: Vec<u8>,
+}
+
+/// An object as a daemon lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedObject {
+    /// What the catalog says.
+    pub object: ObjectInfo,
+    /// Its state, as the layers above number them (`cenote_layout::object::ObjectState`).
+    pub state: u32,
+    /// How its last writer left it: 0 detached, 1 its process died, 2 power failed, 3 not known; and that process.
+    pub found: (u8, u32),
+}
+
+impl Credentials {
+    /// Whether an object's permission bits allow this. As for embedded stores, they bind the superuser too.
+    #[must_use]
+    pub fn allow_object(&self, object: &ObjectRecord, writable: bool) -> bool {
+        let class = if object.uid == self.uid {
+            6
+        } else if object.gid == self.gid || self.groups.contains(&object.gid) {
+            3
+        } else {
+            0
+        };
+        let wanted = if writable { 6 } else { 4 };
+        object.permissions >> class & wanted == wanted
+    }
+
+    fn denied(&self, object: &ObjectRecord, what: &'static str) -> StoreError {
+        let (name, mode) = (object.name.clone(), object.permissions);
+        StoreError::ObjectDenied { name, what, uid: self.uid, mode, owner: object.uid }
+    }
+}
+
+fn bad(detail: &str) -> StoreError {
+    StoreError::Refused { detail: detail.into() }
+}
+
+impl Control {
+    /// Who has an object beside this guest, such that it excludes this use of it.
+    fn object_holder(&self, object: Uuid, client: Option<Uuid>, writable: bool) -> Option<(u32, bool)> {
+        let leases = self.catalog.state.object_leases.iter();
+        let mut others = leases.filter(|((holder, of), _)| *of == object && Some(*holder) != client);
+        let found = others.find(|(_, writes)| writable || **writes);
+        found.map(|((holder, _), writes)| (self.hosted.get(holder).map_or(0, |hosted| hosted.pid()), *writes))
+    }
+
+    fn refuse_object_in_use(
+        &self,
+        object: &ObjectInfo,
+        client: Option<Uuid>,
+        writable: bool,
+    ) -> Result<(), StoreError> {
+        match self.object_holder(object.id(), client, writable) {
+            None => Ok(()),
+            Some((pid, writing)) => {
+                Err(StoreError::ObjectBusy { name: object.record.name.clone(), writing, pid })
+            }
+        }
+    }
+}
+
+impl Store {
+    /// Creates an object that belongs to a guest's user and group. It is durable on return. Asked again, it is there already.
+    ///
+    /// # Errors
+    /// As [`Store::create_object`]; no identity, permission bits that are none, a header that does not fit its protection.
+    pub fn guest_create_object(
+        &self,
+        credentials: &Credentials,
+        new: &NewObject,
+    ) -> Result<ObjectInfo, StoreError> {
+        if new.id.is_nil() || new.permissions & !0o777 != 0 {
+            return Err(bad("an object has an identity, and permissions from 0 to 0o777"));
+        }
+        let header_len = if new.at_rest == AtRest::None { 0 } else { size_of::<AtRestHeader>() };
+        if new.header.len() != header_len {
+            return Err(bad("the header of the object's protection does not fit its mode"));
+        }
+        let record = ObjectRecord {
+            puddle: new.id,
+            name: new.name.clone(),
+            data_len: new.data_len,
+            at_rest: new.at_rest,
+            uid: credentials.uid,
+            gid: credentials.gid,
+            permissions: new.permissions,
+            created_at_s: self.inner().medium.now_s(),
+        };
+        match self.create_object_as(record, |_, _| Ok(new.header.clone())) {
+            Err(StoreError::ObjectExists { name }) => match self.object(&name) {
+                Ok(known) if known.id() == new.id && known.record.uid == credentials.uid => Ok(known),
+                _ => Err(StoreError::ObjectExists { name }),
+            },
+            other => other,
+        }
+    }
+
+    /// Attaches an object for a guest, until it detaches it or ends. A lease is recorded; its file can be handed out.
+    ///
+    /// # Errors
+    /// [`StoreError::ObjectUnknown`], [`StoreError::ObjectDenied`], [`StoreError::ObjectBusy`] with the holder's process; no such guest.
+    pub fn guest_attach_object(
+        &self,
+        client: Uuid,
+        credentials: &Credentials,
+        name: &str,
+        writable: bool,
+    ) -> Result<ObjectInfo, StoreError> {
+        let inner = self.inner();
+        let mut control = inner.begin_write("attach an object for a client")?;
+        let info = find(&control, name)?;
+        if !credentials.allow_object(&info.record, writable) {
+            return Err(credentials.denied(
+                &info.record,
+                if writable { "attached for writing" } else { "attached for reading" },
+            ));
+        }
+        control.refuse_object_in_use(&info, Some(client), writable)?;
+        let object = info.id();
+        if control.catalog.state.object_leases.get(&(client, object)) != Some(&writable) {
+            let mut records = control.introduce(client)?;
+            records.push(Record::ObjectLease { client, object, writable });
+            inner.commit(&mut control, &records)?;
+            control.introduced(client);
+        }
+        Ok(info)
+    }
+
+    /// What a guest has attached: the object, and whether for writing.
+    ///
+    /// # Errors
+    /// It does not have it.
+    pub fn guest_object(&self, client: Uuid, object: Uuid) -> Result<(ObjectInfo, bool), StoreError> {
+        let control = self.inner().control();
+        if !control.hosted.contains_key(&client) {
+            return Err(StoreError::NoGuest { client });
+        }
+        let state = &control.catalog.state;
+        let (Some(writable), Some(record)) =
+            (state.object_leases.get(&(client, object)), state.objects.get(&object))
+        else {
+            return Err(bad("the object was not attached: attach it first"));
+        };
+        Ok((find(&control, &record.name)?, *writable))
+    }
+
+    /// Ends a guest's use of an object, durably. Nothing to do if it has not attached it.
+    ///
+    /// # Errors
+    /// The medium.
+    pub fn guest_detach_object(&self, client: Uuid, object: Uuid) -> Result<(), StoreError> {
+        let inner = self.inner();
+        let mut control = inner.begin_write("detach an object for a client")?;
+        if !control.catalog.state.object_leases.contains_key(&(client, object)) {
+            return Ok(());
+        }
+        inner.commit(&mut control, &[Record::ObjectLeaseEnded { client, object }])
+    }
+
+    /// Whether an object is attached, and for writing.
+    #[must_use]
+    pub fn object_use(&self, object: Uuid) -> Option<bool> {
+        let control = self.inner().control();
+        let leases = control.catalog.state.object_leases.iter();
+        leases.filter(|((_, of), _)| *of == object).map(|(_, writes)| *writes).max()
+    }
+
+    /// Guests that have an object attached: whoever wants it may have to wait for the end of those whose processes have ended.
+    #[must_use]
+    pub fn object_holders(&self, name: &str) -> Vec<Uuid> {
+        let control = self.inner().control();
+        let state = &control.catalog.state;
+        let Some(object) = state.object_names.get(name) else { return Vec::new() };
+        state.object_leases.keys().filter(|(_, of)| of == object).map(|(client, _)| *client).collect()
+    }
+
+    /// Removes an object for a guest whose user may write it, and that nobody has attached, not even this guest.
+    ///
+    /// # Errors
+    /// As [`Store::guest_attach_object`].
+    pub fn guest_remove_object(&self, credentials: &Credentials, name: &str) -> Result<Uuid, StoreError> {
+        let inner = self.inner();
+        let mut control = inner.begin_write("remove an object")?;
+        let info = find(&control, name)?;
+        if !credentials.allow_object(&info.record, true) {
+            return Err(credentials.denied(&info.record, "removed"));
+        }
+        control.refuse_object_in_use(&info, None, true)?;
+        self.remove_object_in(&mut control, name)?;
+        Ok(info.id())
+    }
+
+    /// Changes an object's owner, group or mode, durably. Those who have it attached keep it.
+    ///
+    /// # Errors
+    /// [`StoreError::ObjectUnknown`]; [`StoreError::ObjectDenied`]: the caller is neither its owner nor the superuser, or gives it away without being the latter; bits beyond 0o777.
+    pub fn set_object_owner(
+        &self,
+        credentials: &Credentials,
+        name: &str,
+        change: crate::PermissionChange,
+    ) -> Result<(), StoreError> {
+        let inner = self.inner();
+        if let Some(connection) = &inner.connection {
+            inner.check_usable()?;
+            return connection.keeper.set_object_owner(name, change);
+        }
+        let mut control = inner.begin_write("change an object")?;
+        let mut record = find(&control, name)?.record;
+        let own = credentials.uid == 0 || credentials.uid == record.uid;
+        if !own || !credentials.may_give(&change, (record.uid, record.gid)) {
+            return Err(credentials.denied(&record, "given other permissions"));
+        }
+        if change.permissions.is_some_and(|bits| bits & !0o777 != 0) {
+            return Err(bad("permissions of an object are 0 to 0o777"));
+        }
+        record.uid = change.uid.unwrap_or(record.uid);
+        record.gid = change.gid.unwrap_or(record.gid);
+        record.permissions = change.permissions.unwrap_or(record.permissions);
+        inner.commit(&mut control, &[Record::Object(record)])
+    }
+
+    /// A descriptor of an object's file, to be read, to be given away.
+    ///
+    /// # Errors
+    /// The medium has no descriptors, or reports an error.
+    pub fn grant_object_file(&self, object: &ObjectInfo) -> Result<File, StoreError> {
+        self.grant_named(&object.file(), false)
+    }
+}

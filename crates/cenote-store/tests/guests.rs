@@ -1,0 +1,125 @@
+//! What the catalog says about a daemon's clients, and who may read that.
+
+use crate::common::Dir;
+use cenote_layout::catalog::GuestRecord;
+use cenote_layout::header::{HeaderError, read, seal};
+use cenote_layout::id::Uuid;
+use cenote_layout::puddle::PuddleHeader;
+use cenote_layout::superblock::{COPY_SIZE, INCOMPAT_HOSTED, Superblock};
+use cenote_store::{
+    Access, AtRest, Credentials, NewObject, OpenError, OpenOptions, PoolOptions, Store, StoreError,
+};
+
+fn hosting(dir: &Dir) -> Store {
+    dir.try_open(OpenOptions { hosting: true, ..OpenOptions::default() }).unwrap().0
+}
+
+fn admit(store: &Store, number: u8) -> Uuid {
+    let client = Uuid::from_random_bytes([number; 16]);
+    let guest = GuestRecord { client, pid: 0x7fff_ffff, start_ticks: 1, uid: 7, gid: 7 };
+    store.admit(guest).unwrap();
+    client
+}
+
+fn user(uid: u32, groups: &[u32]) -> Credentials {
+    Credentials { uid, gid: uid, groups: groups.to_vec() }
+}
+
+fn incompat(dir: &Dir) -> Vec<u64> {
+    let bytes = std::fs::read(dir.file("superblock")).unwrap();
+    let copies = bytes.chunks_exact(COPY_SIZE as usize);
+    copies.map(|copy| read::<Superblock>(copy, true).unwrap().prefix.incompat).collect()
+}
+
+#[test]
+fn a_store_says_that_it_was_a_daemons_before_its_catalog_does() {
+    let dir = Dir::formatted();
+    let store = hosting(&dir);
+    store.create_pool("a", &PoolOptions { permissions: 0o666, ..PoolOptions::default() }).unwrap();
+    let client = admit(&store, 1);
+    assert_eq!(incompat(&dir), [0, 0], "nothing was granted");
+    store.guest_open(client, &user(7, &[]), "a", Access::ReadWrite).unwrap();
+    assert!(incompat(&dir).contains(&INCOMPAT_HOSTED));
+    store.guest_end(client, true).unwrap();
+    store.end_hosting().unwrap();
+    drop(store);
+    // For good: the records are in the catalog's files. This release reads it.
+    let (store, _) = dir.open();
+    store.close().unwrap();
+    assert_eq!(incompat(&dir), [INCOMPAT_HOSTED; 2]);
+    // One that does not know a bit refuses the store, and the bits of one header are nothing to another.
+    let mut bytes = std::fs::read(dir.file("superblock")).unwrap();
+    for copy in bytes.chunks_exact_mut(COPY_SIZE as usize) {
+        let mut block = read::<Superblock>(copy, true).unwrap();
+        block.prefix.incompat |= 2;
+        seal(&mut block);
+        copy.copy_from_slice(zerocopy::IntoBytes::as_bytes(&block));
+    }
+    std::fs::write(dir.file("superblock"), bytes).unwrap();
+    let refused = dir.try_open(OpenOptions::default()).unwrap_err();
+    let unknown = HeaderError::Incompatible { what: "superblock", unknown: 2 };
+    assert!(matches!(&refused, OpenError::Superblock { source, .. } if *source == unknown), "{refused}");
+    let puddle = std::fs::read_dir(dir.file("puddles")).unwrap().next().unwrap().unwrap().path();
+    let bytes = std::fs::read(puddle).unwrap();
+    let mut header = read::<PuddleHeader>(&bytes, true).unwrap();
+    header.prefix.incompat = INCOMPAT_HOSTED;
+    seal(&mut header);
+    let refused = read::<PuddleHeader>(zerocopy::IntoBytes::as_bytes(&header), false).unwrap_err();
+    assert!(matches!(refused, HeaderError::Incompatible { unknown: INCOMPAT_HOSTED, .. }), "{refused}");
+}
+
+#[test]
+fn objects_have_one_writer_or_many_readers_and_leases_outlive_the_daemon_not_the_process() {
+    let dir = Dir::formatted();
+    let store = hosting(&dir);
+    let (one, two) = (admit(&store, 1), admit(&store, 2));
+    let new = |name: &str, number| NewObject {
+        id: Uuid::from_random_bytes([number; 16]),
+        name: name.into(),
+        data_len: 5000,
+        permissions: 0o640,
+        at_rest: AtRest::None,
+        header: Vec::new(),
+    };
+    let owner = user(7, &[]);
+    let made = store.guest_create_object(&owner, &new("a", 9)).unwrap();
+    assert_eq!(store.guest_create_object(&owner, &new("a", 9)).unwrap(), made, "asked again");
+    let twice = [new("a", 8), new("b", 9)];
+    for taken in twice {
+        let refused = store.guest_create_object(&owner, &taken).unwrap_err();
+        assert!(matches!(refused, StoreError::ObjectExists { .. }), "{refused}");
+    }
+    let bad = NewObject { header: vec![1; 64], ..new("c", 7) };
+    assert!(store.guest_create_object(&owner, &bad).is_err(), "a header without protection");
+    let attach = |client, who: &Credentials, writable| store.guest_attach_object(client, who, "a", writable);
+    attach(one, &owner, true).unwrap();
+    assert!(store.guest_object(two, made.id()).is_err());
+    let busy = attach(two, &owner, false).unwrap_err();
+    assert!(matches!(busy, StoreError::ObjectBusy { writing: true, pid: 0x7fff_ffff, .. }), "{busy}");
+    assert!(store.guest_remove_object(&owner, "a").is_err());
+    store.guest_detach_object(one, made.id()).unwrap();
+    store.guest_detach_object(one, made.id()).unwrap();
+    for (who, reads, writes) in [
+        (user(7, &[]), true, true),
+        (user(8, &[7]), true, false),
+        (user(8, &[]), false, false),
+        (user(0, &[]), false, false),
+    ] {
+        assert_eq!(attach(one, &who, false).is_ok(), reads, "{who:?}");
+        store.guest_detach_object(one, made.id()).unwrap();
+        assert_eq!(attach(one, &who, true).is_ok(), writes, "{who:?}");
+        store.guest_detach_object(one, made.id()).unwrap();
+    }
+    attach(one, &owner, false).unwrap();
+    attach(two, &owner, false).unwrap();
+    assert_eq!((store.object_holders("a").len(), store.object_use(made.id())), (2, Some(false)));
+    assert!(matches!(attach(one, &owner, true), Err(StoreError::ObjectBusy { writing: false, .. })));
+    store.guest_end(two, false).unwrap();
+    attach(one, &owner, true).unwrap();
+    store.abandon();
+    // The process is none that lives.
+    let store = hosting(&dir);
+    assert_eq!((store.object_holders("a").len(), store.guests().len()), (0, 0));
+    store.guest_remove_object(&owner, "a").unwrap();
+    store.end_hosting().unwrap();
+}

@@ -1,0 +1,102 @@
+//! What a client asks about objects. As in `requests.rs`, everything in a request is an allegation; `cenote_object` checks it against the catalog.
+
+use crate::requests::{Answer, PAGE_LEN, done, malformed, refusal, settle_those, spend};
+use crate::server::Shared;
+use crate::sessions::Session;
+use cenote_object::{Guest, ObjectError, Objects, ObjectsOptions, Permission};
+use cenote_proto::{ObjectItem, Refusal, Reply, Request};
+use cenote_store::{Credentials, ListedObject, NewObject, PermissionChange, StoreError};
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::PoisonError;
+
+/// Objects of a page: none takes more than 512 bytes.
+const OBJECTS_OF_A_PAGE: usize = PAGE_LEN / 512;
+
+impl Shared {
+    /// The store's objects. The first who asks recovers their journal; nobody has an object attached before.
+    fn objects(&self) -> Result<&Objects, ObjectError> {
+        let _opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(objects) = self.objects.get() {
+            return Ok(objects);
+        }
+        let opened = Objects::open(&self.store, &ObjectsOptions::default())?;
+        Ok(self.objects.get_or_init(|| opened))
+    }
+}
+
+/// Answers a request about objects.
+pub(crate) fn answer(
+    shared: &Shared,
+    session: &Session,
+    credentials: &Credentials,
+    request: Request,
+    parcel: Option<OwnedFd>,
+) -> Result<Answer, Refusal> {
+    let objects = shared.objects().map_err(refused)?;
+    let guest =
+        Guest { client: session.client, pid: session.pid, start_ticks: session.start_ticks, credentials };
+    match request {
+        Request::Objects { after } => {
+            let listed = objects.listed(None, after.as_deref(), OBJECTS_OF_A_PAGE + 1).map_err(refused)?;
+            let more = listed.len() > OBJECTS_OF_A_PAGE;
+            let items = listed.into_iter().take(OBJECTS_OF_A_PAGE).map(item).collect();
+            Ok((Reply::Objects { items, more }, Vec::new()))
+        }
+        Request::Object { name } => one(objects.listed(Some(&name), None, 1).map_err(refused)?),
+        Request::CreateObject { id, name, data_len, permissions, at_rest, header } => {
+            let spent = spend(shared, session, data_len)?;
+            let new = NewObject { id, name, data_len, permissions, at_rest, header };
+            objects.create_for(&guest, &new).map_err(refused)?;
+            spent.keep();
+            one(objects.listed(Some(&new.name), None, 1).map_err(refused)?)
+        }
+        Request::DestroyObject { name } => {
+            settle_those(shared, || shared.store.object_holders(&name));
+            objects.destroy_for(&guest, &name).map_err(refused)?;
+            done()
+        }
+        Request::AttachObject { name, writable } => {
+            settle_those(shared, || shared.store.object_holders(&name));
+            let permission = if writable { Permission::ReadWrite } else { Permission::Read };
+            let (listed, file) = objects.attach_for(&guest, &name, permission).map_err(refused)?;
+            let (reply, _) = one(vec![listed])?;
+            Ok((reply, vec![file.into()]))
+        }
+        Request::DetachObject { object } => {
+            objects.detach_for(&guest, object).map_err(refused)?;
+            done()
+        }
+        Request::PsyncObjects { objects: ids, runs, settled } => {
+            let parcel = parcel.map(File::from).ok_or_else(|| malformed("there is no parcel"))?;
+            let psynced = objects.psync_for(&guest, &ids, (&parcel, runs), settled).map_err(refused)?;
+            let (seq, pages) = (psynced.seq, psynced.pages);
+            let (data_bytes, journal_bytes) = (psynced.data_bytes, psynced.journal_bytes);
+            Ok((Reply::Psynced { seq, pages, data_bytes, journal_bytes }, Vec::new()))
+        }
+        Request::SetObjectOwner { name, uid, gid, permissions } => {
+            let change = PermissionChange { uid, gid, permissions };
+            shared.store.set_object_owner(credentials, &name, change).map_err(refusal)?;
+            done()
+        }
+        _ => Err(malformed("it is not about objects")),
+    }
+}
+
+fn one(listed: Vec<ListedObject>) -> Result<Answer, Refusal> {
+    Ok((Reply::Objects { items: listed.into_iter().map(item).collect(), more: false }, Vec::new()))
+}
+
+fn item(listed: ListedObject) -> ObjectItem {
+    let ListedObject { object, state, found } = listed;
+    ObjectItem { record: object.record, addr: object.addr, size: object.size, state, found }
+}
+
+fn refused(error: ObjectError) -> Refusal {
+    match error {
+        ObjectError::Store(error) => refusal(error),
+        ObjectError::Medium(error) => refusal(StoreError::Medium(error)),
+        ObjectError::PsyncTooLarge { limit, .. } => Refusal::PsyncTooLarge { limit },
+        other => Refusal::Other { detail: other.to_string().chars().take(2000).collect() },
+    }
+}

@@ -1,0 +1,218 @@
+//! Pools in shadowed mode through the daemon: whatever ends, a pool goes on with its last transaction, or, after a loss of power, with its last psync.
+
+use crate::common::{Actor, Daemon, add, count, listen, make_counter, say};
+use crate::hostile::Raw;
+use cenote::{Access, Error, Pool, PoolMode, PoolOptions, Store};
+use cenote_layout::header::{read, seal};
+use cenote_layout::superblock::{COPY_SIZE, Superblock};
+use cenote_proto::{Refusal, Reply, Request};
+use cenote_store::StoreError;
+use std::os::fd::AsFd;
+use std::path::Path;
+use zerocopy::IntoBytes;
+
+fn shadowed() -> PoolOptions {
+    PoolOptions { mode: PoolMode::Shadowed, puddle_size: 256 << 10, ..PoolOptions::default() }
+}
+
+fn create(daemon: &Daemon, name: &str) {
+    let store = daemon.connect();
+    let pool = store.create_pool(name, &shadowed()).expect("create");
+    make_counter(&pool);
+    pool.psync().expect("psync");
+}
+
+/// A child: counts and psyncs as it is told.
+pub(crate) fn obey(socket: &Path) {
+    let store = Store::connect(socket).expect("connect");
+    let pool = store.pool("numbers").expect("pool");
+    say("open");
+    loop {
+        let order = listen();
+        match order.as_str() {
+            "add" => say(&add(&pool).to_string()),
+            "psync" => say(&format!("{}", pool.psync().expect("psync").pages)),
+            "together" => {
+                let other = store.pool("others").expect("the other pool");
+                add(&other);
+                say(&store.psync(&[&pool, &other]).expect("psync").pages.to_string());
+            }
+            "fill" => {
+                // More than its first puddle holds.
+                for _ in 0..40_000 {
+                    add(&pool);
+                }
+                say("full");
+            }
+            _ => break,
+        }
+    }
+}
+
+fn start(daemon: &Daemon) -> Actor {
+    let mut actor = Actor::start("psyncer", daemon);
+    assert_eq!(actor.hear(), "open");
+    actor
+}
+
+fn told(actor: &mut Actor, order: &str) -> u64 {
+    actor.tell(order);
+    actor.hear().parse().expect("a number")
+}
+
+/// The daemon and the machine go down: what was in shadows and logs is anything.
+fn lose_power(daemon: &mut Daemon) {
+    daemon.kill();
+    let path = daemon.store().join("superblock");
+    let mut bytes = std::fs::read(&path).expect("superblock");
+    for copy in bytes.chunks_exact_mut(COPY_SIZE as usize) {
+        let Ok(mut block) = read::<Superblock>(copy, true) else { continue };
+        block.boot_id.0[7] ^= 0x1a;
+        seal(&mut block);
+        copy.copy_from_slice(block.as_bytes());
+    }
+    std::fs::write(&path, bytes).expect("write");
+    for entry in std::fs::read_dir(daemon.store().join("primary")).expect("primaries") {
+        let shadow = daemon.store().join("puddles").join(entry.expect("entry").file_name());
+        let mut bytes = std::fs::read(&shadow).expect("read");
+        bytes[4096..].chunks_mut(8192).for_each(|two| two[..1024].fill(0xee));
+        std::fs::write(&shadow, bytes).expect("write");
+    }
+    daemon.restart();
+}
+
+fn counted(daemon: &Daemon, name: &str) -> u64 {
+    let store = daemon.connect();
+    let pool = store.pool(name).expect("open");
+    assert!(pool.check().expect("check").is_sound());
+    count(&pool)
+}
+
+#[test]
+fn a_killed_client_leaves_its_last_transaction_and_a_loss_of_power_its_last_psync() {
+    let mut daemon = Daemon::start(&[]);
+    create(&daemon, "numbers");
+    let mut client = start(&daemon);
+    for expected in 1..=3 {
+        assert_eq!(told(&mut client, "add"), expected);
+    }
+    assert!(told(&mut client, "psync") > 0);
+    assert_eq!(told(&mut client, "psync"), 0, "nothing was stored since");
+    assert_eq!(told(&mut client, "add"), 4);
+    client.kill();
+    assert_eq!(counted(&daemon, "numbers"), 4, "the last transaction");
+    // That session has looked for what the dead one left, and psynced it at its goodbye.
+    lose_power(&mut daemon);
+    assert_eq!(counted(&daemon, "numbers"), 4);
+    let mut client = start(&daemon);
+    assert_eq!(told(&mut client, "add"), 5);
+    assert!(told(&mut client, "psync") > 0);
+    assert_eq!(told(&mut client, "add"), 6);
+    client.kill();
+    lose_power(&mut daemon);
+    assert_eq!(counted(&daemon, "numbers"), 5, "the last psync");
+}
+
+#[test]
+fn the_first_psync_after_a_dead_client_finds_what_that_one_left() {
+    let mut daemon = Daemon::start(&[]);
+    create(&daemon, "numbers");
+    let mut client = start(&daemon);
+    for expected in 1..=20 {
+        assert_eq!(told(&mut client, "add"), expected);
+    }
+    client.kill();
+    let mut client = start(&daemon);
+    assert!(told(&mut client, "psync") > 0, "stored by the one before");
+    client.kill();
+    lose_power(&mut daemon);
+    assert_eq!(counted(&daemon, "numbers"), 20);
+}
+
+#[test]
+fn pools_that_are_psynced_together_grow_and_outlive_daemons() {
+    let mut daemon = Daemon::start(&[]);
+    create(&daemon, "numbers");
+    create(&daemon, "others");
+    let mut client = start(&daemon);
+    client.tell("fill");
+    assert_eq!(client.hear(), "full");
+    assert!(told(&mut client, "together") > 100, "of several puddles");
+    daemon.kill();
+    daemon.restart();
+    assert_eq!(told(&mut client, "add"), 40_001);
+    assert!(told(&mut client, "psync") > 0, "the next daemon makes it");
+    assert_eq!(told(&mut client, "add"), 40_002);
+    client.kill();
+    lose_power(&mut daemon);
+    assert_eq!((counted(&daemon, "numbers"), counted(&daemon, "others")), (40_001, 1));
+    daemon.wait_until("nobody is there", |stat| stat.sessions == 1);
+    daemon.stop();
+    let pool = Store::open(daemon.store()).expect("open").pool("numbers").expect("pool");
+    assert_eq!(count(&pool), 40_001, "an embedded store goes on");
+}
+
+#[test]
+fn one_process_writes_a_pool_in_shadowed_mode_and_others_wait_or_read() {
+    let daemon = Daemon::start(&[]);
+    create(&daemon, "numbers");
+    let mut client = start(&daemon);
+    let busy = |opened: Result<Pool, Error>| {
+        assert!(matches!(opened, Err(Error::Store(StoreError::PoolBusy { .. }))), "{opened:?}");
+    };
+    let store = daemon.connect();
+    busy(store.pool("numbers"));
+    busy(store.pool_with("numbers", Access::ReadOnly));
+    let shared = store.pool_with("numbers", Access::Shared);
+    assert!(matches!(shared, Err(Error::Store(StoreError::Refused { .. }))), "{shared:?}");
+    assert_eq!(told(&mut client, "add"), 1);
+    client.tell("end");
+    assert!(client.ends());
+    let pool = store.pool_with("numbers", Access::ReadOnly).expect("nobody writes it");
+    assert_eq!(count(&pool), 1);
+    assert!(pool.psync().is_err(), "who reads psyncs nothing");
+}
+
+#[test]
+fn a_psync_changes_only_pools_that_its_client_writes() {
+    let daemon = Daemon::start(&[]);
+    create(&daemon, "numbers");
+    let puddles = |raw: &mut Raw, writable| {
+        let Reply::Pool { record, .. } = raw.ask(&Request::OpenPool { name: "numbers".into(), writable }).0
+        else {
+            panic!("not granted")
+        };
+        let Reply::Puddles { records, .. } = raw.ask(&Request::Puddles { pool: record.id, first: 0 }).0
+        else {
+            panic!("no puddles")
+        };
+        (record.id, records[0].uuid)
+    };
+    let mut before = Raw::connect(&daemon);
+    let (pool, puddle) = puddles(&mut before, false);
+    assert!(matches!(before.ask(&Request::Goodbye).0, Reply::Done));
+    let nothing = cenote_sys::twin::nameless_file("test").expect("memory");
+    let header = cenote_sys::twin::nameless_file("test").expect("memory");
+    // Page 0: the puddle's header.
+    let run = [&0u32.to_le_bytes()[..], &64u32.to_le_bytes(), &0u64.to_le_bytes(), &[7; 4096]].concat();
+    std::os::unix::fs::FileExt::write_all_at(&header, &run, 0).expect("write");
+    let mut raw = Raw::connect(&daemon);
+    let psync = Request::PsyncPools { puddles: vec![puddle], runs: 1 };
+    let refused = |raw: &mut Raw, why: &str| {
+        let (reply, _) = raw.ask_with(&psync, &[header.as_fd()]);
+        assert!(matches!(reply, Reply::Refused(Refusal::Other { .. })), "{why}: {reply:?}");
+    };
+    refused(&mut raw, "it was not granted");
+    assert!(matches!(raw.ask(&Request::Primaries { pool, first: 0 }).0, Reply::Refused(_)));
+    puddles(&mut raw, false);
+    refused(&mut raw, "it was granted for reading");
+    assert!(matches!(raw.ask(&Request::Primaries { pool, first: 0 }).0, Reply::Refused(_)));
+    puddles(&mut raw, true);
+    refused(&mut raw, "the header is the store's");
+    let (reply, files) = raw.ask(&Request::Primaries { pool, first: 0 });
+    assert!(matches!(reply, Reply::Puddles { .. }) && files.len() == 1, "{reply:?}");
+    let primary = std::fs::File::from(files.into_iter().next().expect("one"));
+    assert!(std::os::unix::fs::FileExt::write_all_at(&primary, b"x", 8192).is_err(), "for reading");
+    let none = Request::PsyncPools { puddles: vec![puddle], runs: 0 };
+    assert!(matches!(raw.ask_with(&none, &[nothing.as_fd()]).0, Reply::Psynced { seq: 0, .. }));
+}
