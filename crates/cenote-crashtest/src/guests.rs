@@ -166,7 +166,7 @@ impl Run {
         match step {
             Step::Serve => self.store = Some(Store::open(self.sim.clone(), hosting()).map_err(text)?.0),
             Step::Create(name) => {
-                self.store()?.guest_create(&root(), name, &pool_options(1)).map_err(text)?;
+                self.store()?.create_pool(name, &pool_options(1)).map_err(text)?;
             }
             Step::Grant(guest, name, access) => self.grant(guest, name, access)?,
             Step::Log(guest) => self.log(guest)?,
