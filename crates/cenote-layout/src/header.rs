@@ -6,12 +6,14 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// Format version that this release writes. A store with a higher one is refused.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// Feature bits that this release understands, per mask. None is defined yet.
+/// In a superblock: the catalog may have records of pools that are protected at rest.
+pub const INCOMPAT_POOLS_AT_REST: u64 = 1 << 1;
+/// Feature bits that this release understands, per mask.
 pub const KNOWN_COMPAT: u64 = 0;
 /// Bits that forbid writing to those who do not know them.
 pub const KNOWN_RO_COMPAT: u64 = 0;
 /// Bits that forbid even reading to those who do not know them.
-pub const KNOWN_INCOMPAT: u64 = 0;
+pub const KNOWN_INCOMPAT: u64 = INCOMPAT_POOLS_AT_REST;
 
 /// The start of every header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]

@@ -140,6 +140,8 @@ fn checksum_fits(bytes: &[u8]) -> bool {
 pub(crate) fn store_next(medium: &dyn Medium, block: &mut Superblock) -> Result<(), MediumError> {
     let mut next = *block;
     next.prefix = HeaderPrefix::new(Superblock::MAGIC, size_of::<Superblock>() as u32);
+    // Features that the store uses stay.
+    next.prefix.incompat = block.prefix.incompat;
     next.generation = block.generation + 1;
     header::seal(&mut next);
     let copy = (next.generation + u64::from(planted(Bug::SuperblockSameCopy))) % 2;

@@ -17,6 +17,7 @@ use crate::persist::{ArrayOf, Persist};
 use crate::pool::{Pool, PoolInner, array, dangling};
 use crate::ptr::{FieldOffset, Ptr};
 use crate::reader::{Reader, sealed};
+use crate::store::Inner;
 use cenote_heap::Heap;
 use cenote_layout::heap::RootEntry;
 use cenote_layout::id::TypeId;
@@ -26,6 +27,7 @@ use core::cell::Cell;
 use core::marker::PhantomData;
 use parking_lot::RwLockWriteGuard;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// The pools of a transaction.
 #[derive(Clone, Copy)]
@@ -85,11 +87,23 @@ impl Drop for Entered<'_, '_> {
 
 /// Whether one of this thread's transactions in progress has the pool.
 pub(crate) fn covers_here(pool: &PoolInner) -> bool {
+    any_here(|covered| covered.all().iter().any(|covered| core::ptr::eq(*covered, pool)))
+}
+
+/// Whether one of them is on the store.
+#[inline]
+fn begun_here(store: &Inner) -> bool {
+    CURRENT.with(Cell::get).is_some()
+        && any_here(|covered| core::ptr::eq(Arc::as_ptr(&covered.first().store), store))
+}
+
+/// Whether something is true of what one of this thread's transactions in progress covers.
+fn any_here(is: impl Fn(&Covered<'_>) -> bool) -> bool {
     let mut at = CURRENT.with(Cell::get);
     while let Some(frame) = at {
         // SAFETY: `Entered` puts frames here only as long as they live, and each outlives those within.
         let frame: &Frame<'_> = unsafe { frame.as_ref() };
-        if frame.covered.all().iter().any(|covered| core::ptr::eq(*covered, pool)) {
+        if is(&frame.covered) {
             return true;
         }
         at = frame.outer;
@@ -150,11 +164,15 @@ impl<'p> Tx<'p> {
     ) -> Result<R, E> {
         let first = covered.first();
         first.refuse_forked()?;
-        let log = local::thread_log(&first.store)?;
+        let log = local::thread_log(&first.store, first.hidden)?;
         // SAFETY: the log is this thread's, and lives as long as the store, which the pools keep open.
         let Some(active) = (unsafe { Active::new(log) }) else {
             return Err(Error::WouldDeadlock { pool: first.handle.name().into(), by: "a transaction" }.into());
         };
+        if begun_here(&first.store) {
+            // By the other of this thread's two logs.
+            return Err(Error::WouldDeadlock { pool: first.handle.name().into(), by: "a transaction" }.into());
+        }
         for pool in covered.all() {
             if pool.is_viewed_here() {
                 return Err(Error::WouldDeadlock { pool: pool.handle.name().into(), by: "a view" }.into());
