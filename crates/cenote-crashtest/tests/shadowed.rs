@@ -701,8 +701,7 @@ fn holds_at_rest(name: &str, steps: &[Step], level: Durability, modes: &[AtRest]
 
 #[test]
 fn a_protected_pool_is_as_its_last_psync_after_every_crash() {
-    let modes =
-        [AtRest::Integrity, AtRest::Encryption, AtRest::EncryptionIntegrity, AtRest::Authenticated];
+    let modes = [AtRest::Integrity, AtRest::Encryption, AtRest::EncryptionIntegrity, AtRest::Authenticated];
     holds_at_rest("one", &ONE, Durability::Process, &modes);
 }
 

@@ -7,8 +7,8 @@
 use crate::file::merge;
 use crate::input::Input;
 use cenote_layout::catalog::{
-    ClientRecord, Frame, GuestRecord, HeapKind, LeaseRecord, PoolMode, PoolRecord, PuddleRecord, Record,
-    RecordHeader, decode_frame, encode_frame,
+    AtRest, ClientRecord, Frame, GuestRecord, HeapKind, LeaseRecord, PoolMode, PoolRecord, PuddleRecord,
+    Record, RecordHeader, decode_frame, encode_frame,
 };
 use cenote_layout::checksum::{checksum, seed};
 use cenote_layout::id::{PoolId, TypeId, Uuid};
@@ -178,7 +178,7 @@ fn name(input: &mut Input<'_>) -> String {
 
 fn record(input: &mut Input<'_>) -> Record {
     let pool = PoolId(input.number(1));
-    match input.below(12) {
+    match input.below(13) {
         0 => Record::Pool(PoolRecord {
             id: pool,
             name: name(input),
@@ -215,6 +215,7 @@ fn record(input: &mut Input<'_>) -> Record {
             gid: input.word() as u32,
         }),
         11 => Record::LeaseShared { client: Uuid(input.array()), pool },
+        12 => Record::PoolAtRest(pool, AtRest::Authenticated),
         _ => Record::PoolNotCovered(pool),
     }
 }

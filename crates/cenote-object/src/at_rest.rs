@@ -104,8 +104,8 @@ pub(crate) fn rekey(
         return Err(ObjectError::NotProtected { name: name.clone() });
     };
     let protection = open(info, &source, Some(old))?;
-    let (changes, header) = cenote_sealed::rekey(&named(name), &protection, &source, new)
-        .map_err(|error| sealed(name, error))?;
+    let (changes, header) =
+        cenote_sealed::rekey(&named(name), &protection, &source, new).map_err(|error| sealed(name, error))?;
     if planted(Bug::RekeyNotJournalled) {
         primary.write_at(info.data_offset() + info.regions_offset(), &header)?;
         return Ok(primary.sync()?);

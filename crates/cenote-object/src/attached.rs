@@ -458,9 +458,8 @@ fn map_view(
     // SAFETY: the object's own range, and nobody has it attached. The medium has the range from now on; the view comes over the data.
     unsafe { medium.map(&info.file(), info.addr, info.size, MapMode::PrivateCopy) }?;
     // SAFETY: mapped just now, and given to nobody; `give_back` drops the view first.
-    let view = unsafe {
-        View::new(&at_rest::named(name), protection, source, info.data_addr() as usize, writable)
-    };
+    let view =
+        unsafe { View::new(&at_rest::named(name), protection, source, info.data_addr() as usize, writable) };
     view.map_err(|error| at_rest::sealed(name, error)).inspect_err(|_| {
         // SAFETY: mapped above; the view is gone.
         let _ = unsafe { medium.unmap(info.addr, info.size) };

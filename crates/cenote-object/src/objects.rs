@@ -274,7 +274,8 @@ impl Objects {
         may(&info, Permission::ReadWrite)?;
         if key.is_some() {
             let file = Arc::new(FileHandle::open(shared.store.medium(), &info.file())?);
-            let source = at_rest::source_of(shared, &info, file).filter(|_| info.record.at_rest != AtRest::None);
+            let source =
+                at_rest::source_of(shared, &info, file).filter(|_| info.record.at_rest != AtRest::None);
             let source = source.ok_or_else(|| ObjectError::NotProtected { name: name.into() })?;
             at_rest::open(&info, &source, key)?;
         }

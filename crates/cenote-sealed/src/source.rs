@@ -5,9 +5,7 @@
 
 use crate::{SealedError, View};
 use cenote_atrest::tree::{Node, NodeSource};
-use cenote_atrest::{
-    Change, Expect, HEADER_LEN, Keyring, Mode, PAGE_LEN, Protection, SealedPage,
-};
+use cenote_atrest::{Change, Expect, HEADER_LEN, Keyring, Mode, PAGE_LEN, Protection, SealedPage};
 use cenote_journal::{Changes, Journal, Pages, Primary};
 use cenote_layout::at_rest::{NodeId, PageSide, Regions, SIDE_LEN};
 use cenote_layout::id::Uuid;
@@ -51,7 +49,15 @@ impl Source {
         patches: Patches,
     ) -> Option<Self> {
         let regions = Regions::new(mode, pages)?;
-        Some(Self { file, data_at, span: pages.checked_mul(PAGE_SIZE)?, regions, journal, object: id, patches })
+        Some(Self {
+            file,
+            data_at,
+            span: pages.checked_mul(PAGE_SIZE)?,
+            regions,
+            journal,
+            object: id,
+            patches,
+        })
     }
 
     /// The file.
@@ -123,11 +129,8 @@ pub fn open(
     key: Option<&Keyring>,
 ) -> Result<Protection, SealedError> {
     let header = source.read_header()?;
-    let expect = Expect {
-        pages: Some(source.span / PAGE_SIZE),
-        mode: Some(mode),
-        ..Expect::of(source.object)
-    };
+    let expect =
+        Expect { pages: Some(source.span / PAGE_SIZE), mode: Some(mode), ..Expect::of(source.object) };
     Protection::open(&header, &expect, key).map_err(|error| SealedError::at_rest(what, error))
 }
 

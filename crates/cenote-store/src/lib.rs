@@ -59,13 +59,15 @@ pub use logs::LogLease;
 pub use object::ObjectInfo;
 pub use options::{Access, DamagePolicy, FormatOptions, OpenOptions, PoolOptions, PowerLossPolicy};
 pub use pool::{PoolHandle, PoolInfo};
-pub use sealed::VerifiedPuddle;
 pub use psync::{Begun, Psync, Psyncing};
 pub use puddle::Puddle;
 pub use report::{Damage, DamageEffect, LogReport, OpenReport, PoolStart, RestoredPool, StoreInfo};
+pub use sealed::VerifiedPuddle;
 pub use set_aside::{LogDecision, SetAside};
 pub use store::Store;
 
-pub use cenote_atrest::{Anchor, Argon2Params, AtRestError, KeyError, Keyring, Locking, MasterKey, Mode, PageFault};
+pub use cenote_atrest::{
+    Anchor, Argon2Params, AtRestError, KeyError, Keyring, Locking, MasterKey, Mode, PageFault,
+};
 pub use cenote_layout::catalog::{AtRest, HeapKind, ObjectRecord, PoolMode};
 pub use cenote_log::CrashKind;

@@ -19,8 +19,8 @@ use crate::puddle::{
     verify_primary,
 };
 use crate::relocate::Needs;
-use crate::sealed::Sealed;
 use crate::report::{Damage, PoolStart};
+use crate::sealed::Sealed;
 use crate::store::{Control, Inner, Store};
 use cenote_atrest::{Keyring, Mode};
 use cenote_layout::PAGE_SIZE;

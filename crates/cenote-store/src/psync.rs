@@ -283,12 +283,12 @@ impl Work {
                 taken.change =
                     cenote_sealed::seal(view, number, &taken.pages, &mut next, &primary, &mut changes)
                         .map_err(not_sealed)?;
-                rest = &[];
-            }
-            for range in &taken.pages {
-                let (this, behind) = rest.split_at(((range.end - range.start) * PAGE_SIZE) as usize);
-                changes.add_copy(number, range.start, this, &primary)?;
-                rest = behind;
+            } else {
+                for range in &taken.pages {
+                    let (this, behind) = rest.split_at(((range.end - range.start) * PAGE_SIZE) as usize);
+                    changes.add_copy(number, range.start, this, &primary)?;
+                    rest = behind;
+                }
             }
             if changes.runs.len() > before {
                 ids.push(id);
@@ -327,7 +327,9 @@ impl Work {
         self.done = Some(done);
         // Before the primaries are written: from now on the new trees count, and nodes that change are not read from there.
         for taken in &mut self.taken {
-            let (Some(view), Some(change)) = (taken.part.puddle().view(), taken.change.take()) else { continue };
+            let (Some(view), Some(change)) = (taken.part.puddle().view(), taken.change.take()) else {
+                continue;
+            };
             if planted(Bug::SealedNotCommitted) {
                 continue;
             }

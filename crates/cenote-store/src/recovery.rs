@@ -386,7 +386,9 @@ impl<'a> Session<'a> {
     fn problem(&mut self, record: &PuddleRecord) -> Option<String> {
         let inner = self.inner;
         if self.control.catalog.state.is_protected(record.pool) {
-            return Some("its pool is protected at rest: its logs are memory, and this is none of them".into());
+            return Some(
+                "its pool is protected at rest: its logs are memory, and this is none of them".into(),
+            );
         }
         let due = self.control.catalog.state.due.get(&record.uuid).copied();
         self.verified

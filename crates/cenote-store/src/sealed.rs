@@ -182,8 +182,10 @@ impl Inner {
             true => Some(Arc::clone(self.pool_journal(&control.catalog.state)?)),
             false => None,
         };
-        let source = Source::new(mode, pages_of(&record), (record.uuid, file, DATA_AT), journal, patches)
-            .ok_or(StoreError::PuddleSize { size: record.size, reason: "no protection covers so many pages" })?;
+        let source =
+            Source::new(mode, pages_of(&record), (record.uuid, file, DATA_AT), journal, patches).ok_or(
+                StoreError::PuddleSize { size: record.size, reason: "no protection covers so many pages" },
+            )?;
         let protection = cenote_sealed::open(&named(name, &record), mode, &source, key);
         Ok(Opened { record, protection: protection.map_err(|error| at_rest(name, error))?, source })
     }
@@ -234,8 +236,7 @@ impl Inner {
             }
             let (what, base) = (named(name, &opened.record), (puddle.addr() + DATA_AT) as usize);
             // SAFETY: mapped just now, and given to nobody; the view is stopped before the puddle is unmapped.
-            let view =
-                unsafe { View::unregistered(&what, opened.protection, opened.source, base, writable) };
+            let view = unsafe { View::unregistered(&what, opened.protection, opened.source, base, writable) };
             view.map_err(|error| at_rest(name, error)).inspect_err(|_| {
                 // SAFETY: mapped above; the view is gone.
                 let _ = unsafe { medium.unmap(puddle.addr(), puddle.size()) };
@@ -341,11 +342,13 @@ impl PoolHandle {
     pub fn check_anchors(&self, anchors: &[Anchor]) -> Result<(), StoreError> {
         let puddles = self.puddles();
         for anchor in anchors {
-            let view = puddles.iter().filter_map(|p| p.view()).find(|v| v.protection().object() == anchor.object);
+            let view =
+                puddles.iter().filter_map(|p| p.view()).find(|v| v.protection().object() == anchor.object);
             let checked = match view {
                 Some(view) => view.protection().check_anchor(anchor),
                 None => {
-                    let detail = format!("puddle {} of pool \"{}\" is not there any more", anchor.object, self.name());
+                    let detail =
+                        format!("puddle {} of pool \"{}\" is not there any more", anchor.object, self.name());
                     return Err(StoreError::PoolRolledBack { name: self.name().into(), detail });
                 }
             };
@@ -393,8 +396,9 @@ impl Store {
             return Err(StoreError::PoolDamaged { name: name.into(), damage: Vec::new() });
         };
         let opened = self.inner().open_sealed(&control, name, root, (mode, Some(old), Patches::new()))?;
-        let (changes, header) = cenote_sealed::rekey(&named(name, &root), &opened.protection, &opened.source, new)
-            .map_err(|error| at_rest(name, error))?;
+        let (changes, header) =
+            cenote_sealed::rekey(&named(name, &root), &opened.protection, &opened.source, new)
+                .map_err(|error| at_rest(name, error))?;
         let file = Arc::clone(opened.source.file());
         if planted(Bug::PoolRekeyInPlace) {
             file.write_at(root.size, &header)?;

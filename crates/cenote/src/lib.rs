@@ -74,9 +74,10 @@ pub use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
 pub use cenote_proto::Stat as DaemonStat;
 pub use cenote_store::relocate::{Backend, ImportedPool, RelocationOptions, RelocationProgress, Rewritten};
 pub use cenote_store::{
-    Access, Anchor, Argon2Params, AtRest, AtRestError, CrashKind, Damage, DamagePolicy, FormatOptions, HeapKind, KeyError, Keyring, Locking, LogDecision, MasterKey, OpenOptions, OpenReport,
-    PermissionChange, PoolInfo, PoolMode, PoolOptions, PoolStart, PowerLossPolicy, Psync, RestoredPool,
-    SetAside, StoreInfo, VerifiedPuddle,
+    Access, Anchor, Argon2Params, AtRest, AtRestError, CrashKind, Damage, DamagePolicy, FormatOptions,
+    HeapKind, KeyError, Keyring, Locking, LogDecision, MasterKey, OpenOptions, OpenReport, PermissionChange,
+    PoolInfo, PoolMode, PoolOptions, PoolStart, PowerLossPolicy, Psync, RestoredPool, SetAside, StoreInfo,
+    VerifiedPuddle,
 };
 pub use connect::daemon_stat;
 pub use error::{Error, Result};

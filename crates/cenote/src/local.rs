@@ -90,7 +90,8 @@ impl Drop for Logs {
         for (number, owned) in self.0.drain(..) {
             let open = open_stores();
             // SAFETY: the list stays locked while the store is used.
-            let store = open.iter().map(|store| unsafe { store.get() }).find(|store| store.number == number >> 1);
+            let store =
+                open.iter().map(|store| unsafe { store.get() }).find(|store| store.number == number >> 1);
             if let Some(store) = store {
                 store.release_thread_log(owned);
             }
@@ -126,9 +127,8 @@ pub(crate) fn thread_log(store: &Inner, hidden: bool) -> Result<NonNull<ThreadLo
 #[cold]
 fn find_or_make(store: &Inner, hidden: bool) -> Result<NonNull<ThreadLog>> {
     let number = number_of(store, hidden);
-    let find = |logs: &RefCell<Logs>| {
-        logs.borrow().0.iter().find(|(n, _)| *n == number).map(|(_, owned)| owned.0)
-    };
+    let find =
+        |logs: &RefCell<Logs>| logs.borrow().0.iter().find(|(n, _)| *n == number).map(|(_, owned)| owned.0);
     let found = ALL.try_with(find).or_else(|_| LATE.try_with(find)).ok().flatten();
     let log = match found {
         Some(log) => log,

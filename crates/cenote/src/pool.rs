@@ -17,7 +17,9 @@ use cenote_heap::{
 use cenote_layout::heap::RootEntry;
 use cenote_layout::id::{PoolId, TypeId};
 use cenote_layout::types::TypeRecord;
-use cenote_store::{Access, Anchor, AtRest, Damage, Keyring, VerifiedPuddle, DamagePolicy, PoolHandle, PoolStart, StoreError};
+use cenote_store::{
+    Access, Anchor, AtRest, Damage, DamagePolicy, Keyring, PoolHandle, PoolStart, StoreError, VerifiedPuddle,
+};
 use core::marker::PhantomData;
 use core::ops::ControlFlow;
 use parking_lot::{RwLock, RwLockReadGuard};
@@ -235,12 +237,7 @@ thread_local! {
 }
 
 impl PoolInner {
-    pub(crate) fn open(
-        store: Arc<Inner>,
-        name: &str,
-        access: Access,
-        key: Option<&Keyring>,
-    ) -> Result<Self> {
+    pub(crate) fn open(store: Arc<Inner>, name: &str, access: Access, key: Option<&Keyring>) -> Result<Self> {
         let handle = store.store.open_pool_with(name, access, key)?;
         let doubt = doubt_of(&store, &handle);
         let heap = match TracedHeap::open(handle.clone()) {

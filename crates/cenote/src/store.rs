@@ -10,8 +10,8 @@ use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::types::TypeRecord;
 use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
 use cenote_store::{
-    Access, DamagePolicy, FormatOptions, Keyring, OpenOptions, OpenReport, PoolInfo, PoolOptions, PowerLossPolicy,
-    StoreError, StoreInfo,
+    Access, DamagePolicy, FormatOptions, Keyring, OpenOptions, OpenReport, PoolInfo, PoolOptions,
+    PowerLossPolicy, StoreError, StoreInfo,
 };
 use cenote_tx::LogGroup;
 use core::num::NonZero;

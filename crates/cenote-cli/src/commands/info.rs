@@ -78,7 +78,8 @@ pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
     for pool in pools.iter().map(|pool| &pool.info) {
         if pool.record.mode == PoolMode::Shadowed
             && pool.at_rest == AtRest::None
-            && pool.start == PoolStart::Dirty(CrashKind::Process) {
+            && pool.start == PoolStart::Dirty(CrashKind::Process)
+        {
             let name = &pool.record.name;
             out.field("crash", format_args!("pool \"{name}\" goes on from its last transaction"))?;
         }

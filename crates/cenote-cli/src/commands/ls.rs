@@ -1,14 +1,16 @@
 //! `cenote ls`: the pools of a store, how they were left, and the roots that have names.
 
+use super::keys;
 use crate::cli::Ls;
 use crate::failure::{Failure, Verdict};
 use crate::opening;
 use crate::output::Out;
 use crate::table::{Align, Table};
 use crate::units::{bytes, date, plural};
-use super::keys;
+use cenote::{
+    Access, AtRest, AtRestError, Error, HeapKind, NamedRoot, PoolInfo, PoolMode, PoolStart, Store, StoreInfo,
+};
 use cenote_store::StoreError;
-use cenote::{Access, AtRest, AtRestError, Error, HeapKind, NamedRoot, PoolInfo, PoolMode, PoolStart, Store, StoreInfo};
 use serde_json::{Value, json};
 
 pub(crate) fn run(arguments: &Ls, out: &mut Out) -> Result<Verdict, Failure> {
@@ -63,7 +65,9 @@ pub(crate) fn listed(store: &Store) -> Vec<Listed> {
             Error::Store(StoreError::AtRest { source, .. })
                 if matches!(
                     *source,
-                    AtRestError::NoKey { .. } | AtRestError::WrongKey { .. } | AtRestError::WrongKeyKind { .. }
+                    AtRestError::NoKey { .. }
+                        | AtRestError::WrongKey { .. }
+                        | AtRestError::WrongKeyKind { .. }
                 ) =>
             {
                 Unread::Locked

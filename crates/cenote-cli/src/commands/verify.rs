@@ -66,11 +66,7 @@ impl Looked<'_> {
         self.tell(("object", name, mode), found.covered, found.pages, damaged)
     }
 
-    fn with_bar<R>(
-        &mut self,
-        name: &str,
-        look: &mut dyn FnMut(&mut dyn FnMut(u64, u64) -> bool) -> R,
-    ) -> R {
+    fn with_bar<R>(&mut self, name: &str, look: &mut dyn FnMut(&mut dyn FnMut(u64, u64) -> bool) -> R) -> R {
         let bar = progress::bar(0, "verifying", self.out.is_json());
         let found = look(&mut |done, all| {
             bar.set_length(all);
@@ -92,7 +88,10 @@ impl Looked<'_> {
         let out = &mut *self.out;
         for (puddle, page, what) in &damaged {
             let place = puddle.map_or_else(String::new, |puddle| format!("puddle {puddle} of "));
-            out.line(format_args!("{} page {page} of {place}{kind} \"{name}\": {what}", out.bad("damaged:")))?;
+            out.line(format_args!(
+                "{} page {page} of {place}{kind} \"{name}\": {what}",
+                out.bad("damaged:")
+            ))?;
         }
         let (checked, wrong) = (plural(pages, "page"), damaged.len() as u64);
         match (covered, wrong) {
