@@ -3,6 +3,7 @@
 //! ```text
 //! caller's key --HKDF, wrap_salt--> key_check (32 B, in the header), wrapping key
 //! wrapping key --AES-256-GCM-SIV--> data key (32 random bytes)
+//! data key --HKDF, object's UUID--> key of subordinates ([`crate::Protection::subordinate`])
 //! data key --HKDF, object's UUID--> XTS keys (64 B), AEGIS key (32 B), header's HMAC key (32 B)
 //! ```
 //!
@@ -65,6 +66,14 @@ impl Keys {
             Mode::Authenticated => expand(&hkdf, b"cenote at rest: aegis", &mut self.aegis),
             Mode::None | Mode::Integrity => {}
         }
+        drop(hkdf);
+        scrub_stack();
+    }
+
+    /// The key that puts others under this data key.
+    pub(crate) fn subordinate(&self, object: Uuid, out: &mut [u8; 32]) {
+        let hkdf = Hkdf::<Sha256>::new(Some(&object.0), &self.data_key);
+        expand(&hkdf, b"cenote at rest: subordinates", out);
         drop(hkdf);
         scrub_stack();
     }

@@ -3,7 +3,7 @@
 use crate::cipher::Engine;
 use crate::data_key::{Keys, UnwrapError};
 use crate::error::{AtRestError, PageError, PageFault};
-use crate::key::{Argon2Params, Kdf, Keyring};
+use crate::key::{Argon2Params, Kdf, Keyring, MasterKey};
 use crate::seal::{PAGE_LEN, Page, PageSealer, SealedPage, is_zero};
 use crate::tree::{Digest, NodeSource, NodeWrite, Tree, TreeChange, TreeFault, ZERO};
 use cenote_layout::at_rest::{
@@ -430,6 +430,14 @@ impl Protection {
         }
     }
 
+    /// Compares the committed state with what was remembered of it.
+    ///
+    /// # Errors
+    /// [`AtRestError::RolledBack`]: this is older; [`AtRestError::Forked`]: of another history; [`AtRestError::OtherObject`].
+    pub fn check_anchor(&self, anchor: &Anchor) -> Result<(), AtRestError> {
+        check_anchor(&self.locked(), anchor)
+    }
+
     /// Works out what a commit of sealed pages has to write. Changes nothing; see the crate's crash argument. From here to
     /// [`Protection::commit`] the caller holds a lock, so that what it makes durable is not stale by then: one change at a time,
     /// and no [`Protection::rekey`] in between.
@@ -481,6 +489,20 @@ impl Protection {
         }
         *header = new;
         Ok(())
+    }
+
+    /// A key for others that belong to this one, derived from its data key: who can open this can open them, and what [`Protection::rekey`] does to this it does to
+    /// all. `None` in modes without a key.
+    ///
+    /// # Errors
+    /// No memory that can be locked.
+    pub fn subordinate(&self, opened_by: Option<&Keyring>) -> Result<Option<Keyring>, AtRestError> {
+        let (Some(keys), Some(opened_by)) = (self.sealer.keys(), opened_by) else { return Ok(None) };
+        let locking = opened_by.wanted_locking();
+        let mut bytes = [0; 32];
+        keys.subordinate(self.object, &mut bytes);
+        let key = MasterKey::with_locking(&mut bytes, locking)?;
+        Ok(Some(Keyring::new(key).locking(locking)))
     }
 
     /// Puts the object under another key: the same data key, wrapped anew. Returns the header to write; in one sector, so the

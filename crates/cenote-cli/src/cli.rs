@@ -120,6 +120,10 @@ pub(crate) struct Create {
     /// Without it: shadowed where a commit does not survive loss of power, but files do
     #[arg(long, value_name = "MODE", value_parser = parse_mode)]
     pub(crate) mode: Option<PoolMode>,
+    /// How it is protected at rest: none, integrity, encryption, both, or authenticated. Such a pool is in shadowed mode, and every crash takes it back to its last psync.
+    /// Without it: authenticated if there is a key, else none
+    #[arg(long, value_name = "MODE", value_parser = crate::commands::keys::parse_at_rest)]
+    pub(crate) at_rest: Option<cenote_object::Mode>,
     /// Only say what would be done
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
@@ -442,33 +446,29 @@ pub(crate) struct ObjectCreate {
     /// given, else none
     #[arg(long, value_name = "MODE", value_parser = crate::commands::keys::parse_at_rest)]
     pub(crate) at_rest: Option<cenote_object::Mode>,
-    #[command(flatten)]
-    pub(crate) key: KeyOf,
 }
 
-/// The key of a protected object.
+/// The key of what is protected at rest.
 #[derive(Debug, Default, Args)]
 pub(crate) struct KeyOf {
-    /// The object's key: a file of 32 bytes, or of 64 hexadecimal digits
+    /// The key of protected pools or objects: a file of 32 bytes, or of 64 hexadecimal digits
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "passphrase_file")]
     pub(crate) key_file: Option<PathBuf>,
-    /// The object's passphrase: the first line of a file
+    /// The passphrase of protected pools or objects: the first line of a file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) passphrase_file: Option<PathBuf>,
 }
 
-/// Check every page of protected objects, and list those that are damaged
+/// Check every page of protected pools and objects, and list those that are damaged
 ///
-/// Every page is compared with the object's hash tree, as the last psync left it. Nothing is changed, and no contents are shown. What is not damaged can be
-/// read all the same: `cenote object export --skip-damaged`.
+/// Every page is compared with the hash tree of its puddle or object, as the last psync left it. Nothing is changed, and no contents are shown. What is not damaged can be
+/// read all the same: of an object by `cenote object export --skip-damaged`.
 #[derive(Debug, Args)]
 pub(crate) struct Verify {
     #[command(flatten)]
     pub(crate) store: StoreDir,
-    /// The objects; without it, all that are protected
-    pub(crate) objects: Vec<String>,
-    #[command(flatten)]
-    pub(crate) key: KeyOf,
+    /// The pools and objects; without it, all that are protected
+    pub(crate) names: Vec<String>,
 }
 
 /// Copy an object, as its last psync left it, into a new file
@@ -550,18 +550,16 @@ pub(crate) struct Import {
     pub(crate) dry_run: bool,
 }
 
-/// Put a protected object under another key
+/// Put a protected pool or object under another key
 ///
-/// Takes the same time for every size: the object's data key is wrapped anew, and its data is not written again. Whoever had the old key and a copy of the store
+/// Takes the same time for every size: its data key is wrapped anew, and its data is not written again. Whoever had the old key and a copy of the store
 /// can still read that copy.
 #[derive(Debug, Args)]
 pub(crate) struct Rekey {
     #[command(flatten)]
     pub(crate) store: StoreDir,
-    /// The object
-    pub(crate) object: String,
-    #[command(flatten)]
-    pub(crate) key: KeyOf,
+    /// The pool or the object
+    pub(crate) name: String,
     /// The new key: a file of 32 bytes, or of 64 hexadecimal digits
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "new_passphrase_file")]
     pub(crate) new_key_file: Option<PathBuf>,
@@ -604,8 +602,6 @@ pub(crate) struct ObjectImport {
     /// Bytes that one psync makes durable together
     #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = parse_bytes)]
     pub(crate) every: u64,
-    #[command(flatten)]
-    pub(crate) key: KeyOf,
 }
 
 #[derive(Debug, Args)]
@@ -626,8 +622,6 @@ pub(crate) struct ObjectExport {
     /// Go on where pages of a protected object are damaged: zeros take their place, and they are listed
     #[arg(long)]
     pub(crate) skip_damaged: bool,
-    #[command(flatten)]
-    pub(crate) key: KeyOf,
 }
 
 /// Say what this machine gives, and what is used instead of what is missing
@@ -707,6 +701,8 @@ pub(crate) struct StoreDir {
     /// Wait so long for a store that another process uses
     #[arg(long, value_name = "SECONDS", default_value = "0", hide_default_value = true, value_parser = parse_seconds)]
     pub(crate) wait: Duration,
+    #[command(flatten)]
+    pub(crate) key: KeyOf,
 }
 
 /// Options of commands that make or remove.

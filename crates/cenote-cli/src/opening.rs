@@ -1,6 +1,7 @@
 //! Opening stores: to look, or to change.
 
 use crate::cli::StoreDir;
+use crate::commands::keys;
 use crate::failure::Failure;
 use crate::progress;
 use crate::units::plural;
@@ -18,6 +19,7 @@ pub(crate) fn to_look(store: &StoreDir) -> Result<Store, Failure> {
         lock_timeout: store.wait,
         damage: DamagePolicy::ReadOnly,
         power_loss: PowerLossPolicy::ReadOnly,
+        key: keys::given(&store.key)?.map(Arc::new),
         ..OpenOptions::default()
     };
     Ok(Store::open_with(&store.dir, &options)?)
@@ -25,7 +27,8 @@ pub(crate) fn to_look(store: &StoreDir) -> Result<Store, Failure> {
 
 /// Opens a store to change it; recovers it first. Keeps no spare puddles: who removes a pool by a command wants its space back.
 pub(crate) fn to_change(store: &StoreDir) -> Result<Store, Failure> {
-    let options = OpenOptions { lock_timeout: store.wait, spare_bytes_max: 0, ..OpenOptions::default() };
+    let key = keys::given(&store.key)?.map(Arc::new);
+    let options = OpenOptions { lock_timeout: store.wait, spare_bytes_max: 0, key, ..OpenOptions::default() };
     let opened = Store::open_with(&store.dir, &options)?;
     // Pools that were in use when power failed are traced when the first is opened.
     if opened.pools_due().is_empty() {

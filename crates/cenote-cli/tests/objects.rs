@@ -140,3 +140,54 @@ fn protected_objects_are_filled_verified_and_put_under_another_key() {
     let got = std::fs::read(&output).expect("read");
     assert!(got[8192..12288] == [0; 4096] && got[..8192] == bytes[..8192] && got[12288..] == bytes[12288..]);
 }
+
+/// From the command line: every command that opens a pool takes its key in the same way, and none shows anything without one.
+#[test]
+fn protected_pools_take_their_key_in_every_command() {
+    let fixture = empty();
+    let dir = fixture.store.to_str().expect("text").to_owned();
+    let path = |name: &str| fixture.dir.path().join(name).to_str().expect("text").to_owned();
+    let (key, other, archive) = (path("key"), path("other"), path("archive"));
+    std::fs::write(&key, (0..32).collect::<Vec<u8>>()).expect("written");
+    std::fs::write(&other, (1..33).collect::<Vec<u8>>()).expect("written");
+    let run = |arguments: &[&str]| common::run(arguments.iter().copied());
+    let direct = ["create", &dir, "p", "--mode", "direct", "--at-rest", "both", "--key-file", &key];
+    run(&direct).complains(3, &["protected at rest", "direct mode"]);
+    run(&["create", &dir, "p", "--at-rest", "both"]).complains(3, &["give its key"]);
+    run(&["create", &dir, "p", "--at-rest", "none", "--key-file", &key]).complains(3, &["no key"]);
+    let made = run(&["create", &dir, "p", "--key-file", &key, "--json"]).exits(0).json();
+    assert_eq!((made["at_rest"].as_str(), made["mode"].as_str()), (Some("authenticated"), Some("shadowed")));
+    let listed = run(&["ls", &dir, "--json"]).exits(0).json();
+    assert_eq!(listed["at_rest"].as_str(), Some("authenticated"));
+    assert!(listed["named_roots"].is_null(), "{listed}");
+    let listed = run(&["ls", &dir, "--json", "--key-file", &key]).exits(0).json();
+    assert!(listed["named_roots"].is_array(), "{listed}");
+    run(&["info", &dir]).exits(0);
+    run(&["stats", &dir, "p"]).complains(3, &["give its key"]);
+    run(&["stats", &dir, "p", "--key-file", &other]).complains(3, &["not its key"]);
+    run(&["stats", &dir, "p", "--key-file", &key]).exits(0);
+    let whole = run(&["verify", &dir, "--key-file", &key, "--json"]).exits(0).json();
+    assert_eq!((whole["pool"].as_str(), whole["covered"].as_bool()), (Some("p"), Some(true)));
+    // The heap is made by the first who writes.
+    run(&["reclaim", &dir, "p", "--key-file", &key]).exits(0);
+    run(&["verify", &dir, "p"]).complains(3, &["give its key"]);
+    run(&["clone", &dir, "p", "q", "--key-file", &key]).complains(3, &["protected at rest"]);
+    run(&["randomize", &dir, "p", "--key-file", &key]).complains(3, &["protected at rest"]);
+    run(&["export", &dir, "p", &archive, "--key-file", &key]).complains(3, &["protected at rest"]);
+    assert!(!std::path::Path::new(&archive).exists());
+    run(&["rekey", &dir, "p", "--key-file", &key, "--new-key-file", &other]).exits(0);
+    run(&["stats", &dir, "p", "--key-file", &key]).complains(3, &["not its key"]);
+    run(&["stats", &dir, "p", "--key-file", &other]).exits(0);
+    // A byte of the root puddle's last tree node or header: damage has a name and a number.
+    let file = std::fs::read_dir(fixture.store.join("puddles")).expect("puddles").flatten();
+    let sealed =
+        file.map(|entry| entry.path()).find(|path| std::fs::metadata(path).is_ok_and(|m| m.len() > 2 << 20));
+    let sealed = sealed.expect("the root puddle");
+    let mut bytes = std::fs::read(&sealed).expect("read");
+    let page =
+        (1..512).find(|page| bytes[page * 4096..][..4096].iter().any(|byte| *byte != 0)).expect("a page");
+    bytes[page * 4096 + 9] ^= 1;
+    std::fs::write(&sealed, bytes).expect("written");
+    let found = run(&["verify", &dir, "p", "--key-file", &other, "--json"]).exits(1).json();
+    assert_eq!(found["damaged"][0]["page"].as_u64(), Some(page as u64 - 1));
+}

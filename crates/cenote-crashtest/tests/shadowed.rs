@@ -4,12 +4,18 @@
 //! power as the last psync left them, or the one in flight, each pool's puddles together, and pools that were psynced together, together. A heap is sound in
 //! both cases, without tracing. So also when recovery crashes, for read-only opens, and for what is done afterwards.
 //!
+//! Pools that are protected at rest go through the same histories. Their memory goes with their process, so that a crash of processes is to them what a loss of power is.
+//!
 //! And every planted bug of this is found.
 
-use cenote::{Access, OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr, Reader, Store, field};
+use cenote::{
+    Access, AtRest, Keyring, Locking, MasterKey, OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr,
+    Reader, Store, field,
+};
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, Image, Limits, SimMedium, SimOptions};
 use cenote_medium::{Durability, Medium};
+use std::cell::Cell;
 use std::sync::Arc;
 
 /// In the order of their numbers. The third is in direct mode and is only there where commits survive loss of power.
@@ -63,8 +69,38 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
+thread_local! {
+    /// How this test's pools in shadowed mode are protected.
+    static AT_REST: Cell<AtRest> = const { Cell::new(AtRest::None) };
+}
+
+fn at_rest() -> AtRest {
+    AT_REST.with(Cell::get)
+}
+
+fn key(number: u8) -> Arc<Keyring> {
+    let mut bytes: [u8; 32] = core::array::from_fn(|i| number.wrapping_add((i as u8).wrapping_mul(31)));
+    let key = MasterKey::with_locking(&mut bytes, Locking::IfPossible).expect("a key");
+    Arc::new(Keyring::new(key).locking(Locking::IfPossible))
+}
+
+fn own_key() -> Option<Arc<Keyring>> {
+    at_rest().mode().has_key().then(|| key(1))
+}
+
 fn open_options() -> OpenOptions {
-    OpenOptions { log_puddle_size: 8 << 10, journal_half_len: 8192, ..OpenOptions::default() }
+    let key = own_key();
+    // A record of sealed pages is longer, and a journal that grows makes a crash point of every page of it.
+    let journal_half_len = if at_rest() == AtRest::None { 8192 } else { 64 << 10 };
+    OpenOptions { log_puddle_size: 8 << 10, journal_half_len, key, ..OpenOptions::default() }
+}
+
+fn pool_options(mode: PoolMode) -> PoolOptions {
+    let options = PoolOptions { puddle_size: 3 << 16, mode, ..PoolOptions::default() };
+    match mode {
+        PoolMode::Direct => options,
+        PoolMode::Shadowed => PoolOptions { at_rest: at_rest(), key: own_key(), ..options },
+    }
 }
 
 /// A free window for this thread's simulations.
@@ -92,8 +128,7 @@ fn base_image(level: Durability) -> Result<Image, String> {
     let store = Store::open_on(medium, &open_options()).map_err(text)?;
     for name in names(level) {
         let mode = if *name == "direct" { PoolMode::Direct } else { PoolMode::Shadowed };
-        let options = PoolOptions { puddle_size: 3 << 16, mode, ..PoolOptions::default() };
-        let pool = store.create_pool(name, &options).map_err(text)?;
+        let pool = store.create_pool(name, &pool_options(mode)).map_err(text)?;
         pool.write(|tx| -> cenote::Result<()> {
             let wide = tx.alloc(Wide { data: [0; 9000] })?;
             tx.free(wide)?;
@@ -242,6 +277,7 @@ const SHADOWED: usize = 2;
 fn history(sim: &Arc<SimMedium>, steps: &[Step], level: Durability) -> Result<History, String> {
     let mut world = World::open(sim, &open_options(), level)?;
     let mut lists: Vec<Vec<u64>> = vec![Vec::new(); world.pools.len()];
+    let mut psynced_lists = lists.clone();
     let mut state: State = vec![(0, 0); world.pools.len()];
     let mut known =
         History { level, transactions: vec![state.clone()], psyncs: vec![state[..SHADOWED].to_vec()] };
@@ -261,6 +297,7 @@ fn history(sim: &Arc<SimMedium>, steps: &[Step], level: Durability) -> Result<Hi
                 for (i, content) in psynced.iter_mut().enumerate() {
                     if mask >> i & 1 == 1 {
                         *content = state[i];
+                        psynced_lists[i].clone_from(&lists[i]);
                     }
                 }
                 known.psyncs.push(psynced);
@@ -269,12 +306,18 @@ fn history(sim: &Arc<SimMedium>, steps: &[Step], level: Durability) -> Result<Hi
             Die | Reopen => {
                 if matches!(step, Die) {
                     world.die();
+                    if at_rest() != AtRest::None {
+                        lists[..SHADOWED].clone_from_slice(&psynced_lists[..SHADOWED]);
+                        model(&mut state, &mut lists, *step);
+                        known.transactions.push(state.clone());
+                    }
                 } else {
                     world.close()?;
                     // One pool after the other.
                     for i in 0..SHADOWED {
                         let mut psynced = known.psyncs.last().expect("the first").clone();
                         psynced[i] = state[i];
+                        psynced_lists[i].clone_from(&lists[i]);
                         known.psyncs.push(psynced);
                     }
                 }
@@ -296,7 +339,7 @@ impl History {
         let (transactions, psyncs) = ((note >> 32) as usize, (note & 0xffff_ffff) as usize);
         let last = |all: &[State], from: usize, more: usize| (from + more).min(all.len() - 1);
         let in_transactions = &self.transactions[transactions..=last(&self.transactions, transactions, 1)];
-        if kind == CrashKind::Process {
+        if kind == CrashKind::Process && at_rest() == AtRest::None {
             return if in_transactions.contains(state) {
                 Ok(())
             } else {
@@ -657,4 +700,175 @@ fn every_file_operation_of_a_psync_may_fail() {
         }
     }
     assert!(failed > 6 && poisoned > 1 && poisoned < failed, "{failed} failed, {poisoned} poisoned");
+}
+
+/// The same histories of pools that are protected at rest.
+#[track_caller]
+fn holds_at_rest(name: &str, steps: &[Step], level: Durability, modes: &[AtRest]) {
+    for mode in modes {
+        AT_REST.with(|at_rest| at_rest.set(*mode));
+        holds(&format!("{name}, {mode:?}"), steps, level);
+    }
+    AT_REST.with(|at_rest| at_rest.set(AtRest::None));
+}
+
+#[test]
+fn a_protected_pool_is_as_its_last_psync_after_every_crash() {
+    let modes = [AtRest::Integrity, AtRest::Encryption, AtRest::EncryptionIntegrity, AtRest::Authenticated];
+    holds_at_rest("one", &ONE, Durability::Process, &modes);
+}
+
+#[test]
+fn protected_pools_that_are_psynced_together_are_together() {
+    let steps = [Push(3, 1), Psync(3), Push(3, 2), Psync(1), Push(3, 3), Psync(3)];
+    holds_at_rest("together", &steps, Durability::Process, &[AtRest::Authenticated]);
+}
+
+#[test]
+fn a_protected_pool_that_grew_goes_back_to_what_it_was() {
+    let steps = [Push(1, 1), Psync(1), Grow(0), Push(1, 2), Psync(1), Push(1, 3)];
+    holds_at_rest("grew", &steps, Durability::Process, &[AtRest::EncryptionIntegrity]);
+}
+
+#[test]
+fn sessions_of_protected_pools_that_die_begin_at_the_last_psync() {
+    let steps = [Push(1, 1), Psync(1), Push(3, 2), Die, Push(1, 3), Psync(3), Push(2, 4), Die, Psync(2)];
+    holds_at_rest("sessions", &steps, Durability::Process, &[AtRest::Authenticated]);
+}
+
+#[test]
+fn a_store_with_protected_pools_that_was_closed_is_not_older_than_its_close() {
+    let steps = [Push(3, 1), Reopen, Push(1, 2), Psync(1), Push(2, 3), Reopen, Push(3, 4)];
+    holds_at_rest("closed", &steps, Durability::Process, &[AtRest::Authenticated]);
+}
+
+#[test]
+fn protected_pools_beside_one_in_direct_mode_are_each_as_their_mode_says() {
+    let steps =
+        [Push(1, 1), Push(4, 1), Psync(1), Push(1, 2), Push(4, 2), Push(1, 3), Die, Push(4, 3), Psync(1)];
+    holds_at_rest("both modes", &steps, Durability::Power, &[AtRest::Authenticated]);
+}
+
+#[test]
+fn a_protection_that_is_written_after_its_puddle_is_named() {
+    AT_REST.with(|at_rest| at_rest.set(AtRest::Authenticated));
+    caught(Bug::PoolHeaderLate, When::Running, &[Push(1, 1), Psync(1), Grow(0)], Durability::Process);
+}
+
+#[test]
+fn a_psync_of_a_protected_pool_without_a_sync() {
+    AT_REST.with(|at_rest| at_rest.set(AtRest::EncryptionIntegrity));
+    caught(Bug::PsyncNotSynced, When::Running, &ONE, Durability::Process);
+}
+
+/// One change of a pool in a store of its own, with a pool "a" under key 1 that was psynced; and what must be true in every image of a crash, told whether the change was acknowledged.
+fn every_crash_of(
+    change: impl Fn(&Store) -> Result<(), String>,
+    holds: impl Fn(&Store, bool) -> Result<(), String>,
+) -> Result<u64, String> {
+    const BEFORE: u64 = 2;
+    let sim = SimMedium::from_image(&base_image(Durability::Process)?);
+    sim.note(BEFORE);
+    let world = World::open(&sim, &open_options(), Durability::Process)?;
+    world.step(Push(3, 4)).map_err(text)?;
+    world.step(Psync(3)).map_err(text)?;
+    let World { store, pools } = world;
+    drop(pools);
+    sim.note(0);
+    change(&store)?;
+    sim.note(1);
+    store.abandon();
+    let (mut images, mut result) = (0, Ok(()));
+    let limits = Limits { exhaustive_units: 6, samples: 8, ..Limits::default() };
+    sim.explore(.., limits, |crash, image| {
+        if result.is_err() || image.note() == BEFORE {
+            return;
+        }
+        images += 1;
+        let look = |image: &Image| -> Result<Arc<SimMedium>, String> {
+            let sim = SimMedium::from_image(image);
+            let medium: Arc<dyn Medium> = sim.clone();
+            let store = Store::open_on(medium, &OpenOptions { key: None, ..open_options() }).map_err(text)?;
+            let held = holds(&store, image.note() == 1);
+            store.abandon();
+            held.map(|()| sim)
+        };
+        result = look(&image).and_then(|recovered| {
+            // And after a crash of that.
+            let state = recovered.state_now();
+            [state.image_oldest(), state.image_latest()].iter().try_for_each(|image| look(image).map(drop))
+        });
+        result = core::mem::replace(&mut result, Ok(()))
+            .map_err(|what| format!("after event {} ({:?}): {what}", crash.event(), image.kind()));
+    });
+    result.map(|()| images)
+}
+
+/// Under which of two keys a pool is, and that all that was psynced is there.
+fn under(store: &Store, first: u8, second: u8) -> Result<u8, String> {
+    let mut found = Vec::new();
+    for number in [first, second] {
+        match store.pool_with_key("a", Access::ReadOnly, &key(number)) {
+            Ok(pool) => {
+                if content(&pool, true)? != (1, 4) {
+                    return Err("what was psynced is not there".into());
+                }
+                found.push(number);
+            }
+            Err(cenote::Error::Store(cenote_store::StoreError::AtRest { .. })) => {}
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+    match found[..] {
+        [number] => Ok(number),
+        _ => Err(format!("of keys {first} and {second}, {found:?} open it")),
+    }
+}
+
+fn rekey_crashes() -> Result<u64, String> {
+    every_crash_of(
+        |store| store.rekey_pool("a", &key(1), &key(2)).map_err(text),
+        |store, done| match under(store, 1, 2)? {
+            1 if done => Err("the old key opens it after the change was acknowledged".into()),
+            _ => Ok(()),
+        },
+    )
+}
+
+#[test]
+fn a_pool_is_under_the_old_key_or_the_new_one_whenever_rekey_crashes() {
+    AT_REST.with(|at_rest| at_rest.set(AtRest::Authenticated));
+    let images = rekey_crashes().expect("one of the two, and never none");
+    assert!(images > 10, "{images}");
+}
+
+#[test]
+fn a_pools_new_key_that_is_written_in_place() {
+    AT_REST.with(|at_rest| at_rest.set(AtRest::Authenticated));
+    plant(Bug::PoolRekeyInPlace);
+    let found = rekey_crashes();
+    plant(Bug::None);
+    println!("found: {}", found.expect_err("the bug was not found"));
+}
+
+#[test]
+fn a_protected_pool_is_created_whole_or_not_at_all() {
+    AT_REST.with(|at_rest| at_rest.set(AtRest::Authenticated));
+    let create = |store: &Store| {
+        let options = PoolOptions { key: Some(key(7)), ..pool_options(PoolMode::Shadowed) };
+        store.add_pool("new", &options).map(drop).map_err(text)
+    };
+    let images = every_crash_of(create, |store, done| {
+        under(store, 1, 2)?;
+        if !store.report().damage.is_empty() {
+            return Err(format!("{:?}", store.report().damage));
+        }
+        match store.pools().iter().any(|pool| pool.record.name == "new") {
+            false if done => Err("it is gone".into()),
+            false => Ok(()),
+            true => store.pool_with_key("new", Access::ReadWrite, &key(7)).map(drop).map_err(text),
+        }
+    })
+    .expect("whole, or not at all");
+    assert!(images > 20, "{images}");
 }

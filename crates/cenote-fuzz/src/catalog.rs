@@ -7,8 +7,8 @@
 use crate::file::merge;
 use crate::input::Input;
 use cenote_layout::catalog::{
-    ClientRecord, Frame, GuestRecord, HeapKind, LeaseRecord, PoolMode, PoolRecord, PuddleRecord, Record,
-    RecordHeader, decode_frame, encode_frame,
+    AtRest, ClientRecord, Frame, GuestRecord, HeapKind, LeaseRecord, PoolMode, PoolRecord, PuddleRecord,
+    Record, RecordHeader, decode_frame, encode_frame,
 };
 use cenote_layout::checksum::{checksum, seed};
 use cenote_layout::id::{PoolId, TypeId, Uuid};
@@ -178,7 +178,7 @@ fn name(input: &mut Input<'_>) -> String {
 
 fn record(input: &mut Input<'_>) -> Record {
     let pool = PoolId(input.number(1));
-    match input.below(16) {
+    match input.below(17) {
         0 => Record::Pool(PoolRecord {
             id: pool,
             name: name(input),
@@ -222,6 +222,7 @@ fn record(input: &mut Input<'_>) -> Record {
             writable: input.one_in(2),
         },
         14 => Record::ObjectLeaseEnded { client: Uuid(input.array()), object: Uuid(input.array()) },
+        15 => Record::PoolAtRest(pool, AtRest::Authenticated),
         _ => Record::PoolNotCovered(pool),
     }
 }

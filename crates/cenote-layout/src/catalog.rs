@@ -119,7 +119,7 @@ pub struct PuddleRecord {
     pub size: u64,
 }
 
-/// How an object is protected while nobody has it attached.
+/// How an object is protected while nobody has it attached, or a pool while nobody has it open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum AtRest {
     /// Not at all: the primary holds the data as it is.
@@ -358,6 +358,9 @@ pub enum Record {
         /// The object's puddle.
         object: Uuid,
     },
+    /// The pool is protected at rest, from its creation on: in the batch of its [`Record::Pool`]. Only in stores whose superblock has
+    /// [`crate::superblock::INCOMPAT_POOLS_AT_REST`].
+    PoolAtRest(PoolId, AtRest),
 }
 
 impl Record {

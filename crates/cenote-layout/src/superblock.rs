@@ -25,6 +25,8 @@ pub const STATE_OPEN: u32 = 2;
 
 /// Incompatible feature: the catalog may have records about clients of a daemon ([`crate::catalog::Record::is_hosted`]), from here on.
 pub const INCOMPAT_HOSTED: u64 = 1 << 0;
+/// Incompatible feature: the catalog may have records of pools that are protected at rest ([`crate::catalog::Record::PoolAtRest`]).
+pub const INCOMPAT_POOLS_AT_REST: u64 = 1 << 1;
 
 /// No writer has opened the store yet.
 pub const DURABILITY_UNSAID: u32 = 0;
@@ -79,7 +81,7 @@ impl Header for Superblock {
     const NAME: &'static str = "superblock";
     const MAGIC: [u8; 8] = *b"CENOTESB";
     const SEED: u64 = crate::checksum::seed::SUPERBLOCK;
-    const KNOWN_INCOMPAT: u64 = INCOMPAT_HOSTED;
+    const KNOWN_INCOMPAT: u64 = INCOMPAT_HOSTED | INCOMPAT_POOLS_AT_REST;
 
     fn check_fields(&self) -> Result<(), HeaderError> {
         let bad = |field, value| Err(HeaderError::Field { what: Self::NAME, field, value });

@@ -296,6 +296,7 @@ fn the_catalog_is_drawn_as_it_is() {
         Record::Due(DueRecord { puddle: uuid, relocation: uuid, from: 1 << 21, generation: 2 }),
         Record::Relocated(uuid),
         Record::PoolMade { client: uuid, token: uuid, pool },
+        Record::PoolAtRest(PoolId(3), AtRest::Authenticated),
     ];
     let documented = rows(section(&text, "### Payload"));
     let documented: Vec<&Vec<String>> =

@@ -169,6 +169,18 @@ pub enum Bug {
     PageNotVerified,
     /// Another key's header is written in place.
     RekeyNotJournalled,
+    /// The protection of a puddle is written after the batch that names the puddle.
+    PoolHeaderLate,
+    /// The header of another key of a pool is written in place.
+    PoolRekeyInPlace,
+    /// A protected pool counts as written to by its logs after a crash of its process.
+    ProtectedNotVoid,
+    /// A puddle that a protected pool takes is in no psync.
+    GrownNotPsynced,
+    /// A psync of a protected pool forgets the trees that it committed.
+    SealedNotCommitted,
+    /// The logs of protected pools are files.
+    HiddenLogInFile,
     /// A restored object is named before its data is durable.
     RestoreNotSynced,
     /// An object is restored under its identity while the journal holds records of what had it before.

@@ -1,7 +1,7 @@
 //! An attached object: its memory, and `psync`, which makes what was stored there durable. The states of a psync are on the crate's
 //! front page; this module goes through them.
 
-use crate::at_rest::{self, Source, Verified, View, not_copied};
+use crate::at_rest::{self, View, not_copied};
 use crate::connected;
 use crate::dirty::{Mechanism, Tracker, normalise};
 use crate::error::ObjectError;
@@ -16,6 +16,7 @@ use cenote_layout::id::Uuid;
 use cenote_layout::object::ObjectState;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MapMode, MediumError, MediumKind};
+use cenote_sealed::Verified;
 use cenote_store::{ObjectInfo, StoreError};
 use cenote_sys::memory::{self, Access};
 use core::fmt;
@@ -351,7 +352,7 @@ impl Attached {
     pub fn load(&self, offset: u64, len: u64) -> Result<(), ObjectError> {
         let pages = self.pages_of(offset, len)?;
         match &self.view {
-            Some(view) => view.load(pages),
+            Some(view) => view.load(pages).map_err(|error| at_rest::sealed(self.name(), error)),
             None => Ok(()),
         }
     }
@@ -533,7 +534,7 @@ fn map_view(
     writable: bool,
 ) -> Result<View, ObjectError> {
     let name = &info.record.name;
-    let Some(source) = Source::new(shared, info, Arc::clone(primary)) else {
+    let Some(source) = at_rest::source_of(shared, info, Arc::clone(primary)) else {
         return Err(ObjectError::NotProtected { name: name.clone() });
     };
     let protection = at_rest::open(info, &source, key)?;
@@ -541,8 +542,9 @@ fn map_view(
     // SAFETY: the object's own range, and nobody has it attached. The medium has the range from now on; the view comes over the data.
     unsafe { medium.map(&info.file(), info.addr, info.size, MapMode::PrivateCopy) }?;
     // SAFETY: mapped just now, and given to nobody; `give_back` drops the view first.
-    let view = unsafe { View::new(name, protection, source, info.data_addr() as usize, writable) };
-    view.inspect_err(|_| {
+    let view =
+        unsafe { View::new(&at_rest::named(name), protection, source, info.data_addr() as usize, writable) };
+    view.map_err(|error| at_rest::sealed(name, error)).inspect_err(|_| {
         // SAFETY: mapped above; the view is gone.
         let _ = unsafe { medium.unmap(info.addr, info.size) };
     })
@@ -566,7 +568,7 @@ fn view_for_reading(
         return Ok(view);
     }
     // Readers are there, so nobody changes header or key meanwhile.
-    let opened = match Source::new(shared, info, Arc::clone(primary)) {
+    let opened = match at_rest::source_of(shared, info, Arc::clone(primary)) {
         Some(source) => at_rest::open(info, &source, key).map(drop),
         None => Err(ObjectError::NotProtected { name: info.record.name.clone() }),
     };

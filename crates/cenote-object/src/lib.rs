@@ -9,7 +9,7 @@
 //! Objects::pcreate, attach, pdestroy          objects.rs
 //! Attached: psync, psync_all, detach          attached.rs
 //!   which pages were written                  dirty.rs     four mechanisms, chosen at run time
-//!   protected objects: sealed pages, keys     at_rest/     their memory, filled at first touch; what a psync seals
+//!   protected objects: sealed pages, keys     at_rest.rs   their memory, filled at first touch, is that of crate `cenote-sealed`
 //! Objects::snapshot, restore                  snapshot.rs
 //! through a daemon: what it does, and a client hosted.rs, connected.rs
 //!   which lines of them differ; one record,   crate `cenote-journal`: compare, append, group commit, halves, growth, recovery
@@ -99,7 +99,6 @@ mod objects;
 mod options;
 mod snapshot;
 
-pub use at_rest::Verified;
 pub use attached::{Attached, Psync, psync_all};
 pub use dirty::Mechanism;
 pub use error::ObjectError;
@@ -111,5 +110,6 @@ pub use snapshot::{Blocks, Restored, Snapshot};
 
 pub use cenote_atrest::{Argon2Params, AtRestError, KeyError, Keyring, MasterKey, Mode, PageFault};
 pub use cenote_layout::object::ObjectState;
+pub use cenote_sealed::Verified;
 pub use cenote_store::{ObjectInfo, Store};
 pub use cenote_sys::secret::Locking;

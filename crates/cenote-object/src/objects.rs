@@ -4,7 +4,7 @@
 //! attachments, however often [`Objects::open`] is called. A handle of one store is never held by whoever opens the objects of another, not even for a
 //! moment: closing a store would find it in use. And who opens them while the last handle goes waits until that has written what it has to write.
 
-use crate::at_rest::{self, Source, View};
+use crate::at_rest::{self, View};
 use crate::attached::Attached;
 use crate::connected::{self, Door};
 use crate::dirty::Mechanism;
@@ -69,7 +69,7 @@ pub(crate) struct Use {
 }
 
 /// What is laid over a primary in a read-only store: offset in the data, and bytes.
-pub(crate) type Patches = Vec<(u64, Vec<u8>)>;
+pub(crate) use cenote_sealed::Patches;
 
 /// What all handles share.
 pub(crate) struct Shared {
@@ -331,7 +331,8 @@ impl Objects {
         may(&info, Permission::ReadWrite)?;
         if key.is_some() {
             let file = Arc::new(FileHandle::open(shared.store.medium(), &info.file())?);
-            let source = Source::new(shared, &info, file).filter(|_| info.record.at_rest != AtRest::None);
+            let source =
+                at_rest::source_of(shared, &info, file).filter(|_| info.record.at_rest != AtRest::None);
             let source = source.ok_or_else(|| ObjectError::NotProtected { name: name.into() })?;
             at_rest::open(&info, &source, key)?;
         }

@@ -8,6 +8,7 @@ use crate::spare::Ahead;
 use crate::store::Inner;
 use crate::superblock;
 use cenote_layout::superblock::STATE_CLEAN;
+use cenote_sealed::View;
 use cenote_sys::fork_guard;
 use core::sync::atomic::Ordering;
 use std::sync::PoisonError;
@@ -86,7 +87,10 @@ impl Drop for Inner {
         control.registration = None; // waits for resolvers that are running
         self.frontier.stop(forked);
         self.shadows.stop(forked);
+        let all = || control.puddles.values().chain(&control.graveyard);
         if !forked {
+            // SAFETY: they are freed below.
+            all().filter_map(|puddle| unsafe { puddle.as_ref() }.view()).for_each(View::stop);
             // SAFETY: no handle of the store is left, and references borrow from handles.
             let _ = unsafe { self.medium.release_window(self.window.base(), self.window.len()) };
         }
@@ -95,7 +99,12 @@ impl Drop for Inner {
             core::mem::take(&mut control.puddles).into_values().chain(core::mem::take(&mut control.graveyard))
         {
             // SAFETY: made by `Box::leak`, once in exactly one of the two collections, and no handle is left.
-            drop(unsafe { Box::from_raw(puddle.as_ptr()) });
+            let puddle = unsafe { Box::from_raw(puddle.as_ptr()) };
+            match forked && puddle.view().is_some() {
+                // Its thread is the parent's.
+                true => core::mem::forget(puddle),
+                false => drop(puddle),
+            }
         }
         control.lock = None; // last: whoever gets it finds everything given back
     }

@@ -1,11 +1,13 @@
 //! What can go wrong, and what to do then. Damage is told from misuse; nothing is changed by what is refused.
 
 use crate::report::Damage;
+use cenote_atrest::AtRestError;
 use cenote_journal::{JournalError, Stopped};
 use cenote_layout::header::HeaderError;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::types::{TypeError, TypeRecord};
 use cenote_medium::{Durability, MediumError};
+use cenote_sealed::SealedError;
 use core::fmt;
 use std::time::Duration;
 
@@ -433,6 +435,48 @@ pub enum StoreError {
     NotShadowed {
         /// The name.
         name: String,
+    },
+    /// The key or the protection of a pool: no key, a wrong one, a header that was changed.
+    #[error("pool \"{name}\": {source}")]
+    AtRest {
+        /// The pool.
+        name: String,
+        /// What is wrong.
+        source: Box<AtRestError>,
+    },
+    /// Sealed pages of a pool cannot be had: one is damaged, or there is no memory for them.
+    #[error("pool \"{name}\": {source}")]
+    Sealed {
+        /// The pool.
+        name: String,
+        /// What is wrong.
+        source: Box<SealedError>,
+    },
+    /// A key was given, and the pool is not protected: it may have been replaced.
+    #[error(
+        "a key was given for pool \"{name}\", which has none: it may have been replaced; use no key if that is meant"
+    )]
+    NotProtected {
+        /// The pool.
+        name: String,
+    },
+    /// What cannot be done with a pool that is protected at rest.
+    #[error(
+        "pool \"{name}\" is protected at rest: {what} cannot be; copy its values into a pool without protection, if they may lie there, or use it in shadowed mode in a store of this process"
+    )]
+    Protected {
+        /// The pool.
+        name: String,
+        /// What was asked for.
+        what: &'static str,
+    },
+    /// A pool is not what somebody remembers of it.
+    #[error("pool \"{name}\" was put back to an earlier state: {detail}; find out by whom")]
+    PoolRolledBack {
+        /// The pool.
+        name: String,
+        /// What is missing.
+        detail: String,
     },
     /// Pools of several stores in one psync.
     #[error("pools are psynced together only if they are of one store")]

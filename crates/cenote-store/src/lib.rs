@@ -4,6 +4,7 @@
 //! superblock            what the store is; whether it was closed, and under which boot it was opened   superblock.rs
 //! catalog.0, catalog.1  pools, puddles, types, clients, leases                                         catalog/
 //! lock                  one writer or many readers                                                     store.rs
+//! puddles/<uuid>        (of a protected pool: sealed pages, see sealed.rs)
 //! puddles/<uuid>        memory, mapped into the window at the address that the catalog says            puddle.rs, spare.rs
 //! primary/<uuid>        what the last psync of a pool in shadowed mode left of a puddle                shadow.rs
 //! journal.pools         psyncs of pools that are not in all primaries yet                              psync.rs
@@ -43,6 +44,7 @@ mod recovery;
 mod region;
 pub mod relocate;
 mod report;
+mod sealed;
 mod set_aside;
 mod shadow;
 mod spare;
@@ -62,8 +64,12 @@ pub use pool::{PoolHandle, PoolInfo};
 pub use psync::{Begun, Psync, Psyncing};
 pub use puddle::Puddle;
 pub use report::{Damage, DamageEffect, LogReport, OpenReport, PoolStart, RestoredPool, StoreInfo};
+pub use sealed::VerifiedPuddle;
 pub use set_aside::{LogDecision, SetAside};
 pub use store::Store;
 
+pub use cenote_atrest::{
+    Anchor, Argon2Params, AtRestError, KeyError, Keyring, Locking, MasterKey, Mode, PageFault,
+};
 pub use cenote_layout::catalog::{AtRest, HeapKind, ObjectRecord, PoolMode};
 pub use cenote_log::CrashKind;

@@ -28,10 +28,12 @@ use cenote_layout::log_space::{
 };
 use cenote_layout::puddle::Role;
 use cenote_log::{Body, format_segment};
-use cenote_medium::MapMode;
+use cenote_medium::planted::{Bug, planted};
+use cenote_medium::{MapMode, MediumError, Operation};
+use cenote_sys::memory::{OwnedRegion, hidden};
 use core::mem::offset_of;
 use core::ptr::NonNull;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::IntoBytes;
 
 /// Bytes of a log space puddle: room for about a thousand segments.
@@ -49,9 +51,16 @@ pub struct LogLease {
     body: Body,
     log_id: u64,
     addr: u64,
+    hidden: bool,
 }
 
 impl LogLease {
+    /// Whether it is memory without a file, for transactions on pools that are protected at rest: [`Store::acquire_hidden_log`].
+    #[must_use]
+    pub fn is_hidden(&self) -> bool {
+        self.hidden
+    }
+
     /// The head segment's body, mapped until the store is dropped.
     #[must_use]
     pub fn body(&self) -> Body {
@@ -78,6 +87,11 @@ pub(crate) struct Logs {
     space: Option<(NonNull<Puddle>, u64)>,
     /// Given back.
     idle: Vec<LogLease>,
+    /// Those of protected pools that were given back.
+    hidden_idle: Vec<LogLease>,
+    /// Their memory, and who they are.
+    hidden: Vec<OwnedRegion>,
+    hidden_ids: BTreeSet<u64>,
     /// Handed out.
     in_use: u64,
     /// Further segments by log and number.
@@ -110,13 +124,45 @@ impl Store {
         let log_id = inner.random_u64()?;
         let (addr, body) = inner.add_segment(&mut control, log_id, 0, inner.options.log_puddle_size)?;
         control.logs.in_use += 1;
-        Ok(LogLease { body, log_id, addr })
+        Ok(LogLease { body, log_id, addr, hidden: false })
+    }
+
+    /// A log as [`Store::acquire_log`] gives one, in memory that has no file, is in no core dump and goes with the process: for transactions on pools that are protected at
+    /// rest, whose old values no file may hold. Such a transaction is over with its process in any case, because the pool goes back to its last psync.
+    ///
+    /// # Errors
+    /// The store is read-only or poisoned; no memory.
+    pub fn acquire_hidden_log(&self) -> Result<LogLease, StoreError> {
+        if planted(Bug::HiddenLogInFile) {
+            return self.acquire_log();
+        }
+        let inner = self.inner();
+        let mut control = inner.begin_write("run transactions")?;
+        if let Some(lease) = control.logs.hidden_idle.pop() {
+            control.logs.in_use += 1;
+            return Ok(lease);
+        }
+        let log_id = inner.random_u64()?;
+        let (addr, body) =
+            inner.add_hidden_segment(&mut control, log_id, 0, inner.options.log_puddle_size)?;
+        control.logs.in_use += 1;
+        control.logs.hidden_ids.insert(log_id);
+        Ok(LogLease { body, log_id, addr, hidden: true })
     }
 
     /// Takes a log of this store back; it is handed out again. Its last transaction must be finished or aborted: a log that holds an
     /// unfinished transaction is not given back but dropped. The store then does not count as closed, and the next
     /// open rolls the transaction back.
     pub fn release_log(&self, lease: LogLease) {
+        if lease.hidden {
+            let mut control = self.inner().control();
+            let ours = |region: &OwnedRegion| region.as_ptr().addr() as u64 == lease.addr;
+            if control.logs.hidden.iter().any(ours) {
+                control.logs.in_use = control.logs.in_use.saturating_sub(1);
+                control.logs.hidden_idle.push(lease);
+            }
+            return;
+        }
         if lease.addr.wrapping_sub(self.inner().window.base()) >= self.inner().window.len() {
             return; // another store's
         }
@@ -126,7 +172,7 @@ impl Store {
     }
 
     /// Segment `segment` (from 1) of a log: address of its puddle, and its body; formatted and listed, durably. The
-    /// same one if it exists already.
+    /// same one if it exists already. Of one without a file: memory like its own.
     ///
     /// # Errors
     /// As [`Store::acquire_log`].
@@ -143,13 +189,34 @@ impl Store {
             .unwrap_or(SEGMENT_SIZE_MAX)
             .min(SEGMENT_SIZE_MAX)
             .max(inner.options.log_puddle_size);
-        let made = inner.add_segment(&mut control, log_id, segment, size)?;
+        let made = match control.logs.hidden_ids.contains(&log_id) {
+            true => inner.add_hidden_segment(&mut control, log_id, segment, size)?,
+            false => inner.add_segment(&mut control, log_id, segment, size)?,
+        };
         control.logs.segments.insert((log_id, segment), made);
         Ok(made)
     }
 }
 
 impl Inner {
+    /// Takes memory, and formats it as a segment.
+    fn add_hidden_segment(
+        &self,
+        control: &mut Control,
+        log_id: u64,
+        segment: u32,
+        size: u64,
+    ) -> Result<(u64, Body), StoreError> {
+        let region = hidden(size as usize)
+            .map_err(|error| MediumError::from_io(Operation::Map, "a log without a file", error))?;
+        let body = Body { ptr: region.as_ptr(), len: region.len() as u64 };
+        // SAFETY: memory of ours, as long as the store is open, and nobody else knows it.
+        unsafe { format_segment(body, control.client, log_id, segment, self.persistence) };
+        let addr = region.as_ptr().expose_provenance() as u64;
+        control.logs.hidden.push(region);
+        Ok((addr, body))
+    }
+
     /// Takes a puddle, formats it as a segment and lists it.
     fn add_segment(
         &self,

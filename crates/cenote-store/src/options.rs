@@ -1,9 +1,11 @@
 //! What the caller decides: nothing here is guessed for them.
 
 use crate::relocate::RelocationOptions;
-use cenote_layout::catalog::{HeapKind, PoolMode};
+use cenote_atrest::Keyring;
+use cenote_layout::catalog::{AtRest, HeapKind, PoolMode};
 use cenote_layout::id::Uuid;
 use cenote_medium::{Durability, MediumInfo, MediumKind};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What somebody wants to do with a store or a pool.
@@ -96,6 +98,8 @@ pub struct OpenOptions {
     pub journal_half_len: u64,
     /// How pools that have moved are rewritten: by what, and when.
     pub relocation: RelocationOptions,
+    /// The key of pools that are protected at rest, where none is given when one is opened.
+    pub key: Option<Arc<Keyring>>,
 }
 
 impl Default for OpenOptions {
@@ -111,6 +115,7 @@ impl Default for OpenOptions {
             hosting: false,
             journal_half_len: 4 << 20,
             relocation: RelocationOptions::default(),
+            key: None,
         }
     }
 }
@@ -136,6 +141,10 @@ pub struct PoolOptions {
     pub size_max: u64,
     /// Permission bits, as of a file.
     pub permissions: u32,
+    /// How it is protected while nobody has it open. Only in [`PoolMode::Shadowed`].
+    pub at_rest: AtRest,
+    /// The key that it is under, in modes that have one.
+    pub key: Option<Arc<Keyring>>,
 }
 
 impl PoolOptions {
@@ -160,6 +169,8 @@ impl Default for PoolOptions {
             puddle_size: 2 << 20,
             size_max: u64::MAX,
             permissions: 0o600,
+            at_rest: AtRest::None,
+            key: None,
         }
     }
 }

@@ -20,9 +20,11 @@ use crate::puddle::{
 };
 use crate::relocate::Needs;
 use crate::report::{Damage, PoolStart};
+use crate::sealed::Sealed;
 use crate::store::{Control, Inner, Store};
+use cenote_atrest::{Keyring, Mode};
 use cenote_layout::PAGE_SIZE;
-use cenote_layout::catalog::{POOL_NAME_LEN_MAX, PoolMode, PoolRecord, PuddleRecord, Record};
+use cenote_layout::catalog::{AtRest, POOL_NAME_LEN_MAX, PoolMode, PoolRecord, PuddleRecord, Record};
 use cenote_layout::heap::HeapGeometry;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
@@ -38,6 +40,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 pub struct PoolInfo {
     /// What the catalog says.
     pub record: PoolRecord,
+    /// How it is protected at rest.
+    pub at_rest: AtRest,
     /// Bytes of its puddles.
     pub bytes: u64,
     /// Number of its puddles.
@@ -58,6 +62,8 @@ pub(crate) struct PoolCore {
     puddles: RwLock<Vec<NonNull<Puddle>>>,
     damage: Vec<Damage>,
     start: PoolStart,
+    /// If it is protected at rest.
+    sealed: Option<Sealed>,
     /// Once a daemon has granted the pool to this process beside others.
     sharing: OnceLock<Sharing>,
 }
@@ -89,7 +95,8 @@ pub struct PoolHandle {
 impl PoolCore {
     /// What a daemon granted of a pool.
     pub(crate) fn granted(record: PoolRecord, puddles: Vec<NonNull<Puddle>>, start: PoolStart) -> Self {
-        Self { record, puddles: RwLock::new(puddles), damage: Vec::new(), start, sharing: OnceLock::new() }
+        let (damage, sharing) = (Vec::new(), OnceLock::new());
+        Self { record, puddles: RwLock::new(puddles), damage, start, sealed: None, sharing }
     }
 
     /// From now on others write the pool too; `me` is this process.
@@ -109,6 +116,10 @@ impl PoolCore {
         &self.record
     }
 
+    pub(crate) fn sealed(&self) -> Option<&Sealed> {
+        self.sealed.as_ref()
+    }
+
     /// The pool has been granted once more.
     pub(crate) fn set_puddles(&self, puddles: Vec<NonNull<Puddle>>) {
         *self.puddles.write().unwrap_or_else(PoisonError::into_inner) = puddles;
@@ -119,6 +130,10 @@ impl PoolHandle {
     pub(crate) fn new(core: Arc<PoolCore>, store: Store, writable: bool) -> Self {
         let shared = core.is_shared();
         Self { core, store, writable, shared }
+    }
+
+    pub(crate) fn core(&self) -> &PoolCore {
+        &self.core
     }
 
     /// Its number.
@@ -295,6 +310,15 @@ impl PoolHandle {
                 size_max: self.core.record.size_max,
             });
         }
+        if let Some(sealed) = &self.core.sealed {
+            let pool = (self.id(), self.name());
+            let puddle = inner.take_sealed(&mut control, pool, (index, size), sealed)?;
+            if !planted(Bug::GrownNotPsynced) {
+                inner.shadow_of(&mut control, self.id())?.add(puddle, false);
+            }
+            // SAFETY: as below.
+            return Ok(unsafe { self.find_from_now_on(puddle) });
+        }
         let shadowed = self.core.record.mode == PoolMode::Shadowed;
         let record = match &inner.connection {
             Some(connection) => {
@@ -309,13 +333,20 @@ impl PoolHandle {
             inner.shadow_of(&mut control, self.id())?.add(puddle, false);
         }
         // SAFETY: it lives until the store is dropped, and its range was checked to lie in the window.
-        let puddle = unsafe {
-            inner.window.insert(puddle.as_ref());
-            self.core.add_puddle(puddle);
-            puddle.as_ref()
-        };
+        let puddle = unsafe { self.find_from_now_on(puddle) };
         puddle.map(&*inner.medium).map_err(|error| inner.failed(error))?;
         Ok(puddle)
+    }
+
+    /// # Safety
+    /// The puddle lives until the store is dropped, and lies in the window.
+    unsafe fn find_from_now_on(&self, puddle: NonNull<Puddle>) -> &Puddle {
+        // SAFETY: the caller's.
+        unsafe {
+            self.store.inner().window.insert(puddle.as_ref());
+            self.core.add_puddle(puddle);
+            puddle.as_ref()
+        }
     }
 
     /// Gives the space of `len` bytes at `addr`, whole pages in the body of one of the pool's puddles, back to the file system. They read as zeros then,
@@ -328,6 +359,10 @@ impl PoolHandle {
     /// The pool is read-only, the store poisoned, the range is not the pool's, or the medium reports an error.
     pub unsafe fn release_space(&self, addr: u64, len: u64) -> Result<bool, StoreError> {
         let (inner, puddle) = (self.store.inner(), self.body_of(addr, len, "give back its space")?);
+        if puddle.view().is_some() {
+            // A hole would be a sealed page that was never written, and the tree says that it was.
+            return Ok(false);
+        }
         // SAFETY: the caller's.
         let released = unsafe { inner.medium.release(puddle.file_name(), addr - puddle.addr(), len) };
         released.map_err(|error| inner.failed(error))
@@ -340,6 +375,9 @@ impl PoolHandle {
     /// As for [`PoolHandle::release_space`]; there is no space left.
     pub fn ensure_space(&self, addr: u64, len: u64) -> Result<(), StoreError> {
         let (inner, puddle) = (self.store.inner(), self.body_of(addr, len, "take space for it")?);
+        if puddle.view().is_some() {
+            return Ok(());
+        }
         if let Some(connection) = &inner.connection {
             return connection.keeper.ensure_space(self.id(), addr, len);
         }
@@ -357,12 +395,18 @@ impl PoolHandle {
             return Err(StoreError::PoolReadOnly { name: self.name().into(), what });
         }
         self.store.check_usable()?;
+        self.holder_of(addr, len, what)
+    }
+
+    /// The same for a handle that may be read-only.
+    pub(crate) fn holder_of(&self, addr: u64, len: u64, what: &'static str) -> Result<&Puddle, StoreError> {
         let holds = |puddle: &&Puddle| {
             let within = addr.checked_sub(puddle.body_addr());
             puddle.pool() == self.id()
                 && within.and_then(|at| at.checked_add(len)).is_some_and(|end| end <= puddle.body_len())
         };
         self.store.puddle_of(addr).filter(holds).ok_or_else(|| {
+            let _ = what;
             let reason = "the range is not in the body of a puddle of this pool";
             let name = FileName::new(self.name());
             MediumError::BadRange { op: Operation::Examine, name, addr, len, reason }.into()
@@ -412,6 +456,12 @@ pub(crate) fn why_no_name(name: &str) -> Result<(), &'static str> {
 fn check_new_pool(name: &str, options: &PoolOptions) -> Result<(), StoreError> {
     check_name(name)?;
     check_size(options.puddle_size, true)?;
+    if options.at_rest == AtRest::None && options.key.is_some() {
+        return Err(StoreError::NotProtected { name: name.into() });
+    }
+    if options.at_rest != AtRest::None && options.mode != PoolMode::Shadowed {
+        return Err(StoreError::Protected { name: name.into(), what: "a pool in direct mode" });
+    }
     if options.size_max < options.puddle_size {
         return Err(StoreError::PoolFull {
             name: name.into(),
@@ -451,7 +501,8 @@ impl Store {
                 .get(&record.id)
                 .map_or_else(|| start_of(&control, record.id), |core| core.start);
             let due = due.get(&record.id).copied().unwrap_or_default();
-            PoolInfo { record: record.clone(), bytes, puddles, opened, start, due }
+            let at_rest = state.at_rest(record.id);
+            PoolInfo { at_rest, record: record.clone(), bytes, puddles, opened, start, due }
         };
         state.pools.values().map(info).collect()
     }
@@ -471,6 +522,9 @@ impl Store {
         let inner = self.inner();
         if let Some(connection) = &inner.connection {
             inner.check_usable()?;
+            if options.at_rest != AtRest::None {
+                return Err(StoreError::Protected { name: name.into(), what: "a pool that a daemon keeps" });
+            }
             let id = connection.keeper.create_pool(name, options)?;
             self.learn_pools()?;
             return Ok(id);
@@ -517,11 +571,19 @@ impl Store {
             created_at_s: inner.medium.now_s(),
         };
         let shadowed = options.mode == PoolMode::Shadowed;
+        let place = (id, 0, options.puddle_size);
+        if options.at_rest != AtRest::None {
+            inner.pool_journal(&control.catalog.state)?;
+            inner.announce_at_rest(&mut control)?;
+            let with = [Record::Pool(pool), Record::PoolAtRest(id, options.at_rest)];
+            let protection = (name, options.at_rest.mode(), options.key.as_deref());
+            inner.add_sealed_puddle(&mut control, place, protection, &with)?;
+            return Ok(id);
+        }
         if shadowed {
             // Before the pool, so that there is none without a journal.
             inner.pool_journal(&control.catalog.state)?;
         }
-        let place = (id, 0, options.puddle_size);
         records.push(Record::Pool(pool));
         let made = by.map(|(client, token)| Record::PoolMade { client, token, pool: id });
         if !planted(Bug::PoolMadeApart) {
@@ -630,6 +692,7 @@ impl Store {
             return Ok(());
         }
         if shadowed {
+            // (Of a protected pool there are no primaries beside the files.)
             inner.forget_shadow(id, &puddles).map_err(|error| inner.failed(error))?;
         }
         inner.medium.sync_dir(DIR).map_err(|error| inner.failed(error))
@@ -644,14 +707,33 @@ impl Store {
     /// The name is not known; the store is open read-only; the pool is damaged, or not covered, and the policy is to
     /// refuse; a log that concerns it is set aside and writing is wanted; it has moved, and cannot be rewritten.
     pub fn open_pool(&self, name: &str, access: Access) -> Result<PoolHandle, StoreError> {
-        let handle = self.open_as_it_is(name, access)?;
+        self.open_pool_with(name, access, None)
+    }
+
+    /// The same for a pool that is protected at rest under this key; without one it is that of the store's options.
+    ///
+    /// # Errors
+    /// As [`Store::open_pool`]. [`StoreError::AtRest`]: there is no key, or not the right one, or the root puddle's file is not the pool's; [`StoreError::NotProtected`]: a key was given,
+    /// and the pool is not protected.
+    pub fn open_pool_with(
+        &self,
+        name: &str,
+        access: Access,
+        key: Option<&Keyring>,
+    ) -> Result<PoolHandle, StoreError> {
+        let handle = self.open_as_it_is(name, access, key)?;
         if self.inner().frontier.is_eager() && handle.due() > 0 {
             handle.finish_relocation(&mut |_| ControlFlow::Continue(()))?;
         }
         Ok(handle)
     }
 
-    fn open_as_it_is(&self, name: &str, access: Access) -> Result<PoolHandle, StoreError> {
+    fn open_as_it_is(
+        &self,
+        name: &str,
+        access: Access,
+        key: Option<&Keyring>,
+    ) -> Result<PoolHandle, StoreError> {
         let inner = self.inner();
         inner.check_usable()?;
         if access.writes() && !inner.writable {
@@ -679,9 +761,18 @@ impl Store {
                 PowerLossPolicy::AsIs => {}
             }
         }
+        let mode = control.catalog.state.at_rest(id).mode();
+        if key.is_some() && mode == Mode::None {
+            return Err(StoreError::NotProtected { name: name.into() });
+        }
+        let key = key.or(inner.options.key.as_deref()).filter(|_| mode.has_key());
         let core = match control.pools.get(&id) {
-            Some(core) => Arc::clone(core),
-            None => self.make_core(&mut control, id)?,
+            Some(core) => {
+                let core = Arc::clone(core);
+                inner.check_key(&mut control, &core, key)?;
+                core
+            }
+            None => self.make_core(&mut control, id, key)?,
         };
         if !core.damage.is_empty() {
             if inner.options.damage == DamagePolicy::Refuse {
@@ -717,7 +808,12 @@ impl Store {
     }
 
     /// Looks at every puddle of a pool and makes the sound ones findable, read-only for now.
-    fn make_core(&self, control: &mut Control, id: PoolId) -> Result<Arc<PoolCore>, StoreError> {
+    fn make_core(
+        &self,
+        control: &mut Control,
+        id: PoolId,
+        key: Option<&Keyring>,
+    ) -> Result<Arc<PoolCore>, StoreError> {
         let inner = self.inner();
         let Some(record) = control.catalog.state.pools.get(&id).cloned() else {
             return Err(StoreError::PoolUnknown { name: id.to_string() });
@@ -736,6 +832,7 @@ impl Store {
         if due > 0 && inner.options.relocation.rewriter.is_none() {
             return Err(StoreError::RelocationDue { name: record.name, puddles: due });
         }
+        let protection = control.catalog.state.at_rest(id);
         let mut needs = Needs::default();
         let mut sound = Vec::new();
         let mut expected = 0;
@@ -752,12 +849,15 @@ impl Store {
             let due = control.catalog.state.due.get(&puddle.uuid).copied();
             if let Some(due) = due {
                 problem = inner.mark_due(control, &puddle, due, &mut needs)?;
+            } else if protection != AtRest::None {
+                problem = inner.verify_sealed(&puddle, protection)?;
             } else if !by_primary {
                 problem = verify_file(&*inner.medium, &puddle, inner.uuid, inner.writable)?;
             }
             if due.is_none()
                 && problem.is_none()
                 && record.mode == PoolMode::Shadowed
+                && protection == AtRest::None
                 && (by_primary || inner.writable)
             {
                 problem = verify_primary(&*inner.medium, &puddle, inner.uuid, inner.writable)?;
@@ -771,6 +871,25 @@ impl Store {
         }
         if expected == 0 {
             damage.push(lost_record(id, 0));
+        }
+        let mut sealed = None;
+        if protection != AtRest::None {
+            let (of_pool, opened) = inner.unseal(control, &record.name, (&sound, protection.mode()), key)?;
+            sealed = Some(of_pool);
+            sound.clear();
+            for opened in opened {
+                match opened {
+                    Ok(opened) => {
+                        sound.push(opened.record);
+                        let puddle = inner.own(control, opened.record, MapMode::ReadOnly);
+                        // SAFETY: puddles live until the store is dropped.
+                        inner.show_sealed(&record.name, unsafe { puddle.as_ref() }, opened, false)?;
+                    }
+                    Err((lost, detail)) => {
+                        damage.push(Damage::Puddle { uuid: lost.uuid, pool: id, index: lost.index, detail });
+                    }
+                }
+            }
         }
         let mut puddles = Vec::with_capacity(sound.len());
         for record in sound {
@@ -789,7 +908,7 @@ impl Store {
             puddles.push(puddle);
         }
         let (puddles, start) = (RwLock::new(puddles), start_of(control, id));
-        Ok(Arc::new(PoolCore { record, puddles, damage, start, sharing: OnceLock::new() }))
+        Ok(Arc::new(PoolCore { record, puddles, damage, start, sealed, sharing: OnceLock::new() }))
     }
 }
 
@@ -837,11 +956,24 @@ impl Inner {
         id: Option<Uuid>,
         wanted: PuddleRecord,
     ) -> Result<PuddleRecord, StoreError> {
-        match self.try_new_puddle(control, id, wanted) {
+        self.new_puddle_by(control, id, wanted, &|record| {
+            create_file(&*self.medium, record, self.uuid).map_err(|error| self.failed(error))
+        })
+    }
+
+    /// The same, with a file that `make` makes, which is gone if that fails.
+    pub(crate) fn new_puddle_by(
+        &self,
+        control: &mut Control,
+        id: Option<Uuid>,
+        wanted: PuddleRecord,
+        make: &dyn Fn(&PuddleRecord) -> Result<(), StoreError>,
+    ) -> Result<PuddleRecord, StoreError> {
+        match self.try_new_puddle(control, id, wanted, make) {
             Err(StoreError::WindowFull { .. } | StoreError::Medium(MediumError::NoSpace { .. }))
                 if self.give_up_spares(control) =>
             {
-                self.try_new_puddle(control, id, wanted)
+                self.try_new_puddle(control, id, wanted, make)
             }
             other => other,
         }
@@ -852,6 +984,7 @@ impl Inner {
         control: &mut Control,
         id: Option<Uuid>,
         wanted: PuddleRecord,
+        make: &dyn Fn(&PuddleRecord) -> Result<(), StoreError>,
     ) -> Result<PuddleRecord, StoreError> {
         let size = wanted.size;
         let addr = match control.space.take_at(wanted.addr, size) {
@@ -867,7 +1000,7 @@ impl Inner {
         };
         let made = id.map_or_else(|| self.random_uuid(), Ok).and_then(|uuid| {
             let record = PuddleRecord { uuid, addr, ..wanted };
-            create_file(&*self.medium, &record, self.uuid).map_err(|error| self.failed(error))?;
+            make(&record)?;
             Ok(record)
         });
         if made.is_err() {
@@ -907,7 +1040,12 @@ impl Inner {
 
     /// The [`Puddle`] of a record, made if need be; it lives until the store is dropped.
     pub(crate) fn own(&self, control: &mut Control, record: PuddleRecord, mode: MapMode) -> NonNull<Puddle> {
-        let kind = if control.catalog.state.is_shadowed(record.pool) { Kind::Shadow } else { Kind::Direct };
+        let state = &control.catalog.state;
+        let kind = match (state.is_protected(record.pool), state.is_shadowed(record.pool)) {
+            (true, _) => Kind::Sealed,
+            (false, true) => Kind::Shadow,
+            (false, false) => Kind::Direct,
+        };
         *control
             .puddles
             .entry(record.uuid)

@@ -51,13 +51,15 @@ use crate::error::StoreError;
 use crate::pool::PoolHandle;
 use crate::shadow::{Part, Shadow, locked, note_unknown};
 use crate::store::{Control, Inner, Store};
+use cenote_atrest::Change;
 use cenote_journal::{Draft, JournalError, Pages, Parcel, Target};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::PoolMode;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{MediumError, Operation};
-use cenote_sys::memory::{self, Access};
+use cenote_sealed::SealedError;
+use cenote_sys::memory::{self, Access, OwnedRegion};
 use core::sync::atomic::Ordering;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -132,7 +134,48 @@ struct Taken {
     part: Arc<Part>,
     pages: Vec<Pages>,
     /// Their contents, one after the other.
-    bytes: Vec<u8>,
+    bytes: Copies,
+    /// What becomes of the protection, if the pool has one.
+    change: Option<Change>,
+}
+
+/// Copies of pages.
+#[derive(Debug)]
+enum Copies {
+    /// Of pages that lie in a file as they are.
+    Plain(Vec<u8>),
+    /// Of pages that no file may hold, nor a core dump.
+    Hidden(OwnedRegion),
+}
+
+impl Copies {
+    fn get(&mut self) -> &mut [u8] {
+        match self {
+            Self::Plain(bytes) => bytes,
+            // SAFETY: memory of this value alone.
+            Self::Hidden(region) => unsafe { core::slice::from_raw_parts_mut(region.as_ptr(), region.len()) },
+        }
+    }
+}
+
+impl Taken {
+    fn bytes_len(&self) -> usize {
+        self.pages.iter().map(|range| (range.end - range.start) as usize).sum::<usize>() * PAGE_SIZE as usize
+    }
+
+    /// Copies pages out of a memory without a file.
+    fn copy_hidden(&mut self) -> std::io::Result<()> {
+        let Some(view) = self.part.puddle().view() else { return Ok(()) };
+        let mut region = Copies::Hidden(memory::hidden(self.bytes_len())?);
+        let mut rest = region.get();
+        for range in &self.pages {
+            let (this, behind) = rest.split_at_mut(((range.end - range.start) * PAGE_SIZE) as usize);
+            view.copy_out(range.start * PAGE_SIZE, this);
+            rest = behind;
+        }
+        self.bytes = region;
+        Ok(())
+    }
 }
 
 /// A psync that was let in.
@@ -236,20 +279,31 @@ impl Work {
         for (shadow, _) in &self.shadows {
             for part in shadow.parts() {
                 let mut pages = Vec::new();
-                part.puddle().notes().take(&mut pages);
-                if pages.is_empty() {
+                let protected = match part.puddle().view() {
+                    Some(view) => view.collect(&mut pages),
+                    None => {
+                        part.puddle().notes().take(&mut pages);
+                        Ok(())
+                    }
+                };
+                if pages.is_empty() && protected.is_ok() {
                     continue;
                 }
                 // From here on they are noted again if the psync fails.
-                self.taken.push(Taken { part, pages, bytes: Vec::new() });
+                self.taken.push(Taken { part, pages, bytes: Copies::Plain(Vec::new()), change: None });
                 let Some(taken) = self.taken.last_mut() else { continue };
+                if taken.part.puddle().view().is_some() {
+                    let copied = protected.and_then(|()| taken.copy_hidden());
+                    let name = taken.part.puddle().file_name();
+                    copied.map_err(|error| MediumError::from_io(Operation::Map, name, error))?;
+                    continue;
+                }
                 if !planted(Bug::PsyncNotProtected) {
                     protect(&taken.part, &taken.pages)?;
                 }
                 let file = taken.part.shadow(inner)?;
-                let count: u64 = taken.pages.iter().map(|range| range.end - range.start).sum();
-                taken.bytes = vec![0; (count * PAGE_SIZE) as usize];
-                let mut rest = taken.bytes.as_mut_slice();
+                taken.bytes = Copies::Plain(vec![0; taken.bytes_len()]);
+                let mut rest = taken.bytes.get();
                 for range in &taken.pages {
                     let len = (range.end - range.start) * PAGE_SIZE;
                     let (this, behind) = rest.split_at_mut(len as usize);
@@ -279,17 +333,29 @@ impl Work {
         for taken in &mut self.taken {
             let (before, number) = (changes.runs.len(), ids.len() as u32);
             let (id, file) = (taken.part.puddle().uuid(), taken.part.primary(inner)?);
-            let primary = journal.primary(id, file, 0);
-            let bytes = core::mem::take(&mut taken.bytes);
-            let mut rest = bytes.as_slice();
-            for range in &taken.pages {
-                let (this, behind) = rest.split_at(((range.end - range.start) * PAGE_SIZE) as usize);
-                changes.add_copy(number, range.start, this, &primary)?;
-                rest = behind;
+            let data_offset = taken.part.data_at();
+            let primary = journal.primary(id, file, data_offset);
+            let mut bytes = core::mem::replace(&mut taken.bytes, Copies::Plain(Vec::new()));
+            let mut rest = &*bytes.get();
+            if let Some(view) = taken.part.puddle().view() {
+                let mut next = |_: u64, to: &mut [u8]| {
+                    let (this, behind) = rest.split_at(to.len());
+                    to.copy_from_slice(this);
+                    rest = behind;
+                };
+                taken.change =
+                    cenote_sealed::seal(view, number, &taken.pages, &mut next, &primary, &mut changes)
+                        .map_err(not_sealed)?;
+            } else {
+                for range in &taken.pages {
+                    let (this, behind) = rest.split_at(((range.end - range.start) * PAGE_SIZE) as usize);
+                    changes.add_copy(number, range.start, this, &primary)?;
+                    rest = behind;
+                }
             }
             if changes.runs.len() > before {
                 ids.push(id);
-                targets.push(Target { id, file: Arc::clone(file), data_offset: 0 });
+                targets.push(Target { id, file: Arc::clone(file), data_offset });
             }
         }
         if changes.runs.is_empty() {
@@ -315,12 +381,27 @@ impl Work {
         };
         if planted(Bug::PsyncAppliedEarly) {
             for (run, data) in changes.iter() {
-                targets[run.object as usize].file.write_at(run.offset(), data)?;
+                let target = &targets[run.object as usize];
+                target.file.write_at(target.data_offset + run.offset(), data)?;
             }
         }
         journal.make_durable(&ticket)?;
         // Committed: whatever becomes of applying it, the pages are not noted again.
         self.done = Some(done);
+        // Before the primaries are written: from now on the new trees count, and nodes that change are not read from there.
+        for taken in &mut self.taken {
+            let (Some(view), Some(change)) = (taken.part.puddle().view(), taken.change.take()) else {
+                continue;
+            };
+            if planted(Bug::SealedNotCommitted) {
+                continue;
+            }
+            view.protection().commit(change).map_err(|error| {
+                inner.poison(&format!("the protection of {} went out of step: {error}", view.what()));
+                not_sealed(SealedError::at_rest(view.what(), error))
+            })?;
+            cenote_sealed::settle(view);
+        }
         journal.apply_later(ticket, changes, targets).map_err(|error| match error {
             JournalError::NotCopied { name, source } => StoreError::NotCopied { name, source },
             error => error.into(),
@@ -333,12 +414,19 @@ impl Drop for Work {
     fn drop(&mut self) {
         if self.done.is_none() {
             for taken in &self.taken {
-                taken.pages.iter().for_each(|range| taken.part.puddle().notes().note(range.clone()));
+                taken.pages.iter().for_each(|range| taken.part.note(range.clone()));
             }
         }
         for (shadow, number) in self.shadows.drain(..) {
             shadow.gate.leave(number, self.done);
         }
+    }
+}
+
+fn not_sealed(error: SealedError) -> StoreError {
+    match error {
+        SealedError::Medium(error) => error.into(),
+        error => StoreError::Sealed { name: "psync".into(), source: Box::new(error) },
     }
 }
 
@@ -439,7 +527,7 @@ impl Store {
     #[must_use]
     pub fn unsynced_bytes(&self, pool: PoolId) -> u64 {
         let Some(shadow) = self.inner().known_shadow(pool) else { return 0 };
-        shadow.parts().iter().map(|part| part.puddle().notes().count() * PAGE_SIZE).sum()
+        shadow.parts().iter().map(|part| part.noted() * PAGE_SIZE).sum()
     }
 }
 
@@ -451,7 +539,14 @@ pub(crate) fn psync_leased(inner: &Inner, control: &mut Control) -> Result<(), S
     if pools.is_empty() || planted(Bug::CloseWithoutPsync) {
         return Ok(());
     }
-    let shadows = pools.iter().map(|pool| inner.shadow_of(control, *pool)).collect::<Result<Vec<_>, _>>()?;
+    let mut shadows = Vec::new();
+    for pool in pools {
+        match control.catalog.state.is_protected(pool) {
+            // One that nobody has opened has no memory, and nothing in it.
+            true => shadows.extend(inner.known_shadow(pool)),
+            false => shadows.push(inner.shadow_of(control, pool)?),
+        }
+    }
     for shadow in shadows {
         // One by one: there is nothing to be kept together, and less to be in memory.
         let Ok(mut work) = Work::enter(vec![shadow]) else { continue };

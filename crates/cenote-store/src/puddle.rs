@@ -19,6 +19,7 @@ use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::{PuddleHeader, Role, header_space};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{MapMode, Medium, MediumError};
+use cenote_sealed::View;
 use cenote_sys::notes::Notes;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -41,6 +42,8 @@ pub struct Puddle {
     /// `puddles/<32 hex digits>`, or `primary/...` if that is what is mapped.
     name: [u8; 40],
     kind: Kind,
+    /// Of one in a protected pool that is open: its memory.
+    view: OnceLock<View>,
     /// Of one in shadowed mode that is open for writing: pages that may differ from the primary.
     notes: OnceLock<Arc<Notes>>,
     state: AtomicU32,
@@ -60,6 +63,8 @@ pub(crate) enum Kind {
     Shadow,
     /// The primary, to be looked at.
     Primary,
+    /// Memory without a file; its file is sealed ([`crate::sealed`]).
+    Sealed,
 }
 
 impl Puddle {
@@ -68,6 +73,7 @@ impl Puddle {
             record,
             name: if kind == Kind::Primary { primary_name(record.uuid) } else { file_name(record.uuid) },
             kind,
+            view: OnceLock::new(),
             notes: OnceLock::new(),
             state: AtomicU32::new(ABSENT),
             mode: AtomicU8::new(encode_mode(mode)),
@@ -116,6 +122,22 @@ impl Puddle {
         }
         self.state.store(if filled.is_ok() { MAPPED } else { ABSENT }, Ordering::Release);
         filled
+    }
+
+    /// Its memory, if its pool is protected and open.
+    pub(crate) fn view(&self) -> Option<&View> {
+        self.view.get()
+    }
+
+    /// Gives a puddle of a protected pool its memory, which `make` maps; nothing to do if it has that.
+    pub(crate) fn give_view<E>(&self, make: impl FnOnce() -> Result<View, E>) -> Result<(), E> {
+        if self.view.get().is_none() {
+            // Under the control lock, so that nobody else makes one.
+            let view = make()?;
+            let _ = self.view.set(view);
+            self.state.store(MAPPED, Ordering::Release);
+        }
+        Ok(())
     }
 
     /// Its identity, and the name of its file.
@@ -206,7 +228,7 @@ impl Puddle {
 
     /// How it is mapped for writing.
     pub(crate) fn writable_mode(&self) -> MapMode {
-        if self.kind == Kind::Shadow { MapMode::Tracked } else { MapMode::ReadWrite }
+        if matches!(self.kind, Kind::Shadow | Kind::Sealed) { MapMode::Tracked } else { MapMode::ReadWrite }
     }
 
     /// The notes of pages that were stored into; made by the first who asks, before the puddle is mapped for writing.
@@ -216,6 +238,10 @@ impl Puddle {
 
     /// What the fault handler does about an access to `address`, which is in this puddle. Whether the access can succeed now.
     pub(crate) fn resolve(&self, medium: &dyn Medium, address: usize) -> bool {
+        if self.kind == Kind::Sealed {
+            let sealed = (self.record.addr + crate::sealed::DATA_AT) as usize;
+            return address >= sealed && self.view().is_some_and(|view| view.resolve(address));
+        }
         if self.is_mapped()
             && self.mode() == MapMode::Tracked
             && let Some(notes) = self.notes.get()
@@ -243,6 +269,11 @@ impl Puddle {
         }
         loop {
             match self.state.compare_exchange(ABSENT, MAPPING, Ordering::AcqRel, Ordering::Acquire) {
+                // Its file is not what is to be seen there.
+                Ok(_) if self.kind == Kind::Sealed => {
+                    self.state.store(ABSENT, Ordering::Release);
+                    return Ok(false);
+                }
                 Ok(_) => {
                     // SAFETY: the puddle's own range, where nothing is mapped: the state says so.
                     let result =
@@ -276,6 +307,9 @@ impl Puddle {
     }
 
     fn unmap_to(&self, medium: &dyn Medium, next: u32) -> Result<(), MediumError> {
+        if let Some(view) = self.view() {
+            view.stop();
+        }
         loop {
             match self.state.compare_exchange(MAPPED, MAPPING, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
@@ -299,6 +333,13 @@ impl Puddle {
     /// Changes how it is mapped, now and later.
     pub(crate) fn set_mode(&self, medium: &dyn Medium, mode: MapMode) -> Result<(), MediumError> {
         if self.mode() == mode {
+            return Ok(());
+        }
+        if self.kind == Kind::Sealed {
+            if let Some(view) = self.view().filter(|_| mode.is_shared_writable()) {
+                view.allow_stores();
+            }
+            self.mode.store(encode_mode(mode), Ordering::Release);
             return Ok(());
         }
         // In state MAPPING all through: a thread that touches the puddle meanwhile waits, and does not map it the old way in between.
@@ -418,10 +459,22 @@ fn create_as(
     record: &PuddleRecord,
     store: Uuid,
 ) -> Result<(), MediumError> {
-    medium.create(name, record.size)?;
-    let header = make_header(record, store);
-    let done = medium
-        .write_at(name, 0, header.as_bytes())
+    create_whole(medium, name, dir, record.size, &[(0, make_header(record, store).as_bytes())])
+}
+
+/// Creates a file of `len` bytes, its space taken, that holds `parts` at their offsets and zeros otherwise; durable. On failure it is removed again.
+pub(crate) fn create_whole(
+    medium: &dyn Medium,
+    name: &str,
+    dir: &str,
+    len: u64,
+    parts: &[(u64, &[u8])],
+) -> Result<(), MediumError> {
+    medium.create(name, len)?;
+    let mut written = parts.iter().map(|(offset, bytes)| medium.write_at(name, *offset, bytes));
+    let done = written
+        .find(Result::is_err)
+        .unwrap_or(Ok(()))
         .and_then(|()| medium.sync(name))
         .and_then(|()| medium.sync_dir(dir));
     if done.is_err() {
@@ -460,6 +513,28 @@ pub(crate) fn verify_named(
     writing: bool,
     generation: Option<u64>,
 ) -> Result<Option<String>, MediumError> {
+    verify_all(medium, name, (record, record.size), store, writing, generation)
+}
+
+/// The same for a file that is longer than its puddle.
+pub(crate) fn verify_len(
+    medium: &dyn Medium,
+    name: &str,
+    record_and_len: (&PuddleRecord, u64),
+    store: Uuid,
+    writing: bool,
+) -> Result<Option<String>, MediumError> {
+    verify_all(medium, name, record_and_len, store, writing, None)
+}
+
+fn verify_all(
+    medium: &dyn Medium,
+    name: &str,
+    (record, expected_len): (&PuddleRecord, u64),
+    store: Uuid,
+    writing: bool,
+    generation: Option<u64>,
+) -> Result<Option<String>, MediumError> {
     let len = match medium.len(name) {
         Ok(len) => len,
         Err(error) if error.is_not_found() => {
@@ -467,9 +542,9 @@ pub(crate) fn verify_named(
         }
         Err(error) => return Err(error),
     };
-    if len != record.size {
-        let what = if len < record.size { "truncated" } else { "made longer" };
-        return Ok(Some(format!("its file {name} was {what}: it has {len} bytes, not {}", record.size)));
+    if len != expected_len {
+        let what = if len < expected_len { "truncated" } else { "made longer" };
+        return Ok(Some(format!("its file {name} was {what}: it has {len} bytes, not {expected_len}")));
     }
     let mut bytes = [0; PAGE_SIZE as usize];
     let len = match medium.read_at(name, 0, &mut bytes) {

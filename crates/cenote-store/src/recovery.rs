@@ -196,6 +196,7 @@ pub(crate) fn recover(
     records.extend(gone.iter().map(|puddle| Record::PuddleRemoved(puddle.uuid)));
     // What the dead left in the page cache is not on the medium yet: their leases go on as ours until it is synced.
     let client = control.client;
+    inherited.retain(|pool| !control.catalog.state.is_protected(*pool));
     records.extend(
         inherited.into_iter().map(|pool| Record::Lease(LeaseRecord { client, pool, writable: true })),
     );
@@ -386,6 +387,11 @@ impl<'a> Session<'a> {
     /// Why a puddle cannot be used, if so.
     fn problem(&mut self, record: &PuddleRecord) -> Option<String> {
         let inner = self.inner;
+        if self.control.catalog.state.is_protected(record.pool) {
+            return Some(
+                "its pool is protected at rest: its logs are memory, and this is none of them".into(),
+            );
+        }
         let due = self.control.catalog.state.due.get(&record.uuid).copied();
         self.verified
             .entry(record.uuid)

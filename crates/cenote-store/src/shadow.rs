@@ -27,16 +27,18 @@ use crate::puddle::{
 };
 use crate::relocate::{Found, Needs};
 use crate::report::{Damage, OpenReport, RestoredPool};
+use crate::sealed::{DATA_AT, file_len};
 use crate::store::{Control, Inner};
 use cenote_journal::{Guard, Home, Journal, Record, Settings, Stopped, scan};
 use cenote_layout::PAGE_SIZE;
-use cenote_layout::catalog::{DueRecord, PuddleRecord};
+use cenote_layout::catalog::{AtRest, DueRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_log::CrashKind;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MapMode, MediumError, MediumKind, Operation};
 use cenote_sys::fork_guard;
 use cenote_sys::memory::{self, Access};
+use core::ops::Range;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::btree_map::Entry;
@@ -88,6 +90,27 @@ unsafe impl Send for Part {}
 unsafe impl Sync for Part {}
 
 impl Part {
+    /// Pages that were stored into since the last psync.
+    pub(crate) fn noted(&self) -> u64 {
+        match self.puddle().view() {
+            Some(view) => view.written(),
+            None => self.puddle().notes().count(),
+        }
+    }
+
+    /// They are to be psynced again.
+    pub(crate) fn note(&self, pages: Range<u64>) {
+        match self.puddle().view() {
+            Some(view) => view.note(pages),
+            None => self.puddle().notes().note(pages),
+        }
+    }
+
+    /// Where pages begin in the primary.
+    pub(crate) fn data_at(&self) -> u64 {
+        self.puddle().view().map_or(0, |_| DATA_AT)
+    }
+
     pub(crate) fn puddle(&self) -> &Puddle {
         // SAFETY: puddles live until the store is dropped.
         unsafe { self.puddle.as_ref() }
@@ -105,7 +128,11 @@ impl Part {
         if let Some(known) = self.primary.get() {
             return Ok(known);
         }
-        let opened = FileHandle::open(&inner.medium, text(&primary_name(self.puddle().uuid())))?;
+        let name = match self.puddle().view() {
+            Some(_) => file_name(self.puddle().uuid()),
+            None => primary_name(self.puddle().uuid()),
+        };
+        let opened = FileHandle::open(&inner.medium, text(&name))?;
         Ok(self.primary.get_or_init(|| Arc::new(opened)))
     }
 }
@@ -124,7 +151,9 @@ impl Shadow {
             primary: OnceLock::new(),
         };
         // Made now: the fault handler only reads it.
-        part.puddle().notes();
+        if part.puddle().view().is_none() {
+            part.puddle().notes();
+        }
         let mut parts = locked(&self.parts);
         if parts.iter().all(|known| known.puddle != puddle) {
             parts.push(Arc::new(part));
@@ -185,7 +214,8 @@ impl Inner {
             return Ok(Arc::clone(known));
         }
         // What the dead left in a shadow and did not psync is in no note.
-        let unknown = control.dirty.get(&pool) == Some(&CrashKind::Process);
+        let protected = control.catalog.state.is_protected(pool);
+        let unknown = control.dirty.get(&pool) == Some(&CrashKind::Process) && !protected;
         let shadow = Arc::new(Shadow { gate: Gate::default(), parts: Mutex::default() });
         let mut needs = Needs::default();
         for record in control.catalog.state.puddles_of(pool) {
@@ -278,15 +308,22 @@ impl Inner {
             record.for_each_run(&data, |id, offset, bytes| -> Result<(), StoreError> {
                 // A puddle that was removed since.
                 let Some(puddle) = state.puddles.get(&id) else { return Ok(()) };
-                check_run(record.header.seq, puddle, offset, bytes.len())?;
+                let at_rest = state.at_rest(puddle.pool);
+                let offset = check_run(record.header.seq, puddle, at_rest, offset, bytes.len())?;
                 // One that has moved and is not rewritten has no record; verification refuses it.
                 let primary = match primaries.entry(id) {
                     Entry::Occupied(known) => known.into_mut(),
                     Entry::Vacant(new) => {
-                        if let Some(detail) = verify_primary(&*self.medium, puddle, self.uuid, true)? {
+                        let (problem, name) = match at_rest {
+                            AtRest::None => {
+                                (verify_primary(&*self.medium, puddle, self.uuid, true)?, primary_name(id))
+                            }
+                            at_rest => (self.verify_sealed(puddle, at_rest)?, file_name(id)),
+                        };
+                        if let Some(detail) = problem {
                             return Err(StoreError::JournalDamaged { detail });
                         }
-                        new.insert(FileHandle::open(&self.medium, text(&primary_name(id)))?)
+                        new.insert(FileHandle::open(&self.medium, text(&name))?)
                     }
                 };
                 Ok(primary.write_in_pieces(offset, bytes)?)
@@ -299,11 +336,21 @@ impl Inner {
     }
 }
 
-/// Refuses a run that does not lie in its puddle, behind the header.
-fn check_run(seq: u64, puddle: &PuddleRecord, offset: u64, len: usize) -> Result<(), StoreError> {
-    let inside = offset.checked_add(len as u64).is_some_and(|end| end <= puddle.size);
-    if inside && offset >= PAGE_SIZE {
-        return Ok(());
+/// Where a run lies in its file. Refuses one that does not lie there, behind the header.
+fn check_run(
+    seq: u64,
+    puddle: &PuddleRecord,
+    at_rest: AtRest,
+    offset: u64,
+    len: usize,
+) -> Result<u64, StoreError> {
+    let offset = if at_rest == AtRest::None { Some(offset) } else { offset.checked_add(DATA_AT) };
+    let file_len = file_len(puddle, at_rest).unwrap_or(0);
+    let inside = |at: &u64| at.checked_add(len as u64).is_some_and(|end| end <= file_len);
+    if let Some(offset) = offset.filter(inside)
+        && offset >= PAGE_SIZE
+    {
+        return Ok(offset);
     }
     let detail = format!("record {seq} writes outside the body of puddle {}", puddle.uuid);
     Err(StoreError::JournalDamaged { detail })
@@ -361,21 +408,29 @@ pub(crate) fn restore(
     let mut failed = BTreeSet::new();
     for pool in pools {
         let puddles = control.catalog.state.puddles_of(*pool);
+        let at_rest = control.catalog.state.at_rest(*pool);
+        let lost = |record: &PuddleRecord, detail: String| Damage::Puddle {
+            uuid: record.uuid,
+            pool: *pool,
+            index: record.index,
+            detail: format!("its last psync cannot be brought back: {detail}"),
+        };
         let mut problems = Vec::new();
         for record in &puddles {
             let due = control.catalog.state.due.get(&record.uuid);
+            if at_rest != AtRest::None {
+                if let Some(problem) = inner.verify_sealed(record, at_rest)? {
+                    problems.push(lost(record, problem));
+                }
+                continue;
+            }
             let problem = match due.map(|due| inner.look_at_primary(record, due)).transpose()? {
                 None => verify_primary(&*inner.medium, record, inner.uuid, inner.writable)?,
                 Some(Found::Old | Found::New) => None,
                 Some(Found::Damaged(detail)) => Some(detail),
             };
             if let Some(detail) = problem {
-                problems.push(Damage::Puddle {
-                    uuid: record.uuid,
-                    pool: *pool,
-                    index: record.index,
-                    detail: format!("its last psync cannot be brought back: {detail}"),
-                });
+                problems.push(lost(record, detail));
             }
         }
         if !problems.is_empty() {
@@ -384,7 +439,8 @@ pub(crate) fn restore(
             continue;
         }
         let mut pages = 0;
-        for record in &puddles {
+        // Of a protected pool the primaries are all that there is, and are read page by page.
+        for record in puddles.iter().filter(|_| at_rest == AtRest::None) {
             if inner.writable {
                 pages += copy_primary(inner, record, control.catalog.state.due.get(&record.uuid))?;
             } else {
@@ -468,7 +524,14 @@ pub(crate) fn compare(
 }
 
 /// What the journal lays over primaries: offset and bytes, in order.
-type Patches = BTreeMap<Uuid, Vec<(u64, Vec<u8>)>>;
+pub(crate) type Patches = BTreeMap<Uuid, Vec<(u64, Vec<u8>)>>;
+
+impl Inner {
+    /// The same for a store that nobody may have psynced yet.
+    pub(crate) fn patches_if_any(&self, control: &Control) -> Result<Patches, StoreError> {
+        if self.medium.exists(JOURNAL)? { patches(self, control) } else { Ok(Patches::new()) }
+    }
+}
 
 /// Reads the journal without changing a file.
 fn patches(inner: &Inner, control: &Control) -> Result<Patches, StoreError> {
@@ -489,7 +552,8 @@ fn patches(inner: &Inner, control: &Control) -> Result<Patches, StoreError> {
         let data = record.read_data(&file)?;
         record.for_each_run(&data, |id, offset, bytes| -> Result<(), StoreError> {
             let Some(puddle) = control.catalog.state.puddles.get(&id) else { return Ok(()) };
-            check_run(record.header.seq, puddle, offset, bytes.len())?;
+            let at_rest = control.catalog.state.at_rest(puddle.pool);
+            check_run(record.header.seq, puddle, at_rest, offset, bytes.len())?;
             patches.entry(id).or_default().push((offset, bytes.to_vec()));
             Ok(())
         })?;
@@ -533,12 +597,20 @@ pub(crate) fn void(state: &State, crash: Option<CrashKind>) -> BTreeSet<PoolId> 
     }
     void.extend(state.not_covered.iter().copied());
     void.retain(|pool| state.is_shadowed(*pool));
+    if crash.is_some() && !planted(Bug::ProtectedNotVoid) {
+        // Their shadows went with their process, whatever ended that.
+        let leased = state.leases.iter().filter(|(_, writable)| **writable).map(|((_, pool), _)| *pool);
+        void.extend(leased.filter(|pool| state.is_protected(*pool)));
+    }
     void
 }
 
 /// All pages of a part that may differ are noted; those that a session before this one left, by comparison, which keeps nobody from writing.
 pub(crate) fn note_unknown(inner: &Inner, part: &Part) -> Result<(), MediumError> {
     let puddle = part.puddle();
+    if puddle.view().is_some() {
+        return Ok(());
+    }
     // One that is due nobody has stored into.
     if !part.unknown.load(Ordering::Acquire) || puddle.is_due() {
         return Ok(());

@@ -141,6 +141,7 @@ pub(crate) fn store_next(medium: &dyn Medium, block: &mut Superblock) -> Result<
     let mut next = *block;
     let incompat = block.prefix.incompat;
     next.prefix = HeaderPrefix::new(Superblock::MAGIC, size_of::<Superblock>() as u32);
+    // Features that the store uses stay.
     next.prefix.incompat = incompat;
     next.generation = block.generation + 1;
     header::seal(&mut next);

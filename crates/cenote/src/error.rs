@@ -101,7 +101,10 @@ pub enum Error {
     #[error("a transaction covers pools of one store, and at least one")]
     Pools,
     /// After a loss of power pools of the two modes go back to different moments: no transaction could be whole.
-    #[error("pools \"{first}\" and \"{other}\" have different modes: a transaction covers pools of one mode")]
+    /// The same holds for pools that are protected at rest, after any crash, and for others beside them.
+    #[error(
+        "pools \"{first}\" and \"{other}\" have different modes: a transaction covers pools of one mode, and either protected ones or others"
+    )]
     Modes {
         /// A pool.
         first: String,

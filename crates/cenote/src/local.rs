@@ -90,7 +90,8 @@ impl Drop for Logs {
         for (number, owned) in self.0.drain(..) {
             let open = open_stores();
             // SAFETY: the list stays locked while the store is used.
-            let store = open.iter().map(|store| unsafe { store.get() }).find(|store| store.number == number);
+            let store =
+                open.iter().map(|store| unsafe { store.get() }).find(|store| store.number == number >> 1);
             if let Some(store) = store {
                 store.release_thread_log(owned);
             }
@@ -98,50 +99,56 @@ impl Drop for Logs {
     }
 }
 
+/// What a thread's logs on one store are known by. Those of protected pools, which are memory, are others than those of the rest.
+#[inline]
+fn number_of(store: &Inner, hidden: bool) -> u64 {
+    store.number << 1 | u64::from(hidden)
+}
+
 /// Whether this thread has a log on a store, which it used last: then [`crate::reclaim::Reclaims::note_used`] was called on this thread, for the log is made after
 /// that. False says nothing.
 #[inline]
 pub(crate) fn has_log(store: &Inner) -> bool {
-    LAST.with(Cell::get).0 == store.number
+    LAST.with(Cell::get).0 >> 1 == store.number
 }
 
-/// This thread's log on a store.
+/// This thread's log on a store, for protected pools or for others.
 #[inline]
-pub(crate) fn thread_log(store: &Inner) -> Result<NonNull<ThreadLog>> {
+pub(crate) fn thread_log(store: &Inner, hidden: bool) -> Result<NonNull<ThreadLog>> {
     let (number, log) = LAST.with(Cell::get);
-    if number == store.number
+    if number == number_of(store, hidden)
         && let Some(log) = NonNull::new(log)
     {
         return Ok(log);
     }
-    find_or_make(store)
+    find_or_make(store, hidden)
 }
 
 #[cold]
-fn find_or_make(store: &Inner) -> Result<NonNull<ThreadLog>> {
-    let find = |logs: &RefCell<Logs>| {
-        logs.borrow().0.iter().find(|(n, _)| *n == store.number).map(|(_, owned)| owned.0)
-    };
+fn find_or_make(store: &Inner, hidden: bool) -> Result<NonNull<ThreadLog>> {
+    let number = number_of(store, hidden);
+    let find =
+        |logs: &RefCell<Logs>| logs.borrow().0.iter().find(|(n, _)| *n == number).map(|(_, owned)| owned.0);
     let found = ALL.try_with(find).or_else(|_| LATE.try_with(find)).ok().flatten();
     let log = match found {
         Some(log) => log,
         None => {
-            let log = store.make_thread_log()?;
+            let log = store.make_thread_log(hidden)?;
             let keep = |logs: &RefCell<Logs>| {
                 let mut logs = logs.borrow_mut();
                 // Entries of stores that are closed are of no use to anybody.
                 let open = open_stores();
                 // SAFETY: the list is locked.
-                logs.0.retain(|(n, _)| open.iter().any(|store| unsafe { store.get() }.number == *n));
+                logs.0.retain(|(n, _)| open.iter().any(|store| unsafe { store.get() }.number == *n >> 1));
                 drop(open);
-                logs.0.push((store.number, log));
+                logs.0.push((number, log));
             };
             // Where a third destructor begins a transaction, after both, the store keeps the log until it is closed.
             let _ = ALL.try_with(keep).or_else(|_| LATE.try_with(keep));
             log.0
         }
     };
-    LAST.with(|last| last.set((store.number, log.as_ptr())));
+    LAST.with(|last| last.set((number, log.as_ptr())));
     Ok(log)
 }
 

@@ -17,7 +17,9 @@ use cenote_heap::{
 use cenote_layout::heap::RootEntry;
 use cenote_layout::id::{PoolId, TypeId};
 use cenote_layout::types::TypeRecord;
-use cenote_store::{Access, Damage, DamagePolicy, PoolHandle, PoolStart, StoreError};
+use cenote_store::{
+    Access, Anchor, AtRest, Damage, DamagePolicy, Keyring, PoolHandle, PoolStart, StoreError, VerifiedPuddle,
+};
 use core::marker::PhantomData;
 use core::ops::ControlFlow;
 use parking_lot::{RwLock, RwLockReadGuard};
@@ -50,6 +52,8 @@ pub(crate) struct PoolInner {
     doubt: Option<Doubt>,
     /// Whether safe code may change it: it is open for writing, and there is no doubt.
     pub(crate) changeable: bool,
+    /// It is protected at rest: its transactions are in logs without files.
+    pub(crate) hidden: bool,
     /// How many want it psynced before a transaction is acknowledged.
     pub(crate) psync_on_commit: AtomicU32,
     /// What was asked for; a policy may have given less.
@@ -68,6 +72,15 @@ enum Doubt {
     PowerLoss,
     /// See [`PoolHandle::doubts`].
     Damage(Vec<Damage>),
+}
+
+/// With what right a pool is opened.
+#[derive(Clone, Copy)]
+pub(crate) enum By<'k> {
+    /// Somebody shows its key, or that of the store's options if there is none.
+    Key(Option<&'k Keyring>),
+    /// This crate looks at all pools: one that is open needs no key again.
+    Us,
 }
 
 /// The pools of a store that are open, by name.
@@ -127,7 +140,9 @@ impl OpenPools {
         store: &Arc<Inner>,
         name: &str,
         access: Access,
+        by: By<'_>,
     ) -> Result<Arc<PoolInner>> {
+        let key = if let By::Key(key) = by { key } else { None };
         // Dropped after the lock: if one of these is the last handle, dropping it takes the lock.
         let mut others = Vec::new();
         let mut list = self.locked();
@@ -137,6 +152,10 @@ impl OpenPools {
                 match pool.upgrade() {
                     // One that a policy made read-only will not become writable by asking again.
                     Some(pool) if access == Access::ReadOnly || pool.wanted.writes() => {
+                        // Who opens it shows the key.
+                        if matches!(by, By::Key(_)) && (pool.hidden || key.is_some()) {
+                            drop(store.store.open_pool_with(name, Access::ReadOnly, key)?);
+                        }
                         return Ok(pool);
                     }
                     Some(pool) => others.push(pool),
@@ -150,11 +169,11 @@ impl OpenPools {
         }
         // Before the first pool is in use, so that nobody changes what is traced.
         let traced = trace_due_pools(store, &list);
-        let mut pool = match PoolInner::open(store.clone(), name, access) {
+        let mut pool = match PoolInner::open(store.clone(), name, access, key) {
             Err(Error::TraceDue { .. }) if traced.is_ok() && store.store.is_connected() => {
                 // A daemon's client learns of it with the grant.
                 trace_due_pools(store, &list)?;
-                PoolInner::open(store.clone(), name, access)?
+                PoolInner::open(store.clone(), name, access, key)?
             }
             Err(Error::TraceDue { pool }) => return Err(traced.err().unwrap_or(Error::TraceDue { pool })),
             pool => pool?,
@@ -218,8 +237,8 @@ thread_local! {
 }
 
 impl PoolInner {
-    pub(crate) fn open(store: Arc<Inner>, name: &str, access: Access) -> Result<Self> {
-        let handle = store.store.open_pool(name, access)?;
+    pub(crate) fn open(store: Arc<Inner>, name: &str, access: Access, key: Option<&Keyring>) -> Result<Self> {
+        let handle = store.store.open_pool_with(name, access, key)?;
         let doubt = doubt_of(&store, &handle);
         let heap = match TracedHeap::open(handle.clone()) {
             // Why there is none: its file is gone, or not as it should be.
@@ -238,6 +257,7 @@ impl PoolInner {
             // A pool that is shared is mapped for writing in any case.
             changeable: handle.is_writable() && access.writes() && doubt.is_none(),
             doubt,
+            hidden: handle.at_rest() != AtRest::None,
             handle,
             psync_on_commit: AtomicU32::new(0),
             wanted: access,
@@ -525,6 +545,41 @@ impl Pool {
         self.inner.handle.name()
     }
 
+    /// How the pool is protected at rest.
+    #[must_use]
+    pub fn at_rest(&self) -> AtRest {
+        self.inner.handle.at_rest()
+    }
+
+    /// Checks every page of a protected pool against its hash trees, as the last psync left it, and gives no contents out. `progress` is told pages done and pages altogether; if it
+    /// says `false`, that is all. In modes without a tree nothing is covered; of a pool without protection there is nothing to say.
+    pub fn verify(&self, progress: &mut dyn FnMut(u64, u64) -> bool) -> Vec<VerifiedPuddle> {
+        self.inner.handle.verify(progress)
+    }
+
+    /// Copies bytes of the pool from `addr` on: what a load gives, with an error where a load would be a bus error, because a page of a protected pool fails its check.
+    ///
+    /// # Errors
+    /// [`StoreError::Sealed`] with the first page that is damaged; a range that does not lie in one of the pool's puddles; [`Error::WouldDeadlock`] in a transaction of this thread on the pool.
+    pub fn read_at(&self, addr: u64, bytes: &mut [u8]) -> Result<()> {
+        let _view = self.view()?;
+        Ok(self.inner.handle.read_at(addr, bytes)?)
+    }
+
+    /// What to remember elsewhere, so that putting back *everything* of a protected pool from earlier is noticed; [`Pool::check_anchors`] compares. Not secret.
+    #[must_use]
+    pub fn anchors(&self) -> Vec<Anchor> {
+        self.inner.handle.anchors()
+    }
+
+    /// Compares a protected pool with what was remembered of it.
+    ///
+    /// # Errors
+    /// [`Error::Store`]: it is older than that, or of another history.
+    pub fn check_anchors(&self, anchors: &[Anchor]) -> Result<()> {
+        Ok(self.inner.handle.check_anchors(anchors)?)
+    }
+
     /// The pool's number in its store.
     #[must_use]
     pub fn id(&self) -> PoolId {
@@ -684,7 +739,7 @@ impl Pool {
         let pools = store.store.pools();
         let pools: Vec<Arc<PoolInner>> = pools
             .iter()
-            .map(|info| store.pools.find_or_open(store, &info.record.name, Access::ReadWrite))
+            .map(|info| store.pools.find_or_open(store, &info.record.name, Access::ReadWrite, By::Us))
             .collect::<Result<_>>()?;
         if let Some(pool) = pools.iter().find(|pool| crate::tx::covers_here(pool) || pool.is_viewed_here()) {
             return Err(Error::WouldDeadlock {

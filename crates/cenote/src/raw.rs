@@ -29,11 +29,32 @@ pub struct RawTx<'s> {
 /// # Safety
 /// The transaction is not forgotten, nor kept in a thread-local variable until its thread ends. Data that it changes is not changed by others before it has ended.
 /// While leaks are looked for ([`Store::reclaim_in_background`]), data are changed under the lock of their pool: in [`crate::Pool::write`], or with nobody else there.
+/// It changes no pool that is protected at rest, whose values its log would write to a file: for those there is [`begin_hidden`].
 #[inline]
 pub unsafe fn begin(store: &Store) -> Result<RawTx<'_>> {
+    // SAFETY: the caller's.
+    unsafe { begin_in(store, false) }
+}
+
+/// The same for pools that are protected at rest: what it logs goes into memory without a file.
+///
+/// # Errors
+/// As [`begin`].
+///
+/// # Safety
+/// As [`begin`], but that it changes no other pools: a crash would find half of it in those.
+pub unsafe fn begin_hidden(store: &Store) -> Result<RawTx<'_>> {
+    // SAFETY: the caller's.
+    unsafe { begin_in(store, true) }
+}
+
+/// # Safety
+/// As the two above.
+#[inline]
+unsafe fn begin_in(store: &Store, hidden: bool) -> Result<RawTx<'_>> {
     let inner = &*store.inner;
     inner.refuse_forked()?;
-    let log = local::thread_log(inner)?;
+    let log = local::thread_log(inner, hidden)?;
     // SAFETY: the log is this thread's, and lives as long as the store.
     let Some(active) = (unsafe { Active::new(log) }) else {
         return Err(Error::WouldDeadlock { pool: String::from("(raw)"), by: "a transaction" });
@@ -91,7 +112,7 @@ impl Store {
     /// [`Error::WouldDeadlock`] in a transaction.
     pub fn quiesce(&self) -> Result<()> {
         self.inner.refuse_forked()?;
-        let log = local::thread_log(&self.inner)?;
+        let log = local::thread_log(&self.inner, false)?;
         // SAFETY: as in `begin`.
         let Some(_active) = (unsafe { Active::new(log) }) else {
             return Err(Error::WouldDeadlock { pool: String::from("(raw)"), by: "a transaction" });

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::local::{self, Owned, ThreadLog};
-use crate::pool::{OpenPools, Pool, PoolInner, layouts_contradict};
+use crate::pool::{By, OpenPools, Pool, PoolInner, layouts_contradict};
 use crate::tx::{Covered, Tx};
 use cenote_heap::{Progress, RecoveryReport, TraceOptions};
 use cenote_layout::catalog::{ClientRecord, LeaseRecord, PuddleRecord};
@@ -10,8 +10,8 @@ use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::types::TypeRecord;
 use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
 use cenote_store::{
-    Access, DamagePolicy, FormatOptions, OpenOptions, OpenReport, PoolInfo, PoolOptions, PowerLossPolicy,
-    StoreError, StoreInfo,
+    Access, DamagePolicy, FormatOptions, Keyring, OpenOptions, OpenReport, PoolInfo, PoolOptions,
+    PowerLossPolicy, StoreError, StoreInfo,
 };
 use cenote_tx::LogGroup;
 use core::num::NonZero;
@@ -351,7 +351,7 @@ impl Store {
     /// [`Error::Store`] if the name is taken or impossible, or there is no space.
     pub fn create_pool(&self, name: &str, options: &PoolOptions) -> Result<Pool> {
         self.inner.store.create_pool(name, options)?;
-        self.pool_with(name, Access::ReadWrite)
+        self.open_pool(name, Access::ReadWrite, options.key.as_deref())
     }
 
     /// Opens a pool that is there. Opening one that is open in this process already gives another handle of the same.
@@ -359,7 +359,32 @@ impl Store {
     /// # Errors
     /// [`Error::Store`], [`Error::HeapOpen`], [`Error::HeapRecover`].
     pub fn pool_with(&self, name: &str, access: Access) -> Result<Pool> {
-        self.inner.pools.find_or_open(&self.inner, name, access).map(|inner| Pool { inner })
+        self.open_pool(name, access, None)
+    }
+
+    /// The same for a pool that is protected at rest under this key. Without one it is [`OpenOptions::key`], where there is that.
+    ///
+    /// Such a pool's memory is this process's alone, and every crash takes it back to its last [`Pool::psync`]. A load of a page that fails its check is `SIGBUS`, after a message;
+    /// [`Pool::verify`] finds such pages before, and [`Pool::read_at`] reads around them.
+    ///
+    /// # Errors
+    /// As [`Store::pool_with`]; [`StoreError::AtRest`] for a key that is missing or wrong, [`StoreError::NotProtected`] for one that is of no use.
+    pub fn pool_with_key(&self, name: &str, access: Access, key: &Keyring) -> Result<Pool> {
+        self.open_pool(name, access, Some(key))
+    }
+
+    fn open_pool(&self, name: &str, access: Access, key: Option<&Keyring>) -> Result<Pool> {
+        self.inner.pools.find_or_open(&self.inner, name, access, By::Key(key)).map(|inner| Pool { inner })
+    }
+
+    /// Puts a pool that is protected at rest, and not open, under another key: durably, and in constant time. Who had the old key *and* a copy of what lay on the medium then can
+    /// still read that copy.
+    ///
+    /// # Errors
+    /// [`Error::Store`]: the old key is wrong, the pool has none, it is open; as of [`Pool::psync`].
+    pub fn rekey_pool(&self, name: &str, old: &Keyring, new: &Keyring) -> Result<()> {
+        let concerns = |other: &str| other == name;
+        Ok(self.inner.pools.while_closed(concerns, || self.inner.store.rekey_pool(name, old, new))?)
     }
 
     /// Creates a pool and does not open it: the first who opens it finds it [fresh](cenote_store::PoolStart::Fresh).
@@ -405,7 +430,7 @@ impl Store {
         // One order for everybody, so that two transactions never wait for each other.
         pools.sort_by_key(|pool| pool.handle.id());
         pools.dedup_by_key(|pool| pool.handle.id());
-        let mode = |pool: &PoolInner| pool.handle.record().mode;
+        let mode = |pool: &PoolInner| (pool.handle.record().mode, pool.hidden);
         if let Some(other) = pools.iter().find(|pool| mode(pool) != mode(pools[0])) {
             let name = |pool: &PoolInner| pool.handle.name().to_string();
             return Err(Error::Modes { first: name(pools[0]), other: name(other) }.into());
@@ -457,9 +482,9 @@ impl Inner {
     }
 
     /// A context for the calling thread, kept in the list.
-    pub(crate) fn make_thread_log(&self) -> Result<Owned> {
+    pub(crate) fn make_thread_log(&self, hidden: bool) -> Result<Owned> {
         self.reclaims.note_used();
-        let lease = self.store.acquire_log()?;
+        let lease = if hidden { self.store.acquire_hidden_log() } else { self.store.acquire_log() }?;
         // If that fails some transaction in it was never ended: it is not given out again, and keeps the store from counting as closed.
         let context = local::bind(self, &lease)?;
         let log = Box::new(ThreadLog {

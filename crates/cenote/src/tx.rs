@@ -17,6 +17,7 @@ use crate::persist::{ArrayOf, Persist};
 use crate::pool::{Pool, PoolInner, array, dangling};
 use crate::ptr::{FieldOffset, Ptr};
 use crate::reader::{Reader, sealed};
+use crate::store::Inner;
 use cenote_heap::Heap;
 use cenote_layout::heap::RootEntry;
 use cenote_layout::id::TypeId;
@@ -26,6 +27,7 @@ use core::cell::Cell;
 use core::marker::PhantomData;
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// The pools of a transaction.
 #[derive(Clone, Copy)]
@@ -86,6 +88,13 @@ impl Drop for Entered<'_, '_> {
 /// Whether one of this thread's transactions in progress has the pool.
 pub(crate) fn covers_here(pool: &PoolInner) -> bool {
     covered_here(|covered| core::ptr::eq(covered, pool)).is_some()
+}
+
+/// Whether one of them is on the store.
+#[inline]
+fn begun_here(store: &Inner) -> bool {
+    CURRENT.with(Cell::get).is_some()
+        && covered_here(|covered| core::ptr::eq(Arc::as_ptr(&covered.store), store)).is_some()
 }
 
 /// A pool of this thread's transactions in progress that is as wanted, if there is one. Its name.
@@ -155,11 +164,15 @@ impl<'p> Tx<'p> {
     ) -> Result<R, E> {
         let first = covered.first();
         first.refuse_forked()?;
-        let log = local::thread_log(&first.store)?;
+        let log = local::thread_log(&first.store, first.hidden)?;
         // SAFETY: the log is this thread's, and lives as long as the store, which the pools keep open.
         let Some(active) = (unsafe { Active::new(log) }) else {
             return Err(Error::WouldDeadlock { pool: first.handle.name().into(), by: "a transaction" }.into());
         };
+        if begun_here(&first.store) {
+            // By the other of this thread's two logs.
+            return Err(Error::WouldDeadlock { pool: first.handle.name().into(), by: "a transaction" }.into());
+        }
         for pool in covered.all() {
             if pool.is_viewed_here() {
                 return Err(Error::WouldDeadlock { pool: pool.handle.name().into(), by: "a view" }.into());

@@ -23,25 +23,25 @@ fn directory() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }
 
-fn mix(seed: u64) -> u64 {
+pub(crate) fn mix(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
 }
 
-const CELLS: usize = 300;
+pub(crate) const CELLS: usize = 300;
 
 #[derive(Persist)]
 #[persist(name = "shadowed::Root")]
-struct Root {
-    step: u64,
-    cells: [Option<Ptr<Cell>>; CELLS],
+pub(crate) struct Root {
+    pub(crate) step: u64,
+    pub(crate) cells: [Option<Ptr<Cell>>; CELLS],
 }
 
 #[derive(Persist)]
 #[persist(name = "shadowed::Cell")]
-struct Cell {
+pub(crate) struct Cell {
     step: u64,
     value: u64,
     pad: [u64; 40],
@@ -78,7 +78,7 @@ fn apply(tx: &mut cenote::Tx<'_>, pool: &Pool, step: u64) -> Result<()> {
 }
 
 /// The step that a pool is at, if it is exactly what the steps up to that make.
-fn step_of(pool: &Pool) -> u64 {
+pub(crate) fn step_of(pool: &Pool) -> u64 {
     let view = pool.read().unwrap();
     let root = view.get(view.root::<Root>().unwrap().expect("a root")).unwrap();
     let mut model = vec![0; CELLS];
@@ -104,7 +104,7 @@ fn step_of(pool: &Pool) -> u64 {
     step
 }
 
-fn steps(pool: &Pool, from: u64, to: u64) {
+pub(crate) fn steps(pool: &Pool, from: u64, to: u64) {
     for step in from..=to {
         pool.write(|tx| apply(tx, pool, step)).unwrap();
     }
@@ -178,7 +178,7 @@ fn child() {
 }
 
 /// Kills the child, and says which step and which psync it acknowledged last.
-fn kill(mut child: Child, after: Duration, known: (u64, u64)) -> (u64, u64) {
+pub(crate) fn kill(mut child: Child, after: Duration, known: (u64, u64)) -> (u64, u64) {
     let mut bytes = vec![0; 8];
     child.stderr.as_mut().unwrap().read_exact(&mut bytes).expect("the child ended by itself");
     std::thread::sleep(after);

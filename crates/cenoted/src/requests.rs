@@ -274,6 +274,7 @@ fn options_of(spec: &PoolSpec) -> PoolOptions {
         puddle_size: spec.puddle_size,
         size_max: spec.size_max,
         permissions: spec.permissions,
+        ..PoolOptions::default()
     }
 }
 

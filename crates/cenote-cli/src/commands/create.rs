@@ -1,25 +1,37 @@
 //! `cenote create`: makes a pool.
 
+use super::keys;
 use super::ls::mode;
 use crate::cli::Create;
 use crate::failure::{Failure, Verdict};
 use crate::opening;
 use crate::output::Out;
 use crate::units::bytes;
-use cenote::{PoolOptions, Store};
+use cenote::{AtRest, PoolMode, PoolOptions, Store};
+use cenote_object::Mode;
 use serde_json::json;
+use std::sync::Arc;
 
 pub(crate) fn run(arguments: &Create, out: &mut Out) -> Result<Verdict, Failure> {
     let (dir, name) = (arguments.store.dir.display(), &arguments.pool);
+    let key = keys::given(&arguments.store.key)?.map(Arc::new);
+    let default = if key.is_some() { Mode::Authenticated } else { Mode::None };
+    let protection = arguments.at_rest.unwrap_or(default);
     let options_for = |store: &Store| {
-        let usual = PoolOptions::for_medium(&store.info().medium);
+        let mut usual = PoolOptions::for_medium(&store.info().medium);
+        if protection != Mode::None {
+            usual.mode = PoolMode::Shadowed;
+        }
         PoolOptions {
+            at_rest: AtRest::of(protection),
+            key: key.clone(),
             puddle_size: arguments.size,
             size_max: arguments.size_max.unwrap_or(u64::MAX),
             mode: arguments.mode.unwrap_or(usual.mode),
             ..usual
         }
     };
+    let kind = |options: &PoolOptions| mode(options.mode, options.at_rest);
     if arguments.dry_run {
         let store = opening::to_look(&arguments.store)?;
         let options = options_for(&store);
@@ -27,10 +39,11 @@ pub(crate) fn run(arguments: &Create, out: &mut Out) -> Result<Verdict, Failure>
         out.line(format_args!(
             "would create pool \"{name}\" of {}, {}, in {dir}",
             bytes(options.puddle_size),
-            mode(options.mode)
+            kind(&options)
         ))?;
         out.object(&json!({
-            "pool": name, "bytes": options.puddle_size, "mode": mode(options.mode), "dry_run": true,
+            "pool": name, "bytes": options.puddle_size, "mode": mode(options.mode, AtRest::None),
+            "at_rest": keys::name_of(protection), "dry_run": true,
         }))?;
         return Ok(Verdict::Clean);
     }
@@ -46,10 +59,11 @@ pub(crate) fn run(arguments: &Create, out: &mut Out) -> Result<Verdict, Failure>
         "{} created pool \"{name}\" of {}, {}, in {dir}",
         out.good("done:"),
         bytes(options.puddle_size),
-        mode(options.mode)
+        kind(&options)
     ))?;
-    out.object(
-        &json!({ "pool": name, "id": id.0, "bytes": options.puddle_size, "mode": mode(options.mode) }),
-    )?;
+    out.object(&json!({
+        "pool": name, "id": id.0, "bytes": options.puddle_size, "mode": mode(options.mode, AtRest::None),
+        "at_rest": keys::name_of(protection),
+    }))?;
     Ok(Verdict::Clean)
 }

@@ -6,7 +6,7 @@ use crate::failure::{Failure, Verdict};
 use crate::opening;
 use crate::output::Out;
 use crate::units::{bytes, date, plural};
-use cenote::{CrashKind, PoolMode, PoolStart};
+use cenote::{AtRest, CrashKind, PoolMode, PoolStart};
 use serde_json::{Value, json};
 
 pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
@@ -69,13 +69,17 @@ pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
         }
     }
     for pool in &report.restored {
+        let what = if report.crash == Some(CrashKind::Process) { "crash" } else { "power loss" };
         out.field(
-            "power loss",
+            what,
             format_args!("pool \"{}\" is as its last psync left it; what came after is gone", pool.name),
         )?;
     }
     for pool in pools.iter().map(|pool| &pool.info) {
-        if pool.record.mode == PoolMode::Shadowed && pool.start == PoolStart::Dirty(CrashKind::Process) {
+        if pool.record.mode == PoolMode::Shadowed
+            && pool.at_rest == AtRest::None
+            && pool.start == PoolStart::Dirty(CrashKind::Process)
+        {
             let name = &pool.record.name;
             out.field("crash", format_args!("pool \"{name}\" goes on from its last transaction"))?;
         }

@@ -1,12 +1,16 @@
 //! `cenote ls`: the pools of a store, how they were left, and the roots that have names.
 
+use super::keys;
 use crate::cli::Ls;
 use crate::failure::{Failure, Verdict};
 use crate::opening;
 use crate::output::Out;
 use crate::table::{Align, Table};
 use crate::units::{bytes, date, plural};
-use cenote::{Access, Error, HeapKind, NamedRoot, PoolInfo, PoolMode, PoolStart, Store, StoreInfo};
+use cenote::{
+    Access, AtRest, AtRestError, Error, HeapKind, NamedRoot, PoolInfo, PoolMode, PoolStart, Store, StoreInfo,
+};
+use cenote_store::StoreError;
 use serde_json::{Value, json};
 
 pub(crate) fn run(arguments: &Ls, out: &mut Out) -> Result<Verdict, Failure> {
@@ -53,6 +57,8 @@ pub(crate) struct Listed {
 pub(crate) enum Unread {
     /// Power failed while it was in use, and the next to open it for writing recovers it: nothing is wrong.
     TraceDue,
+    /// It is protected, and its key is not here: nothing is wrong.
+    Locked,
     /// Something is.
     Failed(Failure),
 }
@@ -65,6 +71,16 @@ pub(crate) fn listed(store: &Store) -> Vec<Listed> {
         let read = store.pool_with(name, Access::ReadOnly).and_then(|pool| pool.named_roots());
         read.map_err(|error| match error {
             Error::TraceDue { .. } => Unread::TraceDue,
+            Error::Store(StoreError::AtRest { source, .. })
+                if matches!(
+                    *source,
+                    AtRestError::NoKey { .. }
+                        | AtRestError::WrongKey { .. }
+                        | AtRestError::WrongKeyKind { .. }
+                ) =>
+            {
+                Unread::Locked
+            }
             error => Unread::Failed(error.into()),
         })
     };
@@ -87,6 +103,7 @@ fn names(roots: &Result<Vec<NamedRoot>, Unread>) -> String {
     let roots = match roots {
         Ok(roots) => roots,
         Err(Unread::TraceDue) => return "after recovery".into(),
+        Err(Unread::Locked) => return "under its key".into(),
         Err(Unread::Failed(_)) => return "cannot be read".into(),
     };
     let all = roots.iter().map(|root| root.name.as_str()).collect::<Vec<_>>().join(", ");
@@ -113,7 +130,7 @@ pub(crate) fn table(pools: &[Listed]) -> Table {
             pool.record.name.clone(),
             bytes(pool.bytes),
             pool.puddles.to_string(),
-            mode(pool.record.mode).into(),
+            mode(pool.record.mode, pool.at_rest),
             heap(pool.record.heap).into(),
             start(pool.start).into(),
             date(pool.record.created_at_s),
@@ -133,7 +150,7 @@ pub(crate) fn as_json(listed: &Listed) -> Value {
     });
     json!({
         "pool": record.name, "id": record.id.0, "bytes": pool.bytes, "puddles": pool.puddles, "due_puddles": pool.due,
-        "mode": mode(record.mode), "heap": heap(record.heap), "puddle_bytes": record.puddle_size,
+        "mode": mode(record.mode, AtRest::None), "at_rest": keys::name_of(pool.at_rest.mode()), "heap": heap(record.heap), "puddle_bytes": record.puddle_size,
         "bytes_max": if record.size_max == u64::MAX { Value::Null } else { json!(record.size_max) },
         "uid": record.uid, "gid": record.gid, "permissions": format!("{:o}", record.permissions),
         "created_at_s": record.created_at_s, "state": start(pool.start), "named_roots": roots,
@@ -141,10 +158,12 @@ pub(crate) fn as_json(listed: &Listed) -> Value {
     })
 }
 
-pub(crate) fn mode(mode: PoolMode) -> &'static str {
-    match mode {
-        PoolMode::Direct => "direct",
-        PoolMode::Shadowed => "shadowed",
+/// Where stores go, and how what lies there is protected.
+pub(crate) fn mode(mode: PoolMode, at_rest: AtRest) -> String {
+    match (mode, at_rest) {
+        (PoolMode::Direct, _) => "direct".into(),
+        (PoolMode::Shadowed, AtRest::None) => "shadowed".into(),
+        (PoolMode::Shadowed, at_rest) => format!("shadowed, {}", keys::name_of(at_rest.mode())),
     }
 }
 

@@ -53,7 +53,7 @@ pub(crate) fn to_change(dir: &StoreDir) -> Result<(Store, Objects), Failure> {
 }
 
 fn create(arguments: &ObjectCreate, out: &mut Out) -> Result<Verdict, Failure> {
-    let key = keys::given(&arguments.key)?;
+    let key = keys::given(&arguments.store.key)?;
     let at_rest = arguments.at_rest.unwrap_or(if key.is_some() { Mode::Authenticated } else { Mode::None });
     let (store, objects) = to_change(&arguments.store)?;
     let options = ObjectOptions { at_rest, permissions: arguments.mode };
@@ -221,7 +221,7 @@ fn import(arguments: &ObjectImport, out: &mut Out) -> Result<Verdict, Failure> {
         Some(file) => Box::new(File::open(file).map_err(|error| cannot("read", path, &error))?),
         None => Box::new(std::io::stdin()),
     };
-    let key = keys::given(&arguments.key)?;
+    let key = keys::given(&arguments.store.key)?;
     let (store, objects) = to_change(&arguments.store)?;
     let mut object = objects.attach(&arguments.object, Permission::ReadWrite, key.as_ref())?;
     let (mut done, mut psyncs, mut pages) = (0u64, 0u64, 0u64);
@@ -282,7 +282,7 @@ fn read_some(input: &mut dyn Read, buffer: &mut [u8]) -> std::io::Result<usize> 
 }
 
 fn export(arguments: &ObjectExport, out: &mut Out) -> Result<Verdict, Failure> {
-    let key = keys::given(&arguments.key)?;
+    let key = keys::given(&arguments.store.key)?;
     let (_store, objects) = to_look(&arguments.store)?;
     let object = objects.attach(&arguments.object, Permission::Read, key.as_ref())?;
     let from = arguments.at.min(object.len());

@@ -1,4 +1,4 @@
-//! `cenote verify` and `cenote rekey`: protected objects, without a look at what is in them.
+//! `cenote verify` and `cenote rekey`: protected pools and objects, without a look at what is in them.
 
 use super::keys;
 use super::object::{to_change, to_look};
@@ -7,61 +7,116 @@ use crate::failure::{Failure, Verdict};
 use crate::output::Out;
 use crate::progress;
 use crate::units::plural;
-use cenote_object::{Mode, Permission};
+use cenote::{Access, Store};
+use cenote_object::{Keyring, Mode, Objects, Permission};
 use serde_json::json;
 
 pub(crate) fn run(arguments: &Verify, out: &mut Out) -> Result<Verdict, Failure> {
-    let key = keys::given(&arguments.key)?;
-    let (_store, objects) = to_look(&arguments.store)?;
-    let mut infos = Vec::new();
-    if arguments.objects.is_empty() {
-        infos = objects.list()?;
-        infos.retain(|info| info.object.record.at_rest.mode() != Mode::None);
+    let key = keys::given(&arguments.store.key)?;
+    let (store, objects) = to_look(&arguments.store)?;
+    let protected = |name: &&String| {
+        store.pools().iter().any(|pool| pool.record.name == **name) && objects.info(name).is_err()
+    };
+    let (pools, named): (Vec<&String>, Vec<&String>) = arguments.names.iter().partition(protected);
+    let mut looked = Looked { out, damaged: 0 };
+    let all = arguments.names.is_empty();
+    for pool in store.pools().iter().filter(|pool| all && pool.at_rest.mode() != Mode::None) {
+        looked.at_pool(&store, &pool.record.name)?;
     }
-    for name in &arguments.objects {
-        infos.push(objects.info(name)?);
+    for name in pools {
+        looked.at_pool(&store, name)?;
     }
-    let mut damaged = 0;
-    for info in &infos {
-        let name = &info.object.record.name;
-        let mode = info.object.record.at_rest.mode();
+    for info in objects.list()?.iter().filter(|info| all && info.object.record.at_rest.mode() != Mode::None) {
+        looked.at_object(&objects, &info.object.record.name, key.as_ref())?;
+    }
+    for name in named {
+        looked.at_object(&objects, name, key.as_ref())?;
+    }
+    Ok(Verdict::found(looked.damaged > 0))
+}
+
+struct Looked<'a> {
+    out: &'a mut Out,
+    damaged: u64,
+}
+
+/// Pages that fail their check: in which part, its number, and what is wrong.
+type Pages = Vec<(Option<u32>, u64, String)>;
+
+impl Looked<'_> {
+    fn at_pool(&mut self, store: &Store, name: &str) -> Result<(), Failure> {
+        let pool = store.pool_with(name, Access::ReadOnly)?;
+        let found = self.with_bar(name, &mut |progress| pool.verify(progress));
+        let pages = found.iter().map(|puddle| puddle.found.pages).sum();
+        let covered = found.iter().all(|puddle| puddle.found.covered) && !found.is_empty();
+        let mut damaged = Pages::new();
+        for puddle in found {
+            let pages = puddle.found.damaged.into_iter();
+            damaged.extend(pages.map(|(page, what)| (Some(puddle.index), page, what)));
+        }
+        self.tell(("pool", name, pool.at_rest().mode()), covered, pages, damaged)
+    }
+
+    fn at_object(&mut self, objects: &Objects, name: &str, key: Option<&Keyring>) -> Result<(), Failure> {
+        let mode = objects.info(name)?.object.record.at_rest.mode();
         // Given once for many: objects without a key are verified beside those that have one.
-        let key = key.as_ref().filter(|_| mode.has_key());
-        let object = objects.attach(name, Permission::Read, key)?;
-        let bar = progress::bar(0, "verifying", out.is_json());
-        let found = object.verify(&mut |done, all| {
+        let object = objects.attach(name, Permission::Read, key.filter(|_| mode.has_key()))?;
+        let found = self.with_bar(name, &mut |progress| object.verify(progress));
+        let damaged = found.damaged.into_iter().map(|(page, what)| (None, page, what)).collect();
+        self.tell(("object", name, mode), found.covered, found.pages, damaged)
+    }
+
+    fn with_bar<R>(&mut self, name: &str, look: &mut dyn FnMut(&mut dyn FnMut(u64, u64) -> bool) -> R) -> R {
+        let bar = progress::bar(0, "verifying", self.out.is_json());
+        let found = look(&mut |done, all| {
             bar.set_length(all);
             bar.set_position(done);
             bar.set_message(format!("pages of {name}"));
             true
         });
         bar.finish_and_clear();
-        for (page, what) in &found.damaged {
-            out.line(format_args!("{} page {page} of object \"{name}\": {what}", out.bad("damaged:")))?;
+        found
+    }
+
+    fn tell(
+        &mut self,
+        (kind, name, mode): (&str, &str, Mode),
+        covered: bool,
+        pages: u64,
+        damaged: Pages,
+    ) -> Result<(), Failure> {
+        let out = &mut *self.out;
+        for (puddle, page, what) in &damaged {
+            let place = puddle.map_or_else(String::new, |puddle| format!("puddle {puddle} of "));
+            out.line(format_args!(
+                "{} page {page} of {place}{kind} \"{name}\": {what}",
+                out.bad("damaged:")
+            ))?;
         }
-        let (checked, wrong) = (plural(found.pages, "page"), found.damaged.len() as u64);
-        match (found.covered, wrong) {
+        let (checked, wrong) = (plural(pages, "page"), damaged.len() as u64);
+        match (covered, wrong) {
             (false, _) => out.line(format_args!(
-                "{} object \"{name}\" has protection \"{}\", which cannot tell damage from data",
+                "{} {kind} \"{name}\" has protection \"{}\", which cannot tell damage from data",
                 out.warn("not verified:"),
                 keys::name_of(mode)
             ))?,
-            (true, 0) => out.line(format_args!("{} {checked} of object \"{name}\"", out.good("whole:")))?,
-            (true, _) => out.line(format_args!("{wrong} of {checked} of object \"{name}\" are damaged"))?,
+            (true, 0) => out.line(format_args!("{} {checked} of {kind} \"{name}\"", out.good("whole:")))?,
+            (true, _) => out.line(format_args!("{wrong} of {checked} of {kind} \"{name}\" are damaged"))?,
         }
-        let pages: Vec<_> =
-            found.damaged.iter().map(|(page, what)| json!({ "page": page, "what": what })).collect();
+        let listed: Vec<_> = damaged
+            .iter()
+            .map(|(puddle, page, what)| json!({ "puddle": puddle, "page": page, "what": what }))
+            .collect();
         out.object(&json!({
-            "object": name, "at_rest": keys::name_of(mode), "covered": found.covered, "pages": found.pages,
-            "damaged": pages,
+            kind: name, "at_rest": keys::name_of(mode), "covered": covered, "pages": pages, "damaged": listed,
         }))?;
-        damaged += wrong;
+        self.damaged += wrong;
+        Ok(())
     }
-    Ok(Verdict::found(damaged > 0))
 }
 
 pub(crate) fn rekey(arguments: &Rekey, out: &mut Out) -> Result<Verdict, Failure> {
-    let old = keys::given(&arguments.key)?;
+    let old = keys::given(&arguments.store.key)?;
     let old =
         old.ok_or_else(|| Failure::Usage("name its key with --key-file or --passphrase-file".into()))?;
     let new = keys::from_files(arguments.new_key_file.as_deref(), arguments.new_passphrase_file.as_deref())?;
@@ -69,10 +124,16 @@ pub(crate) fn rekey(arguments: &Rekey, out: &mut Out) -> Result<Verdict, Failure
         Failure::Usage("name the new key with --new-key-file or --new-passphrase-file".into())
     })?;
     let (store, objects) = to_change(&arguments.store)?;
-    objects.rekey(&arguments.object, &old, &new)?;
+    let name = &arguments.name;
+    let is_pool = store.pools().iter().any(|pool| pool.record.name == *name) && objects.info(name).is_err();
+    let kind = if is_pool { "pool" } else { "object" };
+    match is_pool {
+        true => store.rekey_pool(name, &old, &new)?,
+        false => objects.rekey(name, &old, &new)?,
+    }
     drop(objects);
     store.close()?;
-    out.line(format_args!("{} object \"{}\" is under the new key", out.good("done:"), arguments.object))?;
-    out.object(&json!({ "object": arguments.object, "rekeyed": true }))?;
+    out.line(format_args!("{} {kind} \"{name}\" is under the new key", out.good("done:")))?;
+    out.object(&json!({ kind: name, "rekeyed": true }))?;
     Ok(Verdict::Clean)
 }

@@ -2,8 +2,8 @@
 
 use crate::report::Damage;
 use cenote_layout::catalog::{
-    ClientRecord, DueRecord, GuestRecord, LeaseRecord, ObjectRecord, PoolMode, PoolRecord, PuddleRecord,
-    Record, RelocationRecord,
+    AtRest, ClientRecord, DueRecord, GuestRecord, LeaseRecord, ObjectRecord, PoolMode, PoolRecord,
+    PuddleRecord, Record, RelocationRecord,
 };
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::puddle::Role;
@@ -34,6 +34,8 @@ pub(crate) struct State {
     /// Objects by their puddles.
     pub(crate) objects: BTreeMap<Uuid, ObjectRecord>,
     pub(crate) object_names: BTreeMap<String, Uuid>,
+    /// Pools that are protected at rest.
+    pub(crate) at_rest: BTreeMap<PoolId, AtRest>,
     /// Pools that somebody has opened for writing.
     pub(crate) used: BTreeSet<PoolId>,
     /// Clients that are other processes.
@@ -66,6 +68,7 @@ impl State {
                 self.not_covered.remove(id);
                 self.trace_due.remove(id);
                 self.used.remove(id);
+                self.at_rest.remove(id);
                 self.leases.retain(|(_, pool), _| pool != id);
                 self.shared.retain(|(_, pool)| pool != id);
             }
@@ -149,6 +152,9 @@ impl State {
             Record::ObjectLeaseEnded { client, object } => {
                 self.object_leases.remove(&(*client, *object));
             }
+            Record::PoolAtRest(id, at_rest) => {
+                self.at_rest.insert(*id, *at_rest);
+            }
             Record::ObjectRemoved(puddle) => {
                 self.object_leases.retain(|(_, object), _| object != puddle);
                 if let Some(old) = self.objects.remove(puddle) {
@@ -198,6 +204,7 @@ impl State {
         }));
         out.extend(self.relocations.values().map(|relocation| Record::Relocation((**relocation).clone())));
         out.extend(self.due.values().copied().map(Record::Due));
+        out.extend(self.at_rest.iter().map(|(id, at_rest)| Record::PoolAtRest(*id, *at_rest)));
         out
     }
 
@@ -213,6 +220,16 @@ impl State {
             records.extend(log_space.map(|space| Record::Client(ClientRecord { client, log_space: *space })));
         }
         records
+    }
+
+    /// How a pool is protected at rest.
+    pub(crate) fn at_rest(&self, pool: PoolId) -> AtRest {
+        self.at_rest.get(&pool).copied().unwrap_or(AtRest::None)
+    }
+
+    /// Whether a pool is protected at rest. Then it is in shadowed mode, and its shadows are memory.
+    pub(crate) fn is_protected(&self, pool: PoolId) -> bool {
+        self.at_rest(pool) != AtRest::None
     }
 
     /// Whether a pool is in shadowed mode.
@@ -406,6 +423,7 @@ mod tests {
             relocation(2),
             due(3, 2),
             Record::PuddleRemoved(Uuid([3; 16])),
+            Record::PoolAtRest(PoolId(1), AtRest::Authenticated),
         ] {
             state.apply(&record);
         }

@@ -49,6 +49,7 @@ impl Store {
         if inner.connection.is_some() {
             return Err(StoreError::NotHosted { what: "a pool is copied as it lies there".into() });
         }
+        self.refuse_protected(name, "a copy, an export or a move of a pool, or of one beside it,")?;
         {
             let control = inner.control();
             refuse_open(&control, name)?;

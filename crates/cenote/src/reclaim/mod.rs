@@ -14,7 +14,7 @@ mod driver;
 mod run;
 
 use crate::error::{Error, Result};
-use crate::pool::{Pool, PoolInner};
+use crate::pool::{By, Pool, PoolInner};
 use crate::store::Store;
 use cenote_heap::BlockInfo;
 use cenote_layout::id::TypeId;
@@ -239,7 +239,7 @@ impl Pool {
             .pools()
             .iter()
             .filter(|info| info.record.id != self.id())
-            .map(|info| store.pools.find_or_open(store, &info.record.name, access))
+            .map(|info| store.pools.find_or_open(store, &info.record.name, access, By::Us))
             .collect::<Result<_>>()?;
         self.refuse_waiting(&others)?;
         let run = store.begin_run(None, options.dry_run, Some(self.id()))?;

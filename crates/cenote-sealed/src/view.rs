@@ -1,4 +1,4 @@
-//! The memory of an attached object that is protected at rest: pages that appear, verified and decrypted, when they are first touched
+//! The memory over a sealed file: pages that appear, verified and decrypted, when they are first touched
 //! (PMO-9), and are noted when they are first stored into (PMO-5).
 //!
 //! ```text
@@ -30,8 +30,7 @@
 //! Pages are opened one by one, which makes mappings of the kernel's, of which a process may have some 65,000. When it refuses one more, the 2 MiB
 //! around the page are filled and opened as a whole, and if that is refused, the whole object.
 
-use super::{Source, page_damaged};
-use crate::error::ObjectError;
+use crate::{SealedError, Source};
 use cenote_atrest::{PAGE_LEN, Page, Protection};
 use cenote_journal::Pages;
 use cenote_layout::at_rest::{PageSide, SIDE_LEN};
@@ -44,8 +43,10 @@ use cenote_sys::notes::Notes;
 use cenote_sys::secret::wipe_bytes;
 use cenote_sys::twin::{self, Twin};
 use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use zerocopy::FromBytes;
 
 /// Pages that are filled at once: those of one node of the tree.
@@ -55,22 +56,24 @@ const SMALL: u64 = 8;
 /// Pages that are opened at once when the kernel refuses a further mapping.
 const CHUNK: u64 = 512;
 
-/// The memory of one attached object; until it is dropped, which must be before its addresses are unmapped.
-pub(crate) struct View {
-    /// Given back before the clerk goes home.
+/// The memory over one sealed file; until it is dropped or stopped, which must be before its addresses are unmapped.
+pub struct View {
+    /// Given back before the clerk is.
     registration: Option<Registration>,
+    /// Whether it had one: then nobody asks any more once that is given back, and the clerk can serve another view.
+    registered: bool,
     inner: Arc<Inner>,
 }
 
 /// What handlers, clerk and callers share.
 struct Inner {
-    name: String,
+    what: String,
     protection: Protection,
     source: Source,
     twin: Twin,
     base: usize,
     pages: u64,
-    writable: bool,
+    writable: AtomicBool,
     loaded: Notes,
     broken: Notes,
     written: Notes,
@@ -81,7 +84,7 @@ struct Inner {
 
 impl fmt::Debug for View {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "View({:?}, {})", self.inner.name, self.inner.protection.mode())
+        write!(f, "View({:?}, {})", self.inner.what, self.inner.protection.mode())
     }
 }
 
@@ -91,40 +94,55 @@ impl fmt::Debug for View {
 /// `context` is the [`Inner`] that was registered.
 unsafe fn resolve(context: *const (), address: usize) -> bool {
     // SAFETY: the view keeps it until after the registration is gone.
-    let inner = unsafe { &*context.cast::<Inner>() };
-    let page = (address.wrapping_sub(inner.base) / PAGE_LEN) as u64;
-    if inner.broken.has(page) {
-        return false;
-    }
-    let desk = &inner.clerk.desk;
-    if !inner.loaded.has(page) {
-        let filled = desk.ask(page << 1);
-        // What is wrong is met when the access is tried again.
-        if !(filled && inner.writable && inner.loaded.has(page) && fault::is_store()) {
-            return filled;
-        }
-    }
-    // Loaded: a store, or a load that another thread's came before. A reader's store is tried again, and given up by the handler.
-    !inner.writable || inner.let_write(page..page + 1) || desk.ask(page << 1 | 1)
+    unsafe { &*context.cast::<Inner>() }.resolve(address)
 }
 
 impl View {
-    /// Makes `[base, base + span)` the memory of an object, closed.
+    /// Makes as many bytes from `base` on as the protection has pages for the memory, closed. Faults there come to it, until it is dropped: it takes a place in the
+    /// table of [`cenote_sys::fault`].
     ///
     /// # Errors
-    /// No memory, no thread, no place in the table of fault handlers.
+    /// No memory, no thread, no place in that table.
     ///
     /// # Safety
-    /// The range is the object's, lies in a reservation, and nothing uses what is mapped there; it stays the view's until that is
+    /// The range is the caller's, lies in a reservation, and nothing uses what is mapped there; it stays the view's until that is
     /// dropped.
-    pub(crate) unsafe fn new(
-        name: &str,
+    pub unsafe fn new(
+        what: &str,
         protection: Protection,
         source: Source,
         base: usize,
         writable: bool,
-    ) -> Result<Self, ObjectError> {
-        let failed = |source| ObjectError::Memory { name: name.into(), source };
+    ) -> Result<Self, SealedError> {
+        // SAFETY: handed on to the caller.
+        let mut view = unsafe { Self::unregistered(what, protection, source, base, writable) }?;
+        let span = view.inner.pages as usize * PAGE_LEN;
+        // SAFETY: `resolve` keeps the rules: it asks the desk, uses atomics and changes protections. The context outlives the registration,
+        // which is dropped first.
+        let registered = unsafe { fault::register(base, span, resolve, Arc::as_ptr(&view.inner).cast()) };
+        view.registration = Some(registered.map_err(|error| {
+            let source = io::Error::other(error.to_string());
+            SealedError::Memory { what: what.into(), source }
+        })?);
+        view.registered = true;
+        Ok(view)
+    }
+
+    /// The same for somebody who has a resolver for the range, and calls [`View::resolve`] there.
+    ///
+    /// # Errors
+    /// No memory, no thread.
+    ///
+    /// # Safety
+    /// As [`View::new`].
+    pub unsafe fn unregistered(
+        what: &str,
+        protection: Protection,
+        source: Source,
+        base: usize,
+        writable: bool,
+    ) -> Result<Self, SealedError> {
+        let failed = |source| SealedError::Memory { what: what.into(), source };
         if memory::page_bytes() != PAGE_LEN {
             return Err(failed(io::Error::other("pages of this machine do not have 4096 bytes")));
         }
@@ -134,13 +152,13 @@ impl View {
         let twin = unsafe { Twin::map(base, span) }.map_err(failed)?;
         let filling = vec![0; RUN as usize * (PAGE_LEN + SIDE_LEN)].into_boxed_slice();
         let inner = Arc::new(Inner {
-            name: name.into(),
+            what: what.into(),
             protection,
             source,
             twin,
             base,
             pages,
-            writable,
+            writable: AtomicBool::new(writable),
             loaded: Notes::new(base, span),
             broken: Notes::new(base, span),
             written: Notes::new(base, span),
@@ -148,19 +166,34 @@ impl View {
             filling: Mutex::new(filling),
         });
         inner.clerk.serve(Some(&inner));
-        let mut view = Self { registration: None, inner };
-        // SAFETY: `resolve` keeps the rules: it asks the desk, uses atomics and changes protections. The context outlives the registration,
-        // which is dropped first.
-        let registered = unsafe { fault::register(base, span, resolve, Arc::as_ptr(&view.inner).cast()) };
-        view.registration = Some(registered.map_err(|error| failed(io::Error::other(error.to_string())))?);
-        Ok(view)
+        Ok(Self { registration: None, registered: false, inner })
     }
 
-    pub(crate) fn protection(&self) -> &Protection {
+    /// What a resolver of faults does about an access to `address`, which is in this memory: whether the access can be tried again. Async-signal-safe.
+    #[must_use]
+    pub fn resolve(&self, address: usize) -> bool {
+        self.inner.resolve(address)
+    }
+
+    /// From now on stores are allowed.
+    pub fn allow_stores(&self) {
+        self.inner.writable.store(true, Ordering::Release);
+    }
+
+    /// Sends the clerk home: pages that are not open stay closed, and who touches one has a fault that nobody resolves.
+    pub fn stop(&self) {
+        self.inner.clerk.end();
+    }
+
+    /// Its protection.
+    #[must_use]
+    pub fn protection(&self) -> &Protection {
         &self.inner.protection
     }
 
-    pub(crate) fn source(&self) -> &Source {
+    /// What its pages are read from.
+    #[must_use]
+    pub fn source(&self) -> &Source {
         &self.inner.source
     }
 
@@ -168,12 +201,12 @@ impl View {
     ///
     /// # Errors
     /// The first that fails its check, or cannot be read.
-    pub(crate) fn load(&self, pages: Pages) -> Result<(), ObjectError> {
+    pub fn load(&self, pages: Pages) -> Result<(), SealedError> {
         self.inner.load(pages)
     }
 
     /// Copies bytes out, from pages that are loaded.
-    pub(crate) fn copy_out(&self, offset: u64, bytes: &mut [u8]) {
+    pub fn copy_out(&self, offset: u64, bytes: &mut [u8]) {
         debug_assert!(offset + bytes.len() as u64 <= self.inner.twin.len() as u64);
         // SAFETY: inside the alias, which is always readable; what others store meanwhile the caller answers for.
         unsafe {
@@ -186,7 +219,7 @@ impl View {
     ///
     /// # Errors
     /// What the system says; what was added counts all the same.
-    pub(crate) fn collect(&self, pages: &mut Vec<Pages>) -> io::Result<()> {
+    pub fn collect(&self, pages: &mut Vec<Pages>) -> io::Result<()> {
         let known = pages.len();
         self.inner.written.take(pages);
         pages[known..].iter().try_for_each(|range| {
@@ -198,12 +231,39 @@ impl View {
     }
 }
 
+impl View {
+    /// Notes pages again that [`View::collect`] returned, because nothing came of that. They are closed for stores, which costs a fault more.
+    pub fn note(&self, pages: Pages) {
+        self.inner.written.note(pages);
+    }
+
+    /// Pages that were stored into since the last [`View::collect`]; while others store, about.
+    #[must_use]
+    pub fn written(&self) -> u64 {
+        self.inner.written.count()
+    }
+
+    /// Its pages.
+    #[must_use]
+    pub fn pages(&self) -> u64 {
+        self.inner.pages
+    }
+
+    /// What it is the memory of, for messages.
+    #[must_use]
+    pub fn what(&self) -> &str {
+        &self.inner.what
+    }
+}
+
 impl Drop for View {
     fn drop(&mut self) {
         // Waits for handlers: after this nobody asks.
         drop(self.registration.take());
-        self.inner.clerk.serve(None);
-        Clerk::leave(Arc::clone(&self.inner.clerk));
+        match self.registered {
+            true => Clerk::leave(Arc::clone(&self.inner.clerk)),
+            false => self.stop(),
+        }
     }
 }
 
@@ -215,6 +275,7 @@ struct Clerk {
     serving: Mutex<Option<Arc<Inner>>>,
     /// The process that has the thread.
     token: u64,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// Clerks without a view.
@@ -233,11 +294,12 @@ impl Clerk {
             return Ok(clerk);
         }
         drop(idle);
-        let clerk = Arc::new(Self { desk: Desk::default(), serving: Mutex::default(), token });
+        let (desk, thread) = (Desk::default(), Mutex::default());
+        let clerk = Arc::new(Self { desk, serving: Mutex::default(), token, thread });
         let this = Arc::clone(&clerk);
-        // It ends when its desk is closed; nobody waits for that, since it has no view then.
         let thread = std::thread::Builder::new().name("cenote-pages".into());
-        thread.spawn(move || this.desk.serve(|question| this.answer(question)))?;
+        let thread = thread.spawn(move || this.desk.serve(|question| this.answer(question)))?;
+        *clerk.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
         Ok(clerk)
     }
 
@@ -250,13 +312,29 @@ impl Clerk {
         inner.is_some_and(|inner| inner.answer(question))
     }
 
-    /// Takes one back whose view is gone.
+    /// Takes one back whose view is gone, and whom nobody asks any more.
     fn leave(clerk: Arc<Self>) {
+        clerk.serve(None);
         let mut idle = idle();
         match idle.len() < IDLE_MAX {
             true => idle.push(clerk),
+            // Nobody waits for the thread, which has no view.
             false => clerk.desk.close(),
         }
+    }
+
+    /// Sends it home; what it is doing for its view is done on return. Whoever asks is told no.
+    fn end(&self) {
+        self.desk.close();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if !fork_guard::is_current(self.token) {
+            // The thread is the parent's.
+            return core::mem::forget(thread);
+        }
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+        self.serve(None);
     }
 }
 
@@ -265,6 +343,28 @@ fn idle() -> MutexGuard<'static, Vec<Arc<Clerk>>> {
 }
 
 impl Inner {
+    /// What a fault handler does. Async-signal-safe.
+    fn resolve(&self, address: usize) -> bool {
+        let page = (address.wrapping_sub(self.base) / PAGE_LEN) as u64;
+        if page >= self.pages || self.broken.has(page) {
+            return false;
+        }
+        let desk = &self.clerk.desk;
+        if !self.loaded.has(page) {
+            let filled = desk.ask(page << 1);
+            // What is wrong is met when the access is tried again.
+            if !(filled && self.is_writable() && self.loaded.has(page) && fault::is_store()) {
+                return filled;
+            }
+        }
+        // Loaded: a store, or a load that another thread's came before. A reader's store is tried again, and given up by the handler.
+        !self.is_writable() || self.let_write(page..page + 1) || desk.ask(page << 1 | 1)
+    }
+
+    fn is_writable(&self) -> bool {
+        self.writable.load(Ordering::Acquire)
+    }
+
     /// The clerk's answer: whether the access can be tried again.
     fn answer(&self, question: u64) -> bool {
         let (page, store) = (question >> 1, question & 1 == 1);
@@ -297,7 +397,7 @@ impl Inner {
     }
 
     /// Gives up a page: whoever touches it gets SIGBUS.
-    fn break_page(&self, page: u64, error: &ObjectError) {
+    fn break_page(&self, page: u64, error: &SealedError) {
         self.broken.note(page..page + 1);
         fault::tell(&format!(
             "cenote: {error}; this access is a bus error; other pages can be read (`read_at`)\n"
@@ -306,7 +406,7 @@ impl Inner {
         let _ = unsafe { twin::map_bus_error(self.base + page as usize * PAGE_LEN) };
     }
 
-    fn load(&self, pages: Pages) -> Result<(), ObjectError> {
+    fn load(&self, pages: Pages) -> Result<(), SealedError> {
         let mut page = pages.start;
         while page < pages.end.min(self.pages) {
             if self.loaded.has(page) {
@@ -326,7 +426,7 @@ impl Inner {
     }
 
     /// Fills at most [`RUN`] pages and opens them for loads; those before the first that fails, too.
-    fn fill(&self, pages: Pages) -> Result<(), ObjectError> {
+    fn fill(&self, pages: Pages) -> Result<(), SealedError> {
         let mut buffer = self.lock();
         let count = (pages.end - pages.start) as usize;
         let (sealed, sides) = buffer.split_at_mut(RUN as usize * PAGE_LEN);
@@ -357,7 +457,7 @@ impl Inner {
                 self.loaded.note(good);
             } else if !self.widen(pages.start) {
                 let source = io::Error::other("the kernel allows no more mappings (vm.max_map_count)");
-                return Err(ObjectError::Memory { name: self.name.clone(), source });
+                return Err(SealedError::Memory { what: self.what.clone(), source });
             }
         }
         failed.map_or(Ok(()), Err)
@@ -385,7 +485,7 @@ impl Inner {
         let chunk = page / CHUNK * CHUNK;
         [chunk..(chunk + CHUNK).min(self.pages), 0..self.pages].into_iter().any(|pages| {
             let opened = self.fill_closed(pages.clone()).is_ok()
-                && if self.writable {
+                && if self.is_writable() {
                     self.let_write(pages.clone())
                 } else {
                     self.open(pages.clone(), Access::ReadOnly).is_ok()
@@ -398,7 +498,7 @@ impl Inner {
     }
 
     /// Fills pages that are closed, and leaves them so; whoever calls this opens them all.
-    fn fill_closed(&self, pages: Pages) -> Result<(), ObjectError> {
+    fn fill_closed(&self, pages: Pages) -> Result<(), SealedError> {
         let (mut sealed, mut side) = ([0; PAGE_LEN], [0; SIDE_LEN]);
         let has_side = self.protection.mode().has_side();
         for page in pages.filter(|page| !self.loaded.has(*page)) {
@@ -413,14 +513,14 @@ impl Inner {
     }
 
     /// Verifies and decrypts a closed page into its place, under the lock of filling.
-    fn fill_one(&self, page: u64, sealed: &Page, side: Option<&PageSide>) -> Result<(), ObjectError> {
+    fn fill_one(&self, page: u64, sealed: &Page, side: Option<&PageSide>) -> Result<(), SealedError> {
         let mut plain = [0; PAGE_LEN];
         let opened = if planted(Bug::PageNotVerified) {
             self.protection.sealer().open(page, sealed, side, &mut plain)
         } else {
             self.protection.open_page(page, sealed, side, &self.source, &mut plain)
         };
-        opened.map_err(|fault| page_damaged(&self.name, fault))?;
+        opened.map_err(|fault| SealedError::page(&self.what, fault))?;
         // SAFETY: inside the alias; the page is closed, so that this is the only access to it, under the lock of filling.
         unsafe {
             let to = self.twin.alias().add(page as usize * PAGE_LEN);

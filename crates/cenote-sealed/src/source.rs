@@ -1,49 +1,17 @@
-//! Objects that are protected at rest (PMO-7, PMO-8, PMO-9; the crate `cenote-atrest` says what each mode is good for).
+//! Where sealed pages come from, and what becomes of those that were stored into; the crate's front page has the order of a psync.
 //!
-//! The primary holds *sealed* pages, and behind them the regions of the protection: header, side data, tree. An attached object's memory
-//! ([`View`]) is filled from them page by page as it is touched, so that attaching costs the same for any size.
-//!
-//! # A psync of a protected object
-//!
-//! The states are those of the crate's front page. What differs is what a record holds: pages are sealed in the copy that is taken of them,
-//! and the record has the sealed pages' lines, their side data, the nodes of the tree above them, and the header with the new root, all as
-//! lines of one file. So **the sync of the journal that commits a psync commits all of it**, in the same single flush of the device, and recovery
-//! needs no key: it copies lines.
-//!
-//! 1. Pages that were stored into are copied and sealed. With XTS, or without encryption, lines are compared with the primary: what is
-//!    equal is sealed to what is there. In authenticated mode a page has a new nonce each time, and is written whole.
-//! 2. [`Protection::prepare`] works out nodes and header. It changes nothing, so that a psync that fails leaves nothing behind.
-//! 3. The record is appended, and made durable.
-//! 4. [`Protection::commit`]: from now on pages are checked against the new root. Before that they are checked against the old one, by
-//!    nodes that are still those of the primary.
-//! 5. The record is applied, later. What is read from the primary until then is read with the record laid over it.
-//!
-//! **Detach** has nothing left to encrypt or to hash: what was psynced is sealed already, and what was not is gone. So the
-//! paper's states DP, ES, EP and CE, in which its kernel decrypts and encrypts whole objects, are never entered, and no attach waits for a detach.
-//!
-//! **Rekey** wraps the object's data key anew, and puts the header's lines into the journal as a record of its own. Written in place it would be
-//! undone by recovery, which may apply an older record with the old header. Its cost does not depend on the object's size.
-//!
-//! Plaintext is in this process's memory and nowhere else: sealed is what the copy becomes before it is compared, journalled or written.
+//! **Rekey** wraps the data key anew, and puts the header's lines into the journal as a record of its own. Written in place it would be
+//! undone by recovery, which may apply an older record with the old header. Its cost does not depend on the size.
 
-mod view;
-
-pub(crate) use view::View;
-
-use crate::connected;
-use crate::error::ObjectError;
-use crate::objects::{Patches, Shared};
+use crate::{SealedError, View};
 use cenote_atrest::tree::{Node, NodeSource};
-use cenote_atrest::{
-    AtRestError, Change, Expect, HEADER_LEN, Keyring, PAGE_LEN, PageError, Protection, SealedPage,
-};
-use cenote_journal::{Changes, Draft, Journal, JournalError, Pages, Primary, Target};
+use cenote_atrest::{Change, Expect, HEADER_LEN, Keyring, Mode, PAGE_LEN, Protection, SealedPage};
+use cenote_journal::{Changes, Journal, Pages, Primary};
 use cenote_layout::at_rest::{NodeId, PageSide, Regions, SIDE_LEN};
 use cenote_layout::id::Uuid;
 use cenote_layout::{LINE_SIZE, PAGE_SIZE};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError};
-use cenote_store::ObjectInfo;
 use std::io;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
@@ -53,9 +21,12 @@ const BATCH: usize = 16;
 /// Nodes of the tree that are remembered between psyncs: 32 MiB.
 const REMEMBERED_MAX: usize = 1 << 16;
 
+/// What recovery could not write, to be laid over a primary: offsets in its data, and bytes.
+pub type Patches = Vec<(u64, Vec<u8>)>;
+
 /// Where sealed pages and what belongs to them are read from: the primary, with what recovery could not write laid over it.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub struct Source {
     file: Arc<FileHandle>,
     data_at: u64,
     span: u64,
@@ -67,14 +38,32 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Of an object with protection.
-    pub(crate) fn new(shared: &Shared, info: &ObjectInfo, file: Arc<FileHandle>) -> Option<Self> {
-        let span = info.record.span();
-        let regions = Regions::new(info.record.at_rest.mode(), span / PAGE_SIZE)?;
-        let patches = shared.patches(info.id()).cloned().unwrap_or_default();
-        let journal = shared.journal_if_any().map(Arc::clone);
-        let data_at = info.data_offset();
-        Some(Self { file, data_at, span, regions, journal, object: info.id(), patches })
+    /// Of `pages` sealed pages that begin at `data_at` of a file, known to its journal as `id`. What a psync of this session has committed may be in the
+    /// journal alone. `None`: no file has so many.
+    #[must_use]
+    pub fn new(
+        mode: Mode,
+        pages: u64,
+        (id, file, data_at): (Uuid, Arc<FileHandle>, u64),
+        journal: Option<Arc<Journal>>,
+        patches: Patches,
+    ) -> Option<Self> {
+        let regions = Regions::new(mode, pages)?;
+        Some(Self {
+            file,
+            data_at,
+            span: pages.checked_mul(PAGE_SIZE)?,
+            regions,
+            journal,
+            object: id,
+            patches,
+        })
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn file(&self) -> &Arc<FileHandle> {
+        &self.file
     }
 
     /// Reads bytes, counted from the start of the data.
@@ -94,11 +83,19 @@ impl Source {
         Ok(())
     }
 
-    pub(crate) fn read_pages(&self, first: u64, sealed: &mut [u8]) -> Result<(), MediumError> {
+    /// Reads sealed pages.
+    ///
+    /// # Errors
+    /// The medium.
+    pub fn read_pages(&self, first: u64, sealed: &mut [u8]) -> Result<(), MediumError> {
         self.read(first * PAGE_SIZE, sealed)
     }
 
-    pub(crate) fn read_sides(&self, first: u64, sides: &mut [u8]) -> Result<(), MediumError> {
+    /// Reads side data of pages, in modes that have it.
+    ///
+    /// # Errors
+    /// The medium.
+    pub fn read_sides(&self, first: u64, sides: &mut [u8]) -> Result<(), MediumError> {
         self.read(self.span + self.regions.side_of(first), sides)
     }
 
@@ -121,57 +118,35 @@ impl NodeSource for Source {
     }
 }
 
-/// What is wrong when a committed record cannot be applied.
-pub(crate) fn not_copied(name: &str, error: JournalError) -> ObjectError {
-    match error {
-        JournalError::NotCopied { source, .. } => ObjectError::NotCopied { name: name.into(), source },
-        error => error.into(),
-    }
-}
-
-/// What is wrong with an object's protection or key.
-pub(crate) fn at_rest(name: &str, source: AtRestError) -> ObjectError {
-    match source {
-        AtRestError::Page(fault) => page_damaged(name, fault),
-        source => ObjectError::AtRest { name: name.into(), source: Box::new(source) },
-    }
-}
-
-pub(crate) fn page_damaged(name: &str, fault: PageError) -> ObjectError {
-    ObjectError::PageDamaged { name: name.into(), page: fault.page, fault: Box::new(fault.fault) }
-}
-
-/// Opens an object's protection: the key is checked, and no page is read.
+/// Opens the protection that a source has: the key is checked, and no page is read.
 ///
 /// # Errors
-/// No key, a wrong one, or one that is not needed; a header that is not this object's.
-pub(crate) fn open(
-    info: &ObjectInfo,
+/// No key, a wrong one, or one that is not needed; a header that is not this one's.
+pub fn open(
+    what: &str,
+    mode: Mode,
     source: &Source,
     key: Option<&Keyring>,
-) -> Result<Protection, ObjectError> {
+) -> Result<Protection, SealedError> {
     let header = source.read_header()?;
-    let expect = Expect {
-        pages: Some(info.record.span() / PAGE_SIZE),
-        mode: Some(info.record.at_rest.mode()),
-        ..Expect::of(info.id())
-    };
-    Protection::open(&header, &expect, key).map_err(|error| at_rest(&info.record.name, error))
+    let expect =
+        Expect { pages: Some(source.span / PAGE_SIZE), mode: Some(mode), ..Expect::of(source.object) };
+    Protection::open(&header, &expect, key).map_err(|error| SealedError::at_rest(what, error))
 }
 
-/// Seals pages of a view, and adds what a record has to hold to `changes`, as of primary number `object`. `None`: nothing differs.
+/// Seals pages, whose plain contents `copy_out` gives from an offset on, and adds what a record has to hold to `changes`, as of primary number `object`. `None`: nothing differs.
 ///
 /// # Errors
 /// The primary or the tree cannot be read, or the tree is damaged; no random bytes. What was added is incomplete.
-pub(crate) fn seal(
-    info: &ObjectInfo,
+pub fn seal(
     view: &View,
     object: u32,
     pages: &[Pages],
+    copy_out: &mut dyn FnMut(u64, &mut [u8]),
     primary: &Primary<'_>,
     changes: &mut Changes,
-) -> Result<Option<Change>, ObjectError> {
-    let (protection, source, name) = (view.protection(), view.source(), &info.record.name);
+) -> Result<Option<Change>, SealedError> {
+    let (protection, source, what) = (view.protection(), view.source(), view.what());
     let mut sealed: Vec<SealedPage> = Vec::new();
     let mut copy = vec![0u8; BATCH * PAGE_LEN];
     for range in pages {
@@ -179,7 +154,7 @@ pub(crate) fn seal(
         while at < range.end {
             let count = (range.end - at).min(BATCH as u64);
             let copy = &mut copy[..count as usize * PAGE_LEN];
-            view.copy_out(at * PAGE_SIZE, copy);
+            copy_out(at * PAGE_SIZE, copy);
             let mut batch = Vec::with_capacity(BATCH);
             for (page, bytes) in (at..).zip(copy.as_chunks_mut::<PAGE_LEN>().0) {
                 let made = if planted(Bug::PlainJournalled) {
@@ -188,7 +163,7 @@ pub(crate) fn seal(
                 } else {
                     protection.seal_in_place(page, bytes)
                 };
-                batch.push(made.map_err(|fault| page_damaged(name, fault))?);
+                batch.push(made.map_err(|fault| SealedError::page(what, fault))?);
             }
             if protection.mode().has_side() {
                 (at..)
@@ -211,7 +186,7 @@ pub(crate) fn seal(
             changes.add_lines(object, source.line(source.regions.side_of(page.page)), side.as_bytes());
         }
     }
-    let change = protection.prepare(&sealed, source).map_err(|error| at_rest(name, error))?;
+    let change = protection.prepare(&sealed, source).map_err(|error| SealedError::at_rest(what, error))?;
     for node in &change.nodes {
         changes.add_lines(object, source.line(source.regions.tree + node.offset), &node.bytes[..]);
     }
@@ -226,7 +201,7 @@ pub(crate) fn seal(
 }
 
 /// After a change was committed and applied: forgets what can be read again.
-pub(crate) fn settle(view: &View) {
+pub fn settle(view: &View) {
     if let Some(tree) = view.protection().tree()
         && tree.remembered() > REMEMBERED_MAX
     {
@@ -234,52 +209,26 @@ pub(crate) fn settle(view: &View) {
     }
 }
 
-/// Puts an object that nobody has attached under another key.
+/// What a record has to hold that puts sealed pages under another key: the header with their data key, wrapped anew. As of primary number 0.
 ///
 /// # Errors
-/// As [`open`]; the journal, as of a psync.
-pub(crate) fn rekey(
-    shared: &Shared,
-    info: &ObjectInfo,
-    old: &Keyring,
+/// There is no key to be changed; no random bytes.
+pub fn rekey(
+    what: &str,
+    protection: &Protection,
+    source: &Source,
     new: &Keyring,
-) -> Result<(), ObjectError> {
-    let name = &info.record.name;
-    let primary = Arc::new(FileHandle::open(shared.store.medium(), &info.file())?);
-    let Some(source) = Source::new(shared, info, Arc::clone(&primary)) else {
-        return Err(ObjectError::NotProtected { name: name.clone() });
-    };
-    let protection = open(info, &source, Some(old))?;
-    let header = protection.rekey(new).map_err(|error| at_rest(name, error))?;
-    let at = info.data_offset() + info.regions_offset();
-    if planted(Bug::RekeyNotJournalled) {
-        primary.write_at(at, &header)?;
-        return Ok(primary.sync()?);
-    }
+) -> Result<(Changes, [u8; HEADER_LEN]), SealedError> {
+    let header = protection.rekey(new).map_err(|error| SealedError::at_rest(what, error))?;
     let mut changes = Changes::default();
     changes.add_lines(0, source.line(0), &header);
-    if let Some(keeper) = shared.store.keeper() {
-        return connected::psync_lines(keeper, info, &changes);
-    }
-    let (ids, journal) = ([info.id()], shared.journal()?);
-    let Some(draft) = Draft::new(&ids, &changes) else {
-        return Err(ObjectError::PsyncTooLarge {
-            needed: HEADER_LEN as u64,
-            limit: shared.options.half_len_max,
-        });
-    };
-    let ticket = journal.append(&draft)?;
-    journal.make_durable(&ticket)?;
-    let target = Target { id: info.id(), file: primary, data_offset: info.data_offset() };
-    // Whoever attaches it next reads its file.
-    let applied = journal.apply_later(ticket, changes, vec![target]).and_then(|()| journal.settle(info.id()));
-    applied.map_err(|error| not_copied(name, error))
+    Ok((changes, header))
 }
 
-/// What [`crate::Attached::verify`] found.
+/// What a look at every page found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
-    /// Whether the object's mode tells a damaged page from a whole one.
+    /// Whether the mode tells a damaged page from a whole one.
     pub covered: bool,
     /// Pages that were looked at.
     pub pages: u64,
@@ -288,7 +237,7 @@ pub struct Verified {
 }
 
 /// Checks every page of a view's primary, in order. `progress` is told pages done and pages altogether, and may end it.
-pub(crate) fn verify(view: &View, progress: &mut dyn FnMut(u64, u64) -> bool) -> Verified {
+pub fn verify(view: &View, progress: &mut dyn FnMut(u64, u64) -> bool) -> Verified {
     let (protection, source) = (view.protection(), view.source());
     let (all, has_side) = (protection.pages(), protection.mode().has_side());
     let mut found = Verified { covered: protection.mode().has_tree(), ..Verified::default() };

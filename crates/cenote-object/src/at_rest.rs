@@ -1,0 +1,130 @@
+//! Objects that are protected at rest (PMO-7, PMO-8, PMO-9; the crate `cenote-atrest` says what each mode is good for).
+//!
+//! The primary holds *sealed* pages, and behind them the regions of the protection: header, side data, tree. An attached object's memory
+//! ([`View`]) is filled from them page by page as it is touched, so that attaching costs the same for any size. Both, and what a psync of sealed
+//! pages puts into its record, are those of `cenote-sealed`; the states are those of this crate's front page.
+//!
+//! **Detach** has nothing left to encrypt or to hash: what was psynced is sealed already, and what was not is gone. So the
+//! paper's states DP, ES, EP and CE, in which its kernel decrypts and encrypts whole objects, are never entered, and no attach waits for a detach.
+
+pub(crate) use cenote_sealed::{Source, View, settle, verify};
+
+use crate::connected;
+use crate::error::ObjectError;
+use crate::objects::Shared;
+use cenote_atrest::{AtRestError, Change, HEADER_LEN, Keyring, Protection};
+use cenote_journal::{Changes, Draft, JournalError, Pages, Primary, Target};
+use cenote_layout::PAGE_SIZE;
+use cenote_medium::FileHandle;
+use cenote_medium::planted::{Bug, planted};
+use cenote_sealed::SealedError;
+use cenote_store::ObjectInfo;
+use std::sync::Arc;
+
+/// An object as messages name it.
+pub(crate) fn named(name: &str) -> String {
+    format!("object \"{name}\"")
+}
+
+/// What the sealed pages of an object with protection are read from.
+pub(crate) fn source_of(shared: &Shared, info: &ObjectInfo, file: Arc<FileHandle>) -> Option<Source> {
+    let patches = shared.patches(info.id()).cloned().unwrap_or_default();
+    let journal = shared.journal_if_any().map(Arc::clone);
+    let place = (info.id(), file, info.data_offset());
+    Source::new(info.record.at_rest.mode(), info.record.span() / PAGE_SIZE, place, journal, patches)
+}
+
+/// What is wrong when a committed record cannot be applied.
+pub(crate) fn not_copied(name: &str, error: JournalError) -> ObjectError {
+    match error {
+        JournalError::NotCopied { source, .. } => ObjectError::NotCopied { name: name.into(), source },
+        error => error.into(),
+    }
+}
+
+/// What is wrong with an object's protection or key.
+pub(crate) fn at_rest(name: &str, source: AtRestError) -> ObjectError {
+    sealed(name, SealedError::at_rest("", source))
+}
+
+/// What is wrong with an object's sealed memory.
+pub(crate) fn sealed(name: &str, error: SealedError) -> ObjectError {
+    let name = name.to_owned();
+    match error {
+        SealedError::Medium(error) => error.into(),
+        SealedError::AtRest { source, .. } => ObjectError::AtRest { name, source },
+        SealedError::PageDamaged { page, fault, .. } => ObjectError::PageDamaged { name, page, fault },
+        SealedError::Memory { source, .. } => ObjectError::Memory { name, source },
+        other => ObjectError::Memory { name, source: std::io::Error::other(other.to_string()) },
+    }
+}
+
+/// Opens an object's protection: the key is checked, and no page is read.
+///
+/// # Errors
+/// No key, a wrong one, or one that is not needed; a header that is not this object's.
+pub(crate) fn open(
+    info: &ObjectInfo,
+    source: &Source,
+    key: Option<&Keyring>,
+) -> Result<Protection, ObjectError> {
+    let name = &info.record.name;
+    cenote_sealed::open(&named(name), info.record.at_rest.mode(), source, key).map_err(|e| sealed(name, e))
+}
+
+/// Seals pages of a view, and adds what a record has to hold to `changes`, as of primary number `object`. `None`: nothing differs.
+///
+/// # Errors
+/// The primary or the tree cannot be read, or the tree is damaged; no random bytes. What was added is incomplete.
+pub(crate) fn seal(
+    info: &ObjectInfo,
+    view: &View,
+    object: u32,
+    pages: &[Pages],
+    primary: &Primary<'_>,
+    changes: &mut Changes,
+) -> Result<Option<Change>, ObjectError> {
+    let mut copy_out = |offset, bytes: &mut [u8]| view.copy_out(offset, bytes);
+    cenote_sealed::seal(view, object, pages, &mut copy_out, primary, changes)
+        .map_err(|error| sealed(&info.record.name, error))
+}
+
+/// Puts an object that nobody has attached under another key.
+///
+/// # Errors
+/// As [`open`]; the journal, as of a psync.
+pub(crate) fn rekey(
+    shared: &Shared,
+    info: &ObjectInfo,
+    old: &Keyring,
+    new: &Keyring,
+) -> Result<(), ObjectError> {
+    let name = &info.record.name;
+    let primary = Arc::new(FileHandle::open(shared.store.medium(), &info.file())?);
+    let Some(source) = source_of(shared, info, Arc::clone(&primary)) else {
+        return Err(ObjectError::NotProtected { name: name.clone() });
+    };
+    let protection = open(info, &source, Some(old))?;
+    let (changes, header) =
+        cenote_sealed::rekey(&named(name), &protection, &source, new).map_err(|error| sealed(name, error))?;
+    if planted(Bug::RekeyNotJournalled) {
+        primary.write_at(info.data_offset() + info.regions_offset(), &header)?;
+        return Ok(primary.sync()?);
+    }
+    if let Some(keeper) = shared.store.keeper() {
+        return connected::psync_lines(keeper, info, &changes);
+    }
+    let (ids, journal) = ([info.id()], shared.journal()?);
+    let Some(draft) = Draft::new(&ids, &changes) else {
+        return Err(ObjectError::PsyncTooLarge {
+            needed: HEADER_LEN as u64,
+            limit: shared.options.half_len_max,
+        });
+    };
+    let ticket = journal.append(&draft)?;
+    journal.make_durable(&ticket)?;
+    let target = Target { id: info.id(), file: primary, data_offset: info.data_offset() };
+    // Whoever attaches it next reads its file.
+    let applied = journal.apply_later(ticket, changes, vec![target]).and_then(|()| journal.settle(info.id()));
+    applied.map_err(|error| not_copied(name, error))
+}

@@ -1,0 +1,55 @@
+//! What can go wrong with sealed memory. `what` names it as it is to be read in a message: `object "matrix"`, `puddle 2 of pool "ledger"`.
+
+use cenote_atrest::{AtRestError, PageError, PageFault};
+use cenote_medium::MediumError;
+use std::io;
+
+/// Why sealed pages cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SealedError {
+    /// The medium.
+    #[error(transparent)]
+    Medium(#[from] MediumError),
+    /// The key or the protection: no key, a wrong one, one that is not needed, a header that was changed.
+    #[error("{what}: {source}")]
+    AtRest {
+        /// Which memory.
+        what: String,
+        /// What is wrong.
+        source: Box<AtRestError>,
+    },
+    /// A page fails its check. Other pages are not concerned.
+    #[error("page {page} of {what} is damaged: {fault}; read the others, or restore it from a copy")]
+    PageDamaged {
+        /// Which memory.
+        what: String,
+        /// The page.
+        page: u64,
+        /// What is wrong.
+        fault: Box<PageFault>,
+    },
+    /// There is no memory for it, no thread, or no further mapping.
+    #[error("no memory for {what}: {source}")]
+    Memory {
+        /// Which memory.
+        what: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl SealedError {
+    /// What is wrong with a protection or its key.
+    #[must_use]
+    pub fn at_rest(what: &str, source: AtRestError) -> Self {
+        match source {
+            AtRestError::Page(fault) => Self::page(what, fault),
+            source => Self::AtRest { what: what.into(), source: Box::new(source) },
+        }
+    }
+
+    pub(crate) fn page(what: &str, fault: PageError) -> Self {
+        Self::PageDamaged { what: what.into(), page: fault.page, fault: Box::new(fault.fault) }
+    }
+}
