@@ -236,7 +236,7 @@ impl Work {
                 let mut pages = Vec::new();
                 part.puddle().notes().take(&mut pages);
                 if !pages.is_empty() {
-                    self.taken.push(Taken { part, pages, bytes: Vec::new() });
+                    self.taken.push(Taken { part, pages, bytes: Copies::Plain(Vec::new()), change: None });
                 }
             }
         }
