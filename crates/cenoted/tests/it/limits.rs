@@ -123,3 +123,63 @@ fn a_thousand_clients_take_less_than_64_mib_of_the_daemon() {
     println!("{kib} KiB with 1,000 clients");
     assert!(kib < 64 << 10, "{kib} KiB");
 }
+
+/// A type of so many fields, each of which takes some sixty bytes to describe.
+fn wide(name: &str, fields: u64) -> cenote_layout::types::TypeRecord {
+    use cenote_layout::id::TypeId;
+    let field = |number: u64| cenote_layout::types::FieldRecord {
+        name: format!("a_field_with_a_rather_long_name_of_number_{number:06}"),
+        offset: 8 * number,
+        size: 8,
+        type_id: TypeId::of_name("u64"),
+        type_name: "u64".into(),
+    };
+    cenote_layout::types::TypeRecord {
+        version: cenote_layout::types::RECORD_VERSION,
+        id: TypeId::of_name(name),
+        name: name.into(),
+        size: 8 * fields,
+        align: 8,
+        repeats: false,
+        fields: (0..fields).map(field).collect(),
+        variants: Vec::new(),
+        pointers: Vec::new(),
+    }
+}
+
+#[test]
+fn types_go_in_pieces_and_one_that_fits_no_message_is_named() {
+    let daemon = Daemon::start(&[]);
+    let store = daemon.connect();
+    // SAFETY: types that no value has are registered, and nothing else.
+    let raw = unsafe { store.as_raw() };
+    let several: Vec<_> = (0..4).map(|number| wide(&format!("wide::T{number}"), 500)).collect();
+    let refs: Vec<_> = several.iter().collect();
+    raw.register_types(&refs).expect("in several messages");
+    let known = raw.types().len();
+    let refused = raw.register_type(&wide("wide::Whole", 2000));
+    match refused {
+        Err(cenote_store::StoreError::TypeTooLong { name, len, most }) => {
+            assert_eq!((&*name, most), ("wide::Whole", cenote_proto::MESSAGE_LEN_MAX));
+            assert!(len > most, "{len}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(raw.types().len(), known, "nothing has changed");
+    // They are the daemon's, not only this client's.
+    let mut other = Raw::connect(&daemon);
+    let (mut after, mut seen) = (None, 0);
+    loop {
+        match other.ask(&Request::Types { after }).0 {
+            Reply::Types { records, more } => {
+                seen += records.iter().filter(|record| record.name.starts_with("wide::T")).count();
+                after = records.last().map(|record| record.id);
+                if !more {
+                    break;
+                }
+            }
+            reply => panic!("{reply:?}"),
+        }
+    }
+    assert_eq!(seen, 4);
+}
