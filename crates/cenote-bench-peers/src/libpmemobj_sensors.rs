@@ -3,7 +3,7 @@
 
 use crate::libpmemobj::{SYSTEM, checked, error, force_persistent_memory};
 use cenote_bench::case::{Failure, POWER};
-use cenote_bench::figures::sensors::Way;
+use cenote_bench::figures::sensors::{Aggregated, Way};
 use std::ffi::{CString, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -55,7 +55,7 @@ pub fn child(arguments: &[String]) -> ExitCode {
     }
 }
 
-fn aggregate(directory: &Path, nodes: u64, target: &Path) -> Result<(f64, Vec<(u64, u64)>), Failure> {
+fn aggregate(directory: &Path, nodes: u64, target: &Path) -> Result<Aggregated, Failure> {
     let (all, mut paths) = (pool_in(target)?, Vec::new());
     for node in 0..nodes {
         paths.push(pool_in(&directory.join(node.to_string()))?);

@@ -25,12 +25,10 @@ fn foreign(graph: &Graph, taken: &BTreeSet<usize>) -> BTreeMap<usize, u64> {
 /// What is exported of a pool, by the graph.
 fn expected(graph: &Graph, pool: usize, with_targets: bool) -> BTreeSet<usize> {
     let mut taken = BTreeSet::from([pool]);
-    while with_targets {
-        let more = foreign(graph, &taken);
-        if more.is_empty() {
-            break;
-        }
-        taken.extend(more.into_keys());
+    let mut before = 0;
+    while with_targets && taken.len() > before {
+        before = taken.len();
+        taken.extend(foreign(graph, &taken).into_keys());
     }
     taken
 }

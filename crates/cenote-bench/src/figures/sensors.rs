@@ -51,6 +51,9 @@ struct Variables {
     last: Option<Ptr<Variable>>,
 }
 
+/// Milliseconds, and node and number of each variable that was found, in order.
+pub type Aggregated = (f64, Vec<(u64, u64)>);
+
 /// How another system does it.
 #[derive(Clone, Copy, Debug)]
 pub struct Way {
@@ -60,8 +63,8 @@ pub struct Way {
     pub level: &'static str,
     /// First argument of its children; number, variables and directory follow.
     pub child: &'static str,
-    /// Brings what so many children have left in `directory/NUMBER` into one structure, in a new store in the second directory. Milliseconds of that, and node and number of each variable, in order.
-    pub aggregate: fn(&Path, u64, &Path) -> Result<(f64, Vec<(u64, u64)>), Failure>,
+    /// Brings what so many children have left in `directory/NUMBER` into one structure, in a new store in the second directory.
+    pub aggregate: fn(&Path, u64, &Path) -> Result<Aggregated, Failure>,
 }
 
 static OTHERS: OnceLock<&'static [Way]> = OnceLock::new();
@@ -80,9 +83,13 @@ fn options() -> PoolOptions {
     PoolOptions { puddle_size: 256 << 10, ..PoolOptions::default() }
 }
 
-fn open(directory: &Path, level: Durability) -> Result<Store, Failure> {
+/// Where stores of nodes have their windows, all of them, and where the one of all has its: the latter is open beside one of the former.
+const WINDOWS: [u64; 2] = [0x3100_0000_0000, 0x3300_0000_0000];
+
+fn open(directory: &Path, level: Durability, window_base: u64) -> Result<Store, Failure> {
     let medium = medium(directory, level)?;
-    cenote_store::format(medium.clone(), &FormatOptions::default())?;
+    let format = FormatOptions { window_base: Some(window_base), window_len: 1 << 38, uuid: None };
+    cenote_store::format(medium.clone(), &format)?;
     Ok(Store::open_on(medium, &OpenOptions { spare_bytes_max: 0, ..OpenOptions::default() })?)
 }
 
@@ -103,7 +110,7 @@ fn sense(arguments: &[String]) -> Result<(), Failure> {
     };
     let (node, variables): (u64, u64) = (node.parse()?, variables.parse()?);
     let directory = Path::new(directory);
-    let store = open(&directory.join("store"), Durability::Process)?;
+    let store = open(&directory.join("store"), Durability::Process, WINDOWS[0])?;
     let pool = store.create_pool(POOL, &options())?;
     pool.write(|tx| -> cenote::Result<()> {
         let list = tx.alloc(Variables { first: None, last: None })?;
@@ -150,7 +157,7 @@ fn missing() -> Failure {
 }
 
 /// Imports all archives and joins their lists. Milliseconds.
-fn join(directory: &Path, nodes: u64, store: &Store) -> Result<(f64, Vec<(u64, u64)>), Failure> {
+fn join(directory: &Path, nodes: u64, store: &Store) -> Result<Aggregated, Failure> {
     let begin = Instant::now();
     let mut pools: Vec<Pool> = Vec::new();
     for node in 0..nodes {
@@ -180,7 +187,7 @@ fn join(directory: &Path, nodes: u64, store: &Store) -> Result<(f64, Vec<(u64, u
 }
 
 /// Opens each node's store and allocates its variables again. Milliseconds.
-fn allocate(directory: &Path, nodes: u64, store: &Store) -> Result<(f64, Vec<(u64, u64)>), Failure> {
+fn allocate(directory: &Path, nodes: u64, store: &Store) -> Result<Aggregated, Failure> {
     let begin = Instant::now();
     let pool = store.create_pool("all", &options())?;
     let list = pool.write(|tx| -> cenote::Result<_> {
@@ -229,7 +236,7 @@ fn report(settings: &Settings, filter: &Filter, runs: usize, out: &mut dyn Write
         for run in 0..runs {
             for (way, times) in times.iter_mut().enumerate() {
                 let target = settings.temporary()?;
-                let store = |level| open(&target.path().join("store"), level);
+                let store = |level| open(&target.path().join("store"), level, WINDOWS[1]);
                 let (ms, found) = match way {
                     0 => join(directory.path(), nodes, &store(Durability::Process)?)?,
                     1 => join(directory.path(), nodes, &store(Durability::Power)?)?,
