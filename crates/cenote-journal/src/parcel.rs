@@ -33,9 +33,9 @@ const LINES: u64 = PAGE_SIZE / LINE_SIZE;
 pub struct Parcel {
     file: File,
     runs: Vec<Run>,
-    /// Contents that are not of one run of pages after the other are put into the file at once.
+    /// Bytes of contents so far.
     len: u64,
-    /// Room for the table is kept before the contents.
+    /// Bytes that are kept for the list, before the contents.
     room: u64,
 }
 
@@ -94,7 +94,7 @@ impl Parcel {
         self.runs.is_empty()
     }
 
-    /// Completes it: the file, how many runs it has room for, and how many it has. The table is at the start, and behind those that are used up to its end are zeros: runs of no lines.
+    /// Completes it: the file, and how many runs its list has room for. Behind those that are used it is zeros: runs of no lines.
     ///
     /// # Errors
     /// No memory.

@@ -56,7 +56,7 @@ fn explore(window: u64, bug: Bug) -> (u64, Option<String>) {
                 id,
                 name,
                 data_len,
-                permissions: 0o600,
+                permissions: 0o666,
                 at_rest: AtRest::None,
                 header: Vec::new(),
             };
@@ -158,7 +158,7 @@ fn a_simulated_medium_hands_no_file_out_and_nobody_has_the_object_then() {
         id,
         name: "a".into(),
         data_len: 9,
-        permissions: 0o600,
+        permissions: 0o666,
         at_rest: AtRest::None,
         header: Vec::new(),
     };

@@ -78,7 +78,7 @@ fn one_copy_by_a_newer_release_is_enough_to_refuse() {
     let dir = Dir::formatted();
     dir.edit("superblock", |bytes| {
         let mut block = Superblock::read_from_bytes(&bytes[..4096]).unwrap();
-        block.prefix.incompat = 1;
+        block.prefix.incompat = 1 << 63;
         seal(&mut block);
         bytes[..4096].copy_from_slice(block.as_bytes());
     });
