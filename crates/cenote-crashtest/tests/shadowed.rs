@@ -436,7 +436,11 @@ fn explore(steps: &[Step], level: Durability, bug: Bug, when: When) -> (Tally, O
         Err(violation) => return (tally, Some(violation)),
     };
     let mut violation = None;
-    let limits = Limits { exhaustive_units: 6, samples: 10, ..Limits::default() };
+    // What protected pools do in memory is no event: there are fewer of these, and each is looked at more closely.
+    let few = at_rest() != AtRest::None;
+    let samples = if few { 40 } else { 10 };
+    let limits = Limits { exhaustive_units: 6, samples, ..Limits::default() };
+    let every = |images: u64| if few { images / 8 + 1 } else { images };
     sim.explore(.., limits, |crash, image| {
         if violation.is_some() {
             return;
@@ -448,15 +452,15 @@ fn explore(steps: &[Step], level: Durability, bug: Bug, when: When) -> (Tally, O
             plant(bug);
         }
         let mut found = known.verify(&image, note);
-        if found.is_ok() && tally.images.is_multiple_of(17) {
+        if found.is_ok() && tally.images.is_multiple_of(every(17)) {
             tally.read_only += 1;
             found = known.verify_read_only(&image, note);
         }
-        if found.is_ok() && tally.images.is_multiple_of(41) {
+        if found.is_ok() && tally.images.is_multiple_of(every(41)) {
             tally.went_on += 1;
             found = known.go_on(&image);
         }
-        if found.is_ok() && tally.images.is_multiple_of(199) {
+        if found.is_ok() && tally.images.is_multiple_of(every(199)) {
             found = crash_recovery(&known, &image, &mut tally);
         }
         plant(Bug::None);
@@ -498,10 +502,11 @@ fn crash_recovery(known: &History, image: &Image, tally: &mut Tally) -> Result<(
 #[track_caller]
 fn holds(name: &str, steps: &[Step], level: Durability) {
     let (tally, violation) = explore(steps, level, Bug::None, When::Running);
+    let few = at_rest() != AtRest::None;
     println!("{name}, {level}: {tally:?}");
     assert!(violation.is_none(), "{name}: {}", violation.unwrap_or_default());
     assert!(
-        tally.power > 50 && tally.read_only > 5 && tally.went_on > 2 && tally.recovery > 20,
+        tally.power > if few { 25 } else { 50 } && tally.read_only > 5 && tally.went_on > 2 && tally.recovery > 20,
         "{name}: {tally:?}"
     );
 }
@@ -750,12 +755,6 @@ fn protected_pools_beside_one_in_direct_mode_are_each_as_their_mode_says() {
 }
 
 #[test]
-fn a_protection_that_is_written_after_its_puddle_is_named() {
-    AT_REST.with(|at_rest| at_rest.set(AtRest::Authenticated));
-    caught(Bug::PoolHeaderLate, When::Running, &[Push(1, 1), Psync(1), Grow(0)], Durability::Process);
-}
-
-#[test]
 fn a_psync_of_a_protected_pool_without_a_sync() {
     AT_REST.with(|at_rest| at_rest.set(AtRest::EncryptionIntegrity));
     caught(Bug::PsyncNotSynced, When::Running, &ONE, Durability::Process);
@@ -766,17 +765,18 @@ fn every_crash_of(
     change: impl Fn(&Store) -> Result<(), String>,
     holds: impl Fn(&Store, bool) -> Result<(), String>,
 ) -> Result<u64, String> {
-    const BEFORE: u64 = 2;
+    const BEFORE: u64 = 0;
+    const BEGUN: u64 = 1;
+    const DONE: u64 = 2;
     let sim = SimMedium::from_image(&base_image(Durability::Process)?);
-    sim.note(BEFORE);
     let world = World::open(&sim, &open_options(), Durability::Process)?;
     world.step(Push(3, 4)).map_err(text)?;
     world.step(Psync(3)).map_err(text)?;
     let World { store, pools } = world;
     drop(pools);
-    sim.note(0);
+    sim.note(BEGUN);
     change(&store)?;
-    sim.note(1);
+    sim.note(DONE);
     store.abandon();
     let (mut images, mut result) = (0, Ok(()));
     let limits = Limits { exhaustive_units: 6, samples: 8, ..Limits::default() };
@@ -789,7 +789,7 @@ fn every_crash_of(
             let sim = SimMedium::from_image(image);
             let medium: Arc<dyn Medium> = sim.clone();
             let store = Store::open_on(medium, &OpenOptions { key: None, ..open_options() }).map_err(text)?;
-            let held = holds(&store, image.note() == 1);
+            let held = holds(&store, image.note() == DONE);
             store.abandon();
             held.map(|()| sim)
         };
@@ -851,14 +851,12 @@ fn a_pools_new_key_that_is_written_in_place() {
     println!("found: {}", found.expect_err("the bug was not found"));
 }
 
-#[test]
-fn a_protected_pool_is_created_whole_or_not_at_all() {
-    AT_REST.with(|at_rest| at_rest.set(AtRest::Authenticated));
+fn creation_crashes() -> Result<u64, String> {
     let create = |store: &Store| {
         let options = PoolOptions { key: Some(key(7)), ..pool_options(PoolMode::Shadowed) };
         store.add_pool("new", &options).map(drop).map_err(text)
     };
-    let images = every_crash_of(create, |store, done| {
+    every_crash_of(create, |store, done| {
         under(store, 1, 2)?;
         if !store.report().damage.is_empty() {
             return Err(format!("{:?}", store.report().damage));
@@ -869,6 +867,20 @@ fn a_protected_pool_is_created_whole_or_not_at_all() {
             true => store.pool_with_key("new", Access::ReadWrite, &key(7)).map(drop).map_err(text),
         }
     })
-    .expect("whole, or not at all");
-    assert!(images > 20, "{images}");
+}
+
+#[test]
+fn a_protected_pool_is_created_whole_or_not_at_all() {
+    AT_REST.with(|at_rest| at_rest.set(AtRest::Authenticated));
+    let images = creation_crashes().expect("whole, or not at all");
+    assert!(images > 10, "{images}");
+}
+
+#[test]
+fn a_protection_that_is_written_after_its_puddle_is_named() {
+    AT_REST.with(|at_rest| at_rest.set(AtRest::Authenticated));
+    plant(Bug::PoolHeaderLate);
+    let found = creation_crashes();
+    plant(Bug::None);
+    println!("found: {}", found.expect_err("the bug was not found"));
 }

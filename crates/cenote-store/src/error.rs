@@ -445,7 +445,7 @@ pub enum StoreError {
         source: Box<AtRestError>,
     },
     /// Sealed pages of a pool cannot be had: one is damaged, or there is no memory for them.
-    #[error("pool \"{name}\": {source}")]
+    #[error("{source}")]
     Sealed {
         /// The pool.
         name: String,

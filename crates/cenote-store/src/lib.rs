@@ -4,8 +4,8 @@
 //! superblock            what the store is; whether it was closed, and under which boot it was opened   superblock.rs
 //! catalog.0, catalog.1  pools, puddles, types, clients, leases                                         catalog/
 //! lock                  one writer or many readers                                                     store.rs
-//! puddles/<uuid>        (of a protected pool: sealed pages, see sealed.rs)
 //! puddles/<uuid>        memory, mapped into the window at the address that the catalog says            puddle.rs, spare.rs
+//!                       (of a protected pool: sealed pages, and the memory has no file)                sealed.rs
 //! primary/<uuid>        what the last psync of a pool in shadowed mode left of a puddle                shadow.rs
 //! journal.pools         psyncs of pools that are not in all primaries yet                              psync.rs
 //! ```

@@ -22,7 +22,7 @@ use crate::relocate::Needs;
 use crate::report::{Damage, PoolStart};
 use crate::sealed::Sealed;
 use crate::store::{Control, Inner, Store};
-use cenote_atrest::{Keyring, Mode};
+use cenote_atrest::Keyring;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, POOL_NAME_LEN_MAX, PoolMode, PoolRecord, PuddleRecord, Record};
 use cenote_layout::heap::HeapGeometry;
@@ -395,18 +395,17 @@ impl PoolHandle {
             return Err(StoreError::PoolReadOnly { name: self.name().into(), what });
         }
         self.store.check_usable()?;
-        self.holder_of(addr, len, what)
+        self.holder_of(addr, len)
     }
 
     /// The same for a handle that may be read-only.
-    pub(crate) fn holder_of(&self, addr: u64, len: u64, what: &'static str) -> Result<&Puddle, StoreError> {
+    pub(crate) fn holder_of(&self, addr: u64, len: u64) -> Result<&Puddle, StoreError> {
         let holds = |puddle: &&Puddle| {
             let within = addr.checked_sub(puddle.body_addr());
             puddle.pool() == self.id()
                 && within.and_then(|at| at.checked_add(len)).is_some_and(|end| end <= puddle.body_len())
         };
         self.store.puddle_of(addr).filter(holds).ok_or_else(|| {
-            let _ = what;
             let reason = "the range is not in the body of a puddle of this pool";
             let name = FileName::new(self.name());
             MediumError::BadRange { op: Operation::Examine, name, addr, len, reason }.into()
@@ -456,7 +455,7 @@ pub(crate) fn why_no_name(name: &str) -> Result<(), &'static str> {
 fn check_new_pool(name: &str, options: &PoolOptions) -> Result<(), StoreError> {
     check_name(name)?;
     check_size(options.puddle_size, true)?;
-    if options.at_rest == AtRest::None && options.key.is_some() {
+    if options.key.is_some() && !options.at_rest.mode().has_key() {
         return Err(StoreError::NotProtected { name: name.into() });
     }
     if options.at_rest != AtRest::None && options.mode != PoolMode::Shadowed {
@@ -762,7 +761,7 @@ impl Store {
             }
         }
         let mode = control.catalog.state.at_rest(id).mode();
-        if key.is_some() && mode == Mode::None {
+        if key.is_some() && !mode.has_key() {
             return Err(StoreError::NotProtected { name: name.into() });
         }
         let key = key.or(inner.options.key.as_deref()).filter(|_| mode.has_key());

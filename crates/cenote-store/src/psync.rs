@@ -49,6 +49,7 @@
 use crate::connection::Connection;
 use crate::error::StoreError;
 use crate::pool::PoolHandle;
+use crate::sealed::at_rest as not_sealed;
 use crate::shadow::{Part, Shadow, locked, note_unknown};
 use crate::store::{Control, Inner, Store};
 use cenote_atrest::Change;
@@ -345,7 +346,7 @@ impl Work {
                 };
                 taken.change =
                     cenote_sealed::seal(view, number, &taken.pages, &mut next, &primary, &mut changes)
-                        .map_err(not_sealed)?;
+                        .map_err(|error| not_sealed(view.what(), error))?;
             } else {
                 for range in &taken.pages {
                     let (this, behind) = rest.split_at(((range.end - range.start) * PAGE_SIZE) as usize);
@@ -398,7 +399,7 @@ impl Work {
             }
             view.protection().commit(change).map_err(|error| {
                 inner.poison(&format!("the protection of {} went out of step: {error}", view.what()));
-                not_sealed(SealedError::at_rest(view.what(), error))
+                not_sealed(view.what(), SealedError::at_rest(view.what(), error))
             })?;
             cenote_sealed::settle(view);
         }
@@ -420,13 +421,6 @@ impl Drop for Work {
         for (shadow, number) in self.shadows.drain(..) {
             shadow.gate.leave(number, self.done);
         }
-    }
-}
-
-fn not_sealed(error: SealedError) -> StoreError {
-    match error {
-        SealedError::Medium(error) => error.into(),
-        error => StoreError::Sealed { name: "psync".into(), source: Box::new(error) },
     }
 }
 

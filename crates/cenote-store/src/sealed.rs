@@ -80,7 +80,7 @@ fn named(pool: &str, record: &PuddleRecord) -> String {
 }
 
 /// What is wrong with a pool's protection or key.
-fn at_rest(pool: &str, error: SealedError) -> StoreError {
+pub(crate) fn at_rest(pool: &str, error: SealedError) -> StoreError {
     match error {
         SealedError::Medium(error) => error.into(),
         SealedError::AtRest { source, .. } => StoreError::AtRest { name: pool.into(), source },
@@ -291,7 +291,7 @@ impl PoolHandle {
     /// # Errors
     /// [`StoreError::Sealed`] with the first page that is damaged; a range that is not in one puddle of this pool.
     pub fn read_at(&self, addr: u64, bytes: &mut [u8]) -> Result<(), StoreError> {
-        let puddle = self.holder_of(addr, bytes.len() as u64, "read it")?;
+        let puddle = self.holder_of(addr, bytes.len() as u64)?;
         self.store().ensure_mapped(puddle)?;
         let offset = addr - puddle.addr();
         match puddle.view() {
