@@ -18,8 +18,8 @@
 //!
 //! # Who fills pages
 //!
-//! Reading, hashing and decrypting is too much for a signal handler. The handler of a fault asks this view's *clerk*, a thread
-//! ([`Clerk`]), and waits. The clerk takes the lock of filling, those of the protection and those of the medium; none of them is held
+//! Reading, hashing and decrypting is too much for the stack of a signal handler. The handler of a fault does it on another one ([`aside`]); where there is none, it asks this view's *clerk*, a thread
+//! ([`Clerk`]), and waits. Both take the lock of filling, those of the protection and those of the medium, and allocate; none of these locks is held
 //! by a thread that touches the object: this module copies through the alias, and protection and medium get copies. A page that is behind one that is loaded
 //! brings its neighbours along, up to 16: whoever goes through an object in order pays for one fault in 16 pages. An object of at most 8 pages is filled as a whole.
 //! A store into a closed page is one fault: what it brings along is opened for loads, the page itself for stores.
@@ -36,6 +36,7 @@ use cenote_atrest::{PAGE_LEN, Page, Protection};
 use cenote_journal::Pages;
 use cenote_layout::at_rest::{PageSide, SIDE_LEN};
 use cenote_medium::planted::{Bug, planted};
+use cenote_sys::aside;
 use cenote_sys::desk::Desk;
 use cenote_sys::fault::{self, Registration};
 use cenote_sys::fork_guard;
@@ -98,7 +99,7 @@ unsafe fn resolve(context: *const (), address: usize) -> bool {
     }
     let desk = &inner.clerk.desk;
     if !inner.loaded.has(page) {
-        let filled = desk.ask(page << 1);
+        let filled = aside::run(|| inner.answer(page << 1)).unwrap_or_else(|| desk.ask(page << 1));
         // What is wrong is met when the access is tried again.
         if !(filled && inner.writable && inner.loaded.has(page) && fault::is_store()) {
             return filled;
@@ -148,6 +149,7 @@ impl View {
             filling: Mutex::new(filling),
         });
         inner.clerk.serve(Some(&inner));
+        aside::prepare();
         let mut view = Self { registration: None, inner };
         // SAFETY: `resolve` keeps the rules: it asks the desk, uses atomics and changes protections. The context outlives the registration,
         // which is dropped first.
