@@ -4,8 +4,8 @@
 //! over a few equal lines if those cost less than a further run. A page with many runs is taken as a whole. What is equal is not
 //! written at all: a page may be in the list because it was read, or written with what it held.
 //!
-//! A psync of many pages that all changed as a whole compares only some of them: after 16 such pages every eighth, until one comes that did not. What is taken without a comparison is right in any case:
-//! it is what the shadow holds.
+//! A psync of many pages that all changed as a whole compares only some of them: after 8 such pages one in 5, then fewer and fewer, at least one in 65, until one comes that did not. What is taken without a
+//! comparison is right in any case: it is what the shadow holds. At most as many pages are taken in vain as half of those that had changed as a whole before them.
 //!
 //! Invariant: a page is copied once, and that copy is what is compared, journalled and written to the primary.
 
@@ -30,9 +30,9 @@ const LINES_MAX: usize = 48;
 const BATCH: u64 = 16;
 
 /// Pages that changed as a whole, one after the other, from which on not every page is compared.
-const STREAK: u32 = 16;
-/// Of which every such page is.
-const SAMPLE: u32 = 8;
+const STREAK: u32 = 8;
+/// Most pages that are taken between two that are compared.
+const UNSEEN_MAX: u32 = 64;
 
 /// What one psync changes, of any number of primaries.
 #[derive(Debug, Default)]
@@ -45,6 +45,8 @@ pub struct Changes {
     pub pages: u64,
     /// Pages that changed as a whole since one that did not.
     streak: u32,
+    /// How many they are when the next one is compared.
+    look_at: u32,
     /// Contents of pages that are being compared: of the shadow, of the primary.
     buffers: [Vec<u8>; 2],
 }
@@ -55,7 +57,7 @@ impl Changes {
         self.runs.clear();
         self.data.clear();
         self.pages = 0;
-        self.streak = 0;
+        (self.streak, self.look_at) = (0, 0);
     }
 
     /// Adds what differs in `pages` of primary number `object`, whose shadow begins at `shadow`.
@@ -125,9 +127,9 @@ impl Changes {
             let batch = if self.streak < STREAK { theirs.len() } else { PAGE };
             let (ours, behind) = rest.split_at(batch.min(rest.len()));
             rest = behind;
-            if self.streak >= STREAK && !self.streak.is_multiple_of(SAMPLE) {
+            if self.streak >= STREAK && self.streak < self.look_at {
                 self.add_whole_page(object, page, ours);
-                self.streak = self.streak.wrapping_add(1).max(STREAK);
+                self.streak += 1;
                 differs(page);
                 page += 1;
                 continue;
@@ -174,7 +176,8 @@ impl Changes {
                 }
             }
         }
-        self.streak = if changed >= LINES_MAX { self.streak.wrapping_add(1) } else { 0 };
+        self.streak = if changed >= LINES_MAX { self.streak.saturating_add(1) } else { 0 };
+        self.look_at = self.streak.saturating_add((self.streak / 2).min(UNSEEN_MAX));
         if count == 0 {
             return;
         }

@@ -248,4 +248,19 @@ fn a_psync_reads_what_was_written_writes_the_journal_once_and_syncs_once() {
     objects.checkpoint().expect("checkpoint");
     let calls = medium.calls.lock().expect("not poisoned").join(", ");
     assert_eq!(calls, format!("{}sync primary, write journal, sync journal", "write primary, ".repeat(5)));
+    // Of many pages that changed as a whole few are compared; one that did not ends that.
+    let mut reads_of = |pages: core::ops::Range<usize>, odd: Option<usize>, value: u8| {
+        let data = o.as_mut_slice().expect("writable");
+        for page in pages {
+            let len = if odd == Some(page) { 8 } else { 4096 };
+            data[page * 2 * 4096..][..len].fill(value);
+        }
+        medium.calls.lock().expect("not poisoned").clear();
+        let done = o.psync().expect("psync");
+        let calls = medium.calls.lock().expect("not poisoned");
+        (done.data_bytes, calls.iter().filter(|call| *call == "read primary").count())
+    };
+    assert_eq!(reads_of(0..16, None, 100), (16 << 12, 9));
+    assert_eq!(reads_of(0..120, None, 101), (120 << 12, 14));
+    assert_eq!(reads_of(0..120, Some(5), 102), ((119 << 12) + 64, 20));
 }

@@ -18,8 +18,8 @@
 //!
 //! # Who fills pages
 //!
-//! Reading, hashing and decrypting is too much for a signal handler. The handler of a fault asks this view's *clerk*, a thread
-//! ([`Clerk`]), and waits. The clerk takes the lock of filling, those of the protection and those of the medium; none of them is held
+//! Reading, hashing and decrypting is too much for the stack of a signal handler. The handler of a fault does it on another one ([`aside`]); where there is none, it asks this view's *clerk*, a thread
+//! ([`Clerk`]), and waits. Both take the lock of filling, those of the protection and those of the medium, and allocate; none of these locks is held
 //! by a thread that touches the object: this module copies through the alias, and protection and medium get copies. A page that is behind one that is loaded
 //! brings its neighbours along, up to 16: whoever goes through an object in order pays for one fault in 16 pages. An object of at most 8 pages is filled as a whole.
 //! A store into a closed page is one fault: what it brings along is opened for loads, the page itself for stores.
@@ -35,6 +35,7 @@ use cenote_atrest::{PAGE_LEN, Page, Protection};
 use cenote_journal::Pages;
 use cenote_layout::at_rest::{PageSide, SIDE_LEN};
 use cenote_medium::planted::{Bug, planted};
+use cenote_sys::aside;
 use cenote_sys::desk::Desk;
 use cenote_sys::fault::{self, Registration};
 use cenote_sys::fork_guard;
@@ -74,6 +75,8 @@ struct Inner {
     base: usize,
     pages: u64,
     writable: AtomicBool,
+    /// Set with the lock of filling held: nothing is filled or opened any more.
+    stopped: AtomicBool,
     loaded: Notes,
     broken: Notes,
     written: Notes,
@@ -159,6 +162,7 @@ impl View {
             base,
             pages,
             writable: AtomicBool::new(writable),
+            stopped: AtomicBool::new(false),
             loaded: Notes::new(base, span),
             broken: Notes::new(base, span),
             written: Notes::new(base, span),
@@ -166,6 +170,7 @@ impl View {
             filling: Mutex::new(filling),
         });
         inner.clerk.serve(Some(&inner));
+        aside::prepare();
         Ok(Self { registration: None, registered: false, inner })
     }
 
@@ -182,6 +187,10 @@ impl View {
 
     /// Sends the clerk home: pages that are not open stay closed, and who touches one has a fault that nobody resolves.
     pub fn stop(&self) {
+        // Whoever fills a page on a thread of its own has done so, or will not.
+        let filling = self.inner.lock();
+        self.inner.stopped.store(true, Ordering::Release);
+        drop(filling);
         self.inner.clerk.end();
     }
 
@@ -346,12 +355,12 @@ impl Inner {
     /// What a fault handler does. Async-signal-safe.
     fn resolve(&self, address: usize) -> bool {
         let page = (address.wrapping_sub(self.base) / PAGE_LEN) as u64;
-        if page >= self.pages || self.broken.has(page) {
+        if page >= self.pages || self.broken.has(page) || self.is_stopped() {
             return false;
         }
         let desk = &self.clerk.desk;
         if !self.loaded.has(page) {
-            let filled = desk.ask(page << 1);
+            let filled = aside::run(|| self.answer(page << 1)).unwrap_or_else(|| desk.ask(page << 1));
             // What is wrong is met when the access is tried again.
             if !(filled && self.is_writable() && self.loaded.has(page) && fault::is_store()) {
                 return filled;
@@ -359,6 +368,10 @@ impl Inner {
         }
         // Loaded: a store, or a load that another thread's came before. A reader's store is tried again, and given up by the handler.
         !self.is_writable() || self.let_write(page..page + 1) || desk.ask(page << 1 | 1)
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
     }
 
     fn is_writable(&self) -> bool {
@@ -389,6 +402,7 @@ impl Inner {
         }
         match self.load(page..page + 1) {
             Ok(()) => true,
+            Err(_) if self.is_stopped() => false,
             Err(error) => {
                 self.break_page(page, &error);
                 true
@@ -428,6 +442,10 @@ impl Inner {
     /// Fills at most [`RUN`] pages and opens them for loads; those before the first that fails, too.
     fn fill(&self, pages: Pages) -> Result<(), SealedError> {
         let mut buffer = self.lock();
+        if self.is_stopped() {
+            let source = io::Error::other("it is being closed");
+            return Err(SealedError::Memory { what: self.what.clone(), source });
+        }
         let count = (pages.end - pages.start) as usize;
         let (sealed, sides) = buffer.split_at_mut(RUN as usize * PAGE_LEN);
         let (sealed, sides) = (&mut sealed[..count * PAGE_LEN], &mut sides[..count * SIDE_LEN]);
@@ -482,6 +500,9 @@ impl Inner {
     /// Opens more than one page at once, because the kernel refuses to do it for one. Under the lock of filling: a page that is open and not
     /// yet called loaded is filled by nobody.
     fn widen(&self, page: u64) -> bool {
+        if self.is_stopped() {
+            return false;
+        }
         let chunk = page / CHUNK * CHUNK;
         [chunk..(chunk + CHUNK).min(self.pages), 0..self.pages].into_iter().any(|pages| {
             let opened = self.fill_closed(pages.clone()).is_ok()

@@ -173,10 +173,12 @@ impl Desk {
         wake(&self.bell);
         for place in &self.places {
             // With the answer that it has from the beginning: no.
-            for asked in [ASKED, WAITED] {
-                let _ = place.state.compare_exchange(asked, ANSWERED, Ordering::SeqCst, Ordering::SeqCst);
+            let mut asked = [ASKED, WAITED].into_iter();
+            if asked.any(|asked| {
+                place.state.compare_exchange(asked, ANSWERED, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+            }) {
+                wake(&place.state);
             }
-            wake(&place.state);
         }
     }
 

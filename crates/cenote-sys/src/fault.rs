@@ -10,7 +10,8 @@
 //! A resolver runs inside a signal handler, on any thread, at any instruction that touches the range. It
 //! * allocates nothing, takes no lock that a thread may hold while it touches the range, calls only what is
 //!   async-signal-safe (the functions of [`crate::memory`] are);
-//! * uses at most [`STACK_BUDGET_BYTES`] of stack, since alternate signal stacks are small;
+//! * uses at most [`STACK_BUDGET_BYTES`] of stack, since alternate signal stacks are small; more on a stack of [`crate::aside`], where it may also allocate and take locks that nobody holds who
+//!   touches the range;
 //! * does not fault itself: signals are blocked, a fault inside kills;
 //! * returns true only if the access can succeed now. After [`RETRIES_MAX`] times of "true" for the same address in
 //!   the same thread with no access taken away in between, the fault goes on as unresolved.

@@ -1,0 +1,192 @@
+//! Running a function on another stack, from a signal handler whose own is too small for it.
+//!
+//! A handler runs on an alternate stack of a few KiB. Work that needs more can be handed to a thread ([`crate::desk`]), which costs two switches of context; or it is done at once, by the thread
+//! that the signal is about, on a stack of this module's.
+//!
+//! What runs here is inside the handler all the same: all signals are blocked, a fault kills, and it interrupts its thread. So it may take locks and allocate only where the interrupted
+//! instruction cannot be inside the allocator or hold one of these locks. That is so for a *fault*, whose instruction touches a certain range, if whoever has such a lock, and the allocator, never touch
+//! that range. It is for the caller to know.
+//!
+//! # Safety argument
+//!
+//! A stack is a mapping of its own, with a page without access below it, made once and never unmapped. One compare-and-swap takes it for one run; it is given back when the function has returned, or
+//! unwound: a panic ends in [`run`]. The stack pointer is exchanged in a register that every callee keeps, and is the old one again afterwards. A forked child has the stacks with their contents;
+//! one that was in use by another thread at that moment stays taken there.
+
+use crate::memory;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Threads that run something aside at once.
+const STACKS: usize = 16;
+/// Bytes of a stack, and of what lies without access below it.
+const LEN: usize = 256 << 10;
+const GUARD: usize = 64 << 10;
+/// Zeros above its top, where whoever walks the stack (a panic's message) finds the end: the frame of [`switch`] does not say where it came from.
+const ABOVE: usize = 4096;
+
+struct Stack {
+    taken: AtomicBool,
+    /// The first address above it; 0: not made yet.
+    top: AtomicUsize,
+}
+
+static ALL: [Stack; STACKS] =
+    [const { Stack { taken: AtomicBool::new(false), top: AtomicUsize::new(0) } }; STACKS];
+
+/// Takes a stack as long as it lives.
+struct Taken(&'static Stack);
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.0.taken.store(false, Ordering::Release);
+    }
+}
+
+impl Taken {
+    fn any() -> Option<Self> {
+        let free = |stack: &&Stack| {
+            stack.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        };
+        ALL.iter().find(free).map(Self)
+    }
+
+    /// Its top, a multiple of 16. The first user makes it.
+    fn top(&self) -> Option<usize> {
+        let top = self.0.top.load(Ordering::Relaxed);
+        if top != 0 {
+            return Some(top);
+        }
+        let base = memory::reserve_anywhere(GUARD + LEN, memory::page_bytes()).ok()?;
+        // SAFETY: the upper part of our own reservation, which nobody uses yet.
+        unsafe { memory::map_anonymous(base + GUARD, LEN) }.ok()?;
+        let top = base + GUARD + LEN - ABOVE;
+        self.0.top.store(top, Ordering::Relaxed);
+        Some(top)
+    }
+}
+
+/// Makes one stack, so that a handler finds it ready.
+pub fn prepare() {
+    if let Some(stack) = Taken::any() {
+        let _ = stack.top();
+    }
+}
+
+/// Calls `f` on another stack, and gives its answer; `None`: there is none to be had here, or `f` has panicked. See the module for what `f` may do in a signal handler.
+pub fn run<R>(f: impl FnOnce() -> R) -> Option<R> {
+    if !cfg!(target_arch = "x86_64") {
+        return None;
+    }
+    let stack = Taken::any()?;
+    let top = stack.top()?;
+    let mut call = Call { f: Some(f), answer: None };
+    // SAFETY: the stack is ours until `stack` is dropped, below; `enter` gets the call that it is made for, and does not unwind.
+    unsafe { switch(top, call.entry(), (&raw mut call).cast()) };
+    call.answer
+}
+
+struct Call<F, R> {
+    f: Option<F>,
+    answer: Option<R>,
+}
+
+impl<F: FnOnce() -> R, R> Call<F, R> {
+    /// What it is entered by.
+    fn entry(&self) -> unsafe extern "C" fn(*mut ()) {
+        enter::<F, R>
+    }
+}
+
+/// # Safety
+/// `call` is a [`Call`] of these types, that nobody else uses meanwhile.
+unsafe extern "C" fn enter<F: FnOnce() -> R, R>(call: *mut ()) {
+    // SAFETY: by the caller's promise.
+    let call = unsafe { &mut *call.cast::<Call<F, R>>() };
+    if let Some(f) = call.f.take() {
+        // What `f` leaves half done nobody looks at but through its own means: locks that are poisoned.
+        call.answer = catch_unwind(AssertUnwindSafe(f)).ok();
+    }
+}
+
+/// Calls `enter(call)` with the stack pointer at `top`.
+///
+/// # Safety
+/// Below `top`, a multiple of 16, lies a stack that nobody uses and that is large enough; `enter` may be called so, and does not unwind.
+#[cfg(target_arch = "x86_64")]
+unsafe fn switch(top: usize, enter: unsafe extern "C" fn(*mut ()), call: *mut ()) {
+    // SAFETY: `r12` is kept by every function, so it has the old stack pointer when the call comes back. Everything that a call may change is said to be changed. The stack is aligned as a call wants it.
+    unsafe {
+        core::arch::asm!(
+            "xchg rsp, r12",
+            "call r13",
+            "mov rsp, r12",
+            inout("r12") top => _,
+            in("r13") enter,
+            inout("rdi") call => _,
+            clobber_abi("C"),
+        );
+    }
+}
+
+/// No other stack is had where this has no way to get there: [`run`] does not come here.
+///
+/// # Safety
+/// None is needed.
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn switch(_top: usize, _enter: unsafe extern "C" fn(*mut ()), _call: *mut ()) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::hint::black_box;
+
+    /// Uses more than 48 KiB of stack.
+    #[inline(never)]
+    fn deep(seed: u8) -> u64 {
+        let mut bytes = [seed; 48 << 10];
+        black_box(&mut bytes);
+        bytes.iter().map(|byte| u64::from(*byte)).sum()
+    }
+
+    #[test]
+    fn a_function_runs_on_another_stack_and_comes_back_to_this_one() {
+        if !cfg!(target_arch = "x86_64") {
+            println!("skipped: this module knows no other stacks on this processor");
+            return;
+        }
+        prepare();
+        let here = 0u8;
+        let text = String::from("moved in");
+        let (sum, there, text) = run(move || {
+            let local = 0u8;
+            (deep(3), (&raw const local).addr(), text + " and out")
+        })
+        .expect("it ran");
+        assert_eq!((sum, text.as_str()), (3 * (48 << 10), "moved in and out"));
+        assert!(there.abs_diff((&raw const here).addr()) > LEN, "it was this stack");
+        // Within each other, as many as there are, by many threads; and then again, because all were given back.
+        fn nested() -> usize {
+            run(|| 1 + nested()).unwrap_or(0)
+        }
+        for _ in 0..3 {
+            assert!((1..=STACKS).contains(&nested()));
+        }
+        std::thread::scope(|scope| {
+            for thread in 0..40u8 {
+                scope.spawn(move || {
+                    for _ in 0..200 {
+                        assert!(run(|| deep(thread)).is_none_or(|sum| sum == u64::from(thread) * (48 << 10)));
+                    }
+                });
+            }
+        });
+        assert!(run(|| ()).is_some());
+    }
+
+    #[test]
+    fn a_panic_ends_there() {
+        assert_eq!(run(|| -> u32 { panic!("on purpose") }), None);
+        assert_eq!(run(|| 7).is_some(), cfg!(target_arch = "x86_64"));
+    }
+}
