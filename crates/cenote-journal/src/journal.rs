@@ -15,6 +15,7 @@
 
 use crate::file::{half, new_header, replace, write_header};
 use crate::later::Later;
+use crate::parcel::Room;
 use crate::record::{Draft, Place};
 use crate::scan::Scan;
 use crate::{Changes, Guard, JournalError};
@@ -83,6 +84,8 @@ pub struct Journal {
     settings: Settings,
     state: Mutex<State>,
     changed: Condvar,
+    /// For what other processes send.
+    pub(crate) parcels: Room,
 }
 
 #[derive(Debug)]
@@ -194,6 +197,7 @@ impl Journal {
                 syncs: 0,
             }),
             changed: Condvar::new(),
+            parcels: Room::default(),
         }
     }
 

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The sender ([`Parcel`]) writes pages that were stored into, whole, and lines of what is sealed. The keeper ([`Receiver`]) reads the file once, and takes nothing for granted: what it compares and
-//! journals is what it has copied, whatever the sender does with the file meanwhile. It compares pages with the primary as last committed, which the sender does not know; lines it takes as they are, where
+//! journals is what it has copied, whatever the sender does with the file meanwhile; and the file is one in memory, so that reading it never waits for anybody. It compares pages with the primary as last committed, which the sender does not know; lines it takes as they are, where
 //! that is allowed. What does not fit ([`ParcelError`]) has changed nothing.
 
 use crate::diff::{Changes, Pages};
@@ -18,11 +18,16 @@ use cenote_layout::object::Run;
 use cenote_layout::{LINE_SIZE, PAGE_SIZE};
 use cenote_medium::MediumError;
 use cenote_medium::planted::{Bug, planted};
+use cenote_sys::filesystem;
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
+use std::sync::{Condvar, Mutex, PoisonError};
 use zerocopy::IntoBytes;
 
+/// Bytes of parcels that are worked on at once, by all threads together; a larger one is alone.
+const ROOM: u64 = 64 << 20;
 /// Bytes that are read and compared at once.
 const STEP: usize = 256 << 10;
 /// Lines of a page.
@@ -175,6 +180,12 @@ impl Receiver {
         if count > RUNS_MAX {
             return Err(ParcelError::TooLarge { limit: u64::from(RUNS_MAX) });
         }
+        // Not from a pipe, nor from a file system whose server the sender is.
+        match filesystem::kind(file.as_fd()) {
+            Ok(kind) if kind.is_memory() => {}
+            Ok(_) => return Err(ParcelError::Nonsense("its file is none in memory")),
+            Err(error) => return Err(ParcelError::Unreadable(error)),
+        }
         let mut runs = vec![Run { object: 0, lines: 0, first_line: 0 }; count as usize];
         let data_at = size_of_val(&runs[..]) as u64;
         file.read_exact_at(runs.as_mut_bytes(), 0).map_err(ParcelError::Unreadable)?;
@@ -199,6 +210,11 @@ impl Receiver {
             return Err(ParcelError::Nonsense("lines that are there twice"));
         }
         Ok(Self { runs, data_at })
+    }
+
+    /// Bytes of all its lines.
+    fn len_bytes(&self) -> u64 {
+        self.runs.iter().map(Run::len_bytes).sum()
     }
 
     /// Adds what differs to `changes`, which may come to at most `most` bytes.
@@ -255,6 +271,7 @@ impl Journal {
         }
         let limits: Vec<_> = targets.iter().map(|(_, limits)| *limits).collect();
         let receiver = Receiver::read(file, count, &limits)?;
+        let _room = self.parcels.enter(receiver.len_bytes());
         let mut changes = self.changes();
         let mut primaries = Vec::with_capacity(targets.len());
         for (target, limits) in &targets {
@@ -281,6 +298,38 @@ impl Journal {
         }
         self.apply_later(ticket, changes, targets.into_iter().map(|(target, _)| target).collect())?;
         Ok(done)
+    }
+}
+
+/// Keeps what parcels take in memory within [`ROOM`], in the order in which they come.
+#[derive(Debug, Default)]
+pub(crate) struct Room {
+    /// Whose turn it is to come in.
+    door: Mutex<()>,
+    taken: Mutex<u64>,
+    left: Condvar,
+}
+
+/// A parcel that was let in.
+struct Inside<'a>(&'a Room, u64);
+
+impl Room {
+    fn enter(&self, bytes: u64) -> Inside<'_> {
+        let _turn = self.door.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let full = |taken: &mut u64| *taken > 0 && taken.saturating_add(bytes) > ROOM;
+        let mut taken = self.left.wait_while(taken, full).unwrap_or_else(PoisonError::into_inner);
+        *taken = taken.saturating_add(bytes);
+        Inside(self, bytes)
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        let mut taken = self.0.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        *taken = taken.saturating_sub(self.1);
+        drop(taken);
+        self.0.left.notify_all();
     }
 }
 
@@ -353,5 +402,40 @@ mod tests {
         assert!(matches!(Receiver::read(&file, 1, &[]), Err(ParcelError::Unreadable(_))));
         assert!(matches!(Receiver::read(&file, u32::MAX, &[]), Err(ParcelError::TooLarge { .. })));
         assert!(Receiver::read(&file, 0, &[]).is_ok());
+    }
+
+    #[test]
+    fn files_that_somebody_serves_are_not_read() {
+        let (pipe, _writer) = std::io::pipe().expect("a pipe");
+        let pipe = File::from(std::os::fd::OwnedFd::from(pipe));
+        let read = Receiver::read(&pipe, 1, &[limits(true)]);
+        assert!(matches!(read, Err(ParcelError::Nonsense(_))), "{read:?}");
+        let proc = File::open("/proc/self/maps").expect("open");
+        let read = Receiver::read(&proc, 1, &[limits(true)]);
+        assert!(matches!(read, Err(ParcelError::Nonsense(_))), "{read:?}");
+    }
+
+    #[test]
+    fn large_parcels_wait_for_each_other_and_none_for_ever() {
+        let room = Room::default();
+        let (now, most) = (std::sync::atomic::AtomicU64::new(0), std::sync::atomic::AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for thread in 0..6u64 {
+                let (room, now, most) = (&room, &now, &most);
+                scope.spawn(move || {
+                    for round in 0..200 {
+                        let bytes = if (thread + round) % 5 == 0 { 3 * ROOM } else { ROOM / 3 };
+                        let inside = room.enter(bytes);
+                        let sum = now.fetch_add(bytes, core::sync::atomic::Ordering::Relaxed) + bytes;
+                        most.fetch_max(sum, core::sync::atomic::Ordering::Relaxed);
+                        assert!(sum <= ROOM || sum == bytes, "{sum} with {bytes} among them");
+                        std::thread::yield_now();
+                        now.fetch_sub(bytes, core::sync::atomic::Ordering::Relaxed);
+                        drop(inside);
+                    }
+                });
+            }
+        });
+        assert!(most.into_inner() >= 3 * ROOM);
     }
 }
