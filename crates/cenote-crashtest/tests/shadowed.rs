@@ -506,7 +506,10 @@ fn holds(name: &str, steps: &[Step], level: Durability) {
     println!("{name}, {level}: {tally:?}");
     assert!(violation.is_none(), "{name}: {}", violation.unwrap_or_default());
     assert!(
-        tally.power > if few { 25 } else { 50 } && tally.read_only > 5 && tally.went_on > 2 && tally.recovery > 20,
+        tally.power > if few { 25 } else { 50 }
+            && tally.read_only > 5
+            && tally.went_on > 2
+            && tally.recovery > 20,
         "{name}: {tally:?}"
     );
 }
