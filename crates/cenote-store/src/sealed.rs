@@ -95,6 +95,9 @@ pub(crate) struct Opened {
     source: Source,
 }
 
+/// A puddle, or one that is damaged, with what is wrong.
+pub(crate) type Unsealed = Result<Opened, (PuddleRecord, String)>;
+
 /// What an open protected pool needs to grow, and to show who may have it.
 #[derive(Debug)]
 pub(crate) struct Sealed {
@@ -197,7 +200,7 @@ impl Inner {
         name: &str,
         (records, mode): (&[PuddleRecord], Mode),
         key: Option<&Keyring>,
-    ) -> Result<(Sealed, Vec<Result<Opened, (PuddleRecord, String)>>), StoreError> {
+    ) -> Result<(Sealed, Vec<Unsealed>), StoreError> {
         let mut patches = if self.writable { Default::default() } else { self.patches_if_any(control)? };
         let mut patches_of = |record: &PuddleRecord| patches.remove(&record.uuid).unwrap_or_default();
         let Some((root, others)) = records.split_first().filter(|(root, _)| root.index == 0) else {
