@@ -43,10 +43,13 @@ struct Looked<'a> {
 /// Pages that fail their check: in which part, its number, and what is wrong.
 type Pages = Vec<(Option<u32>, u64, String)>;
 
+/// Told pages done and pages altogether; whether to go on.
+type Progress<'p> = &'p mut dyn FnMut(u64, u64) -> bool;
+
 impl Looked<'_> {
     fn at_pool(&mut self, store: &Store, name: &str) -> Result<(), Failure> {
         let pool = store.pool_with(name, Access::ReadOnly)?;
-        let found = self.with_bar(name, &mut |progress| pool.verify(progress));
+        let found = self.with_bar(name, |progress| pool.verify(progress));
         let pages = found.iter().map(|puddle| puddle.found.pages).sum();
         let covered = found.iter().all(|puddle| puddle.found.covered) && !found.is_empty();
         let mut damaged = Pages::new();
@@ -61,12 +64,12 @@ impl Looked<'_> {
         let mode = objects.info(name)?.object.record.at_rest.mode();
         // Given once for many: objects without a key are verified beside those that have one.
         let object = objects.attach(name, Permission::Read, key.filter(|_| mode.has_key()))?;
-        let found = self.with_bar(name, &mut |progress| object.verify(progress));
+        let found = self.with_bar(name, |progress| object.verify(progress));
         let damaged = found.damaged.into_iter().map(|(page, what)| (None, page, what)).collect();
         self.tell(("object", name, mode), found.covered, found.pages, damaged)
     }
 
-    fn with_bar<R>(&mut self, name: &str, look: &mut dyn FnMut(&mut dyn FnMut(u64, u64) -> bool) -> R) -> R {
+    fn with_bar<R>(&mut self, name: &str, look: impl FnOnce(Progress<'_>) -> R) -> R {
         let bar = progress::bar(0, "verifying", self.out.is_json());
         let found = look(&mut |done, all| {
             bar.set_length(all);
