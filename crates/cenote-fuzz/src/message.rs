@@ -77,7 +77,7 @@ fn text(input: &mut Input<'_>) -> String {
 fn request(input: &mut Input<'_>) -> Request {
     let some = input.one_in(2);
     let pool = PoolId(input.word());
-    match input.below(32) {
+    match input.below(33) {
         0 => Request::Hello { resume: some.then(|| Uuid(input.array())) },
         1 => Request::Ping,
         2 => Request::Stat,
@@ -111,7 +111,7 @@ fn request(input: &mut Input<'_>) -> Request {
             }
         }
         15 => Request::Primaries { pool, first: input.word() as u32 },
-        16 => Request::PsyncPools { puddles: ids(input), runs: input.word() as u32 },
+        16 => Request::PsyncPools { parcel: input.word(), puddles: ids(input), runs: input.word() as u32 },
         17 => Request::Objects { after: some.then(|| text(input)) },
         18 => Request::Object { name: text(input) },
         19 => Request::CreateObject {
@@ -125,7 +125,12 @@ fn request(input: &mut Input<'_>) -> Request {
         20 => Request::DestroyObject { name: text(input) },
         21 => Request::AttachObject { name: text(input), writable: some },
         22 => Request::DetachObject { object: Uuid(input.array()) },
-        23 => Request::PsyncObjects { objects: ids(input), runs: input.word() as u32, settled: some },
+        23 => Request::PsyncObjects {
+            parcel: input.word(),
+            objects: ids(input),
+            runs: input.word() as u32,
+            settled: some,
+        },
         24 => Request::SetObjectOwner { name: text(input), uid: None, gid: None, permissions: Some(0o640) },
         25 => Request::SharePool { name: text(input) },
         26 => Request::Members { pool },
@@ -133,6 +138,7 @@ fn request(input: &mut Input<'_>) -> Request {
         28 => Request::DecideLogs { client: Uuid(input.array()), apply: some },
         29 => Request::Clients { after: some.then(|| Uuid(input.array())) },
         30 => Request::Metrics,
+        31 => Request::Parcel,
         _ => Request::Goodbye,
     }
 }

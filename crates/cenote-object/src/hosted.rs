@@ -27,11 +27,14 @@ use cenote_layout::object::ObjectState;
 use cenote_medium::FileHandle;
 use cenote_medium::planted::{Bug, planted};
 use cenote_store::{Credentials, ListedObject, NewObject, ObjectInfo, StoreError};
+use std::collections::BTreeSet;
 use std::fs::File;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 /// Most bytes that one psync of a guest may come to: they are in the daemon's memory.
 const PARCEL_LEN_MAX: u64 = 1 << 30;
+/// Identities of objects that are gone which are kept in mind, until the journal is trimmed of all.
+const REMOVED_MAX: usize = 1024;
 /// Most objects of one psync.
 const OBJECTS_MAX: usize = 1024;
 
@@ -56,6 +59,10 @@ impl Objects {
     pub fn create_for(&self, guest: &Guest<'_>, new: &NewObject) -> Result<ObjectInfo, ObjectError> {
         // Before the object, so that an object is never without a journal.
         self.shared().journal()?;
+        if self.removed().contains(&new.id) {
+            // Records of the one that had this identity would be applied to this one.
+            return Err(StoreError::ObjectExists { name: new.name.clone() }.into());
+        }
         Ok(self.store().guest_create_object(guest.credentials, new)?)
     }
 
@@ -64,6 +71,15 @@ impl Objects {
     /// # Errors
     /// As [`cenote_store::Store::guest_remove_object`].
     pub fn destroy_for(&self, guest: &Guest<'_>, name: &str) -> Result<(), ObjectError> {
+        if let Ok(info) = self.store().object(name) {
+            let journal = self.shared().journal()?;
+            let mut removed = self.removed();
+            if removed.len() >= REMOVED_MAX {
+                journal.trim_all()?;
+                removed.clear();
+            }
+            removed.insert(info.id());
+        }
         let object = self.store().guest_remove_object(guest.credentials, name)?;
         if let Some(journal) = self.shared().journal_if_any() {
             journal.forget(object);
@@ -118,6 +134,10 @@ impl Objects {
         let state = if writable { ObjectState::Write } else { ObjectState::Read };
         let listed = ListedObject { object: info.clone(), state: state as u32, found: found.to_code() };
         Ok((listed, store.grant_object_file(info)?))
+    }
+
+    fn removed(&self) -> MutexGuard<'_, BTreeSet<Uuid>> {
+        self.shared().removed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Brings what is committed of an object into its file.

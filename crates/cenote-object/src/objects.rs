@@ -24,7 +24,7 @@ use cenote_store::{Credentials, Keeper, NewObject, ObjectInfo, PermissionChange,
 use cenote_sys::process;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::collections::btree_map::Entry;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -90,6 +90,8 @@ pub(crate) struct Shared {
     registered: AtomicBool,
     /// Of a daemon's client.
     pub(crate) door: Door,
+    /// Of a daemon: identities of objects that are gone, of which the journal may hold records.
+    pub(crate) removed: Mutex<BTreeSet<Uuid>>,
 }
 
 /// The file of the objects' journal.
@@ -562,6 +564,7 @@ impl Shared {
             silent: AtomicBool::new(false),
             registered: AtomicBool::new(false),
             door: Door::default(),
+            removed: Mutex::default(),
         };
         if store.is_connected() {
             return Ok(shared); // the daemon has the journal

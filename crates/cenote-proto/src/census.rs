@@ -73,7 +73,7 @@ pub struct ClientItem {
 
 impl Request {
     /// Names of the kinds of requests, by [`Request::kind`].
-    pub const KINDS: [&str; 33] = [
+    pub const KINDS: [&str; 34] = [
         "hello",
         "ping",
         "stat",
@@ -107,6 +107,7 @@ impl Request {
         "detach_object",
         "psync_objects",
         "set_object_owner",
+        "parcel",
     ];
 
     /// Which kind it is.
@@ -146,13 +147,14 @@ impl Request {
             Self::DetachObject { .. } => 30,
             Self::PsyncObjects { .. } => 31,
             Self::SetObjectOwner { .. } => 32,
+            Self::Parcel => 33,
         }
     }
 }
 
 impl Refusal {
     /// Names of the reasons, by [`Refusal::reason`].
-    pub const REASONS: [&str; 18] = [
+    pub const REASONS: [&str; 19] = [
         "pool_unknown",
         "pool_exists",
         "pool_in_use",
@@ -171,6 +173,7 @@ impl Refusal {
         "object_denied",
         "no_space",
         "psync_too_large",
+        "no_parcel",
     ];
 
     /// Which reason it is.
@@ -195,6 +198,7 @@ impl Refusal {
             Self::ObjectDenied { .. } => 15,
             Self::NoSpace => 16,
             Self::PsyncTooLarge { .. } => 17,
+            Self::NoParcel => 18,
         }
     }
 }
@@ -214,9 +218,9 @@ mod tests {
             assert_eq!(usize::from(packet[16]), request.kind(), "{request:?}");
             assert!(Request::KINDS.get(request.kind()).is_some(), "{request:?}");
         }
-        let last = Request::SetObjectOwner { name: String::new(), uid: None, gid: None, permissions: None };
+        let last = Request::Parcel;
         assert_eq!(Request::KINDS.len(), last.kind() + 1);
-        assert_eq!(Refusal::REASONS.len(), Refusal::PsyncTooLarge { limit: 0 }.reason() + 1);
+        assert_eq!(Refusal::REASONS.len(), Refusal::NoParcel.reason() + 1);
         let mut names: Vec<&str> = Request::KINDS.iter().chain(&Refusal::REASONS).copied().collect();
         names.sort_unstable();
         names.dedup();

@@ -148,16 +148,28 @@ impl Channel {
         }
     }
 
+    /// Waits for one packet, and takes none of the descriptors that come with it: the kernel drops them, so that this process never has, and never closes, what somebody else has
+    /// opened. (To close a descriptor of a file gives up this process's locks on that file, and may wait for whoever serves its file system.)
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn receive_bytes(&self, buffer: &mut [u8]) -> io::Result<Received> {
+        self.receive_with(buffer, &mut RecvAncillaryBuffer::default())
+    }
+
     /// Waits for one packet.
     ///
     /// # Errors
     /// What the system says.
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Received> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
+        self.receive_with(buffer, &mut RecvAncillaryBuffer::new(&mut space))
+    }
+
+    fn receive_with(&self, buffer: &mut [u8], control: &mut RecvAncillaryBuffer<'_>) -> io::Result<Received> {
         let got = loop {
             let mut slices = [IoSliceMut::new(buffer)];
-            match rustix::net::recvmsg(&self.0, &mut slices, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            match rustix::net::recvmsg(&self.0, &mut slices, control, RecvFlags::CMSG_CLOEXEC) {
                 Ok(got) => break got,
                 Err(rustix::io::Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
@@ -196,6 +208,19 @@ mod tests {
         assert_eq!(byte, [0]);
         drop(a);
         assert_eq!(b.receive(&mut buffer).expect("end").len, 0);
+    }
+
+    #[test]
+    fn descriptors_that_are_not_wanted_do_not_come() {
+        let (a, b) = Channel::pair().expect("pair");
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        a.send(b"here", &[writer.as_fd(), writer.as_fd()]).expect("send");
+        drop(writer);
+        let mut buffer = [0; 16];
+        let got = b.receive_bytes(&mut buffer).expect("receive");
+        assert_eq!((got.len, got.descriptors.len(), got.cut), (4, 0, true), "they are said to be lost");
+        // Nobody has the pipe's other end.
+        assert_eq!(File::from(OwnedFd::from(reader)).read(&mut buffer).expect("its end"), 0);
     }
 
     #[test]

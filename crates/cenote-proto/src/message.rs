@@ -195,8 +195,10 @@ pub enum Request {
         /// The first one of the page.
         first: u32,
     },
-    /// Psyncs puddles of pools in shadowed mode. Comes with one descriptor: a file with a list of lines, and their contents.
+    /// Psyncs puddles of pools in shadowed mode.
     PsyncPools {
+        /// The parcel, which has a list of lines, and their contents. It is used up.
+        parcel: u64,
         /// The puddles, by which the list counts.
         puddles: Vec<Uuid>,
         /// Entries that the list has room for.
@@ -246,6 +248,8 @@ pub enum Request {
     },
     /// Psyncs objects that are attached for writing; as [`Request::PsyncPools`].
     PsyncObjects {
+        /// The parcel.
+        parcel: u64,
         /// The objects, by which the list counts.
         objects: Vec<Uuid>,
         /// Entries that the list has room for.
@@ -264,17 +268,8 @@ pub enum Request {
         /// The new permission bits.
         permissions: Option<u32>,
     },
-}
-
-impl Request {
-    /// How many descriptors come with it.
-    #[must_use]
-    pub const fn descriptors(&self) -> usize {
-        match self {
-            Self::PsyncPools { .. } | Self::PsyncObjects { .. } => 1,
-            _ => 0,
-        }
-    }
+    /// A file in memory for the next psync, of the daemon's making: no descriptor of a client's ever reaches the daemon.
+    Parcel,
 }
 
 /// An object in a list.
@@ -439,6 +434,8 @@ pub enum Refusal {
         /// Most bytes.
         limit: u64,
     },
+    /// There is no such parcel: the daemon is another one than it was of, say.
+    NoParcel,
 }
 
 /// What the daemon answers. The order of variants is part of the protocol: add at the end only.
@@ -558,6 +555,11 @@ pub enum Reply {
         /// Bytes that the record took.
         journal_bytes: u64,
     },
+    /// To [`Request::Parcel`], with its descriptor.
+    Parcel {
+        /// Its number in this session.
+        number: u64,
+    },
 }
 
 /// The packet of a message.
@@ -638,9 +640,8 @@ mod tests {
 
     #[test]
     fn messages_come_back_as_they_were_sent() {
-        let psync = Request::PsyncObjects { objects: vec![Uuid([3; 16])], runs: 7, settled: true };
+        let psync = Request::PsyncObjects { parcel: 9, objects: vec![Uuid([3; 16])], runs: 7, settled: true };
         let attach = Request::AttachObject { name: "an object".into(), writable: true };
-        assert_eq!((psync.descriptors(), attach.descriptors()), (1, 0));
         for (number, message) in
             [sample(), Request::Ping, Request::Hello { resume: Some(Uuid([7; 16])) }, psync, attach]
                 .into_iter()

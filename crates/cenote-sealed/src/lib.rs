@@ -27,5 +27,5 @@ mod source;
 mod view;
 
 pub use error::SealedError;
-pub use source::{Patches, Source, Verified, open, rekey, seal, settle, verify};
+pub use source::{Patches, Source, Verified, check_one, open, rekey, seal, settle, verify};
 pub use view::View;

@@ -273,7 +273,11 @@ pub fn verify(view: &View, progress: &mut dyn FnMut(u64, u64) -> bool) -> Verifi
     found
 }
 
-fn check_one(view: &View, page: u64) -> Result<(), String> {
+/// What is wrong with one page as it was psynced last, if something is.
+///
+/// # Errors
+/// That.
+pub fn check_one(view: &View, page: u64) -> Result<(), String> {
     let (protection, source) = (view.protection(), view.source());
     let (mut sealed, mut side) = ([0; PAGE_LEN], [0; SIDE_LEN]);
     source.read_pages(page, &mut sealed).map_err(|error| error.to_string())?;

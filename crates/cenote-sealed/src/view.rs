@@ -120,7 +120,7 @@ impl View {
         // SAFETY: handed on to the caller.
         let mut view = unsafe { Self::unregistered(what, protection, source, base, writable) }?;
         let span = view.inner.pages as usize * PAGE_LEN;
-        // SAFETY: `resolve` keeps the rules: it asks the desk, uses atomics and changes protections. The context outlives the registration,
+        // SAFETY: `resolve` keeps the rules: it uses atomics, changes protections, and fills pages on a stack of its own or asks the desk. The context outlives the registration,
         // which is dropped first.
         let registered = unsafe { fault::register(base, span, resolve, Arc::as_ptr(&view.inner).cast()) };
         view.registration = Some(registered.map_err(|error| {
@@ -174,7 +174,7 @@ impl View {
         Ok(Self { registration: None, registered: false, inner })
     }
 
-    /// What a resolver of faults does about an access to `address`, which is in this memory: whether the access can be tried again. Async-signal-safe.
+    /// What a resolver of faults does about an access to `address`, which is in this memory: whether the access can be tried again. For handlers of faults in this memory: see [`aside`] for what that allows.
     #[must_use]
     pub fn resolve(&self, address: usize) -> bool {
         self.inner.resolve(address)
@@ -352,7 +352,7 @@ fn idle() -> MutexGuard<'static, Vec<Arc<Clerk>>> {
 }
 
 impl Inner {
-    /// What a fault handler does. Async-signal-safe.
+    /// What a fault handler does; see [`aside`].
     fn resolve(&self, address: usize) -> bool {
         let page = (address.wrapping_sub(self.base) / PAGE_LEN) as u64;
         if page >= self.pages || self.broken.has(page) || self.is_stopped() {
@@ -412,6 +412,11 @@ impl Inner {
 
     /// Gives up a page: whoever touches it gets SIGBUS.
     fn break_page(&self, page: u64, error: &SealedError) {
+        let _filling = self.lock();
+        if self.loaded.has(page) {
+            // Another thread had more luck, and may have stored into it.
+            return;
+        }
         self.broken.note(page..page + 1);
         fault::tell(&format!(
             "cenote: {error}; this access is a bus error; other pages can be read (`read_at`)\n"

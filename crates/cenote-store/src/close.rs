@@ -83,6 +83,8 @@ impl Drop for Inner {
         if forked {
             core::mem::forget(control.registration.take());
             core::mem::forget(control.lock.take());
+            // Logs without a file are memory that is not there, and where something of the child's may be.
+            core::mem::forget(core::mem::take(&mut control.logs));
         }
         control.registration = None; // waits for resolvers that are running
         self.frontier.stop(forked);

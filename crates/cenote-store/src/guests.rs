@@ -236,6 +236,9 @@ impl Store {
         let Some(record) = control.catalog.state.pools.get(&id).cloned() else {
             return Err(StoreError::PoolUnknown { name: name.into() });
         };
+        if control.catalog.state.is_protected(id) {
+            return Err(StoreError::Protected { name: name.into(), what: "a pool that a daemon keeps" });
+        }
         if !credentials.allow(&record, access) {
             let what = if writable { "written" } else { "read" };
             return Err(StoreError::Permission { name: name.into(), what });

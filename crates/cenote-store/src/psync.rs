@@ -118,6 +118,12 @@ impl Gate {
         Ok(state.begun)
     }
 
+    /// Keeps psyncs out until the answer is dropped.
+    pub(crate) fn alone(&self) -> Alone<'_> {
+        // It does not share, so it is let in.
+        Alone(self, self.enter(false).unwrap_or_default())
+    }
+
     fn leave(&self, number: u64, done: Option<Psync>) {
         let mut state = locked(&self.state);
         state.busy = false;
@@ -126,6 +132,15 @@ impl Gate {
         }
         drop(state);
         self.changed.notify_all();
+    }
+}
+
+/// No psync is under way.
+pub(crate) struct Alone<'a>(&'a Gate, u64);
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        self.0.leave(self.1, None);
     }
 }
 
@@ -401,12 +416,13 @@ impl Work {
                 inner.poison(&format!("the protection of {} went out of step: {error}", view.what()));
                 not_sealed(view.what(), SealedError::at_rest(view.what(), error))
             })?;
-            cenote_sealed::settle(view);
         }
         journal.apply_later(ticket, changes, targets).map_err(|error| match error {
             JournalError::NotCopied { name, source } => StoreError::NotCopied { name, source },
             error => error.into(),
         })?;
+        // What trees forget now is read from the primaries, with the record laid over.
+        self.taken.iter().filter_map(|taken| taken.part.puddle().view()).for_each(cenote_sealed::settle);
         Ok(done)
     }
 }
@@ -541,13 +557,14 @@ pub(crate) fn psync_leased(inner: &Inner, control: &mut Control) -> Result<(), S
             false => shadows.push(inner.shadow_of(control, pool)?),
         }
     }
+    let mut first = Ok(());
     for shadow in shadows {
-        // One by one: there is nothing to be kept together, and less to be in memory.
+        // One by one: there is nothing to be kept together, and less to be in memory. One that cannot be psynced keeps no other from it: what is in memory alone has no other chance.
         let Ok(mut work) = Work::enter(vec![shadow]) else { continue };
-        work.prepare(inner)?;
-        work.copy(inner)?;
-        work.commit(inner)?;
+        let done = work.prepare(inner).and_then(|()| Ok(work.copy(inner)?)).and_then(|()| work.commit(inner));
+        first = first.and(done.map(drop));
     }
+    first?;
     match inner.shadows.journal() {
         Some(journal) => Ok(journal.checkpoint()?),
         None => Ok(()),

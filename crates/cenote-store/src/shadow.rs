@@ -251,6 +251,10 @@ impl Inner {
             // Left over files are orphans; the next writable open removes them.
             let _ = self.medium.remove(text(&primary_name(record.uuid)));
         }
+        // Pools that are protected have no primaries apart.
+        if !self.medium.exists(PRIMARY_DIR)? {
+            return Ok(());
+        }
         self.medium.sync_dir(PRIMARY_DIR)
     }
 
@@ -306,8 +310,9 @@ impl Inner {
         for record in records {
             let data = record.read_data(file)?;
             record.for_each_run(&data, |id, offset, bytes| -> Result<(), StoreError> {
-                // A puddle that was removed since.
-                let Some(puddle) = state.puddles.get(&id) else { return Ok(()) };
+                // A puddle that was removed since; another of its identity may be there, that a client of a daemon has made for an object.
+                let of_pool = |puddle: &&PuddleRecord| puddle.role == Role::Heap && state.is_shadowed(puddle.pool);
+                let Some(puddle) = state.puddles.get(&id).filter(of_pool) else { return Ok(()) };
                 let at_rest = state.at_rest(puddle.pool);
                 let offset = check_run(record.header.seq, puddle, at_rest, offset, bytes.len())?;
                 // One that has moved and is not rewritten has no record; verification refuses it.

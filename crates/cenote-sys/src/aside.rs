@@ -5,16 +5,16 @@
 //!
 //! What runs here is inside the handler all the same: all signals are blocked, a fault kills, and it interrupts its thread. So it may take locks and allocate only where the interrupted
 //! instruction cannot be inside the allocator or hold one of these locks. That is so for a *fault*, whose instruction touches a certain range, if whoever has such a lock, and the allocator, never touch
-//! that range. It is for the caller to know.
+//! that range. It is for the caller to know. (A signal handler of the application's own, which may have interrupted the allocator, must not touch such a range either.)
 //!
 //! # Safety argument
 //!
 //! A stack is a mapping of its own, with a page without access below it, made once and never unmapped. One compare-and-swap takes it for one run; it is given back when the function has returned, or
-//! unwound: a panic ends in [`run`]. The stack pointer is exchanged in a register that every callee keeps, and is the old one again afterwards. A forked child has the stacks with their contents;
-//! one that was in use by another thread at that moment stays taken there.
+//! unwound: a panic ends in [`run`]. The stack pointer is exchanged in a register that every callee keeps, and is the old one again afterwards. Stacks are not there in a forked child, and not in core
+//! dumps: whoever made a stack is noted with it, and a child makes its own. One that was in use by another thread at the moment of the fork stays taken there.
 
-use crate::memory;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::{fork_guard, memory};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Threads that run something aside at once.
@@ -29,10 +29,12 @@ struct Stack {
     taken: AtomicBool,
     /// The first address above it; 0: not made yet.
     top: AtomicUsize,
+    /// The process that has made it.
+    owner: AtomicU64,
 }
 
 static ALL: [Stack; STACKS] =
-    [const { Stack { taken: AtomicBool::new(false), top: AtomicUsize::new(0) } }; STACKS];
+    [const { Stack { taken: AtomicBool::new(false), top: AtomicUsize::new(0), owner: AtomicU64::new(0) } }; STACKS];
 
 /// Takes a stack as long as it lives.
 struct Taken(&'static Stack);
@@ -53,14 +55,22 @@ impl Taken {
 
     /// Its top, a multiple of 16. The first user makes it.
     fn top(&self) -> Option<usize> {
+        // 0 in a child that has not asked for a token of its own yet.
+        let me = fork_guard::current();
+        if me == 0 {
+            return None;
+        }
         let top = self.0.top.load(Ordering::Relaxed);
-        if top != 0 {
+        if top != 0 && self.0.owner.load(Ordering::Relaxed) == me {
             return Some(top);
         }
         let base = memory::reserve_anywhere(GUARD + LEN, memory::page_bytes()).ok()?;
         // SAFETY: the upper part of our own reservation, which nobody uses yet.
         unsafe { memory::map_anonymous(base + GUARD, LEN) }.ok()?;
         let top = base + GUARD + LEN - ABOVE;
+        // Pages are decrypted there. A kernel that cannot leave them out of dumps dumps more.
+        let _ = memory::leave_out_of_dumps(base + GUARD, LEN);
+        self.0.owner.store(me, Ordering::Relaxed);
         self.0.top.store(top, Ordering::Relaxed);
         Some(top)
     }
@@ -68,6 +78,7 @@ impl Taken {
 
 /// Makes one stack, so that a handler finds it ready.
 pub fn prepare() {
+    fork_guard::token();
     if let Some(stack) = Taken::any() {
         let _ = stack.top();
     }
@@ -185,7 +196,19 @@ mod tests {
     }
 
     #[test]
+    fn a_child_makes_stacks_of_its_own() {
+        prepare();
+        assert_eq!(run(|| 7).is_some(), cfg!(target_arch = "x86_64"));
+        let in_child = crate::testing::in_child(|| {
+            fork_guard::token();
+            run(|| deep(2)).map_or(1, |sum| i32::from(sum != 2 * (48 << 10)))
+        });
+        assert_eq!(in_child, i32::from(!cfg!(target_arch = "x86_64")));
+    }
+
+    #[test]
     fn a_panic_ends_there() {
+        prepare();
         assert_eq!(run(|| -> u32 { panic!("on purpose") }), None);
         assert_eq!(run(|| 7).is_some(), cfg!(target_arch = "x86_64"));
     }

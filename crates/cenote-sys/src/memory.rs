@@ -416,15 +416,23 @@ pub unsafe fn whole_file(fd: BorrowedFd<'_>, len: usize) -> io::Result<OwnedRegi
     Ok(region)
 }
 
+/// Leaves mapped memory out of core dumps.
+///
+/// # Errors
+/// What the kernel says: it does not know the advice, or nothing is mapped there.
+pub(crate) fn leave_out_of_dumps(addr: usize, len: usize) -> io::Result<()> {
+    // SAFETY: the advice changes nothing but dumps, whoever's the memory is.
+    Ok(unsafe { rustix::mm::madvise(ptr::without_provenance_mut(addr), len, Advice::LinuxDontDump) }?)
+}
+
 /// The same for what must not come to light: left out of core dumps, and not there in a forked child.
 ///
 /// # Errors
 /// As [`anonymous`]; a kernel that cannot leave it out of children.
 pub fn hidden(len: usize) -> io::Result<OwnedRegion> {
     let region = anonymous(len)?;
-    let base = ptr::without_provenance_mut(region.as_ptr().addr());
-    // SAFETY: mapped just now, and owned by `region`; the advice changes nothing but dumps. A kernel without it dumps more.
-    let _ = unsafe { rustix::mm::madvise(base, region.len(), Advice::LinuxDontDump) };
+    // A kernel that cannot dumps more.
+    let _ = leave_out_of_dumps(region.as_ptr().addr(), region.len());
     // SAFETY: as above.
     unsafe { leave_out_of_children(region.as_ptr().addr(), region.len()) }?;
     Ok(region)

@@ -20,7 +20,7 @@ const GROUPS_MAX: usize = 4096;
 /// The process at the other end.
 #[derive(Debug)]
 pub struct Peer {
-    /// Its number, in this process's namespace; 0 if it cannot be seen from here.
+    /// Its number, in this process's namespace.
     pub pid: u32,
     /// Its effective user when it connected.
     pub uid: u32,
@@ -37,8 +37,11 @@ pub struct Peer {
 /// # Errors
 /// What the kernel says; `ESRCH` if that process is gone.
 pub fn of(socket: BorrowedFd<'_>) -> io::Result<Peer> {
-    let credentials = rustix::net::sockopt::socket_peercred(socket)?;
-    let pid = credentials.pid;
+    let credentials = credentials_of(socket)?;
+    let Some(pid) = rustix::process::Pid::from_raw(credentials.pid) else {
+        // Of another namespace: nobody could tell when it ends.
+        return Err(io::Error::from_raw_os_error(libc::ESRCH));
+    };
     let process = match pidfd_of(socket) {
         Ok(process) => process,
         Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => {
@@ -48,8 +51,8 @@ pub fn of(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     };
     Ok(Peer {
         pid: pid.as_raw_nonzero().get().cast_unsigned(),
-        uid: credentials.uid.as_raw(),
-        gid: credentials.gid.as_raw(),
+        uid: credentials.uid,
+        gid: credentials.gid,
         groups: groups_of(socket)?,
         process,
     })
@@ -78,6 +81,25 @@ pub fn has_ended(process: BorrowedFd<'_>) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(process, PollFlags::IN)];
     let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
     matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(1))
+}
+
+fn credentials_of(socket: BorrowedFd<'_>) -> io::Result<libc::ucred> {
+    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: buffer and length are those of `credentials`, of which every value is one.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            core::ptr::from_mut(&mut credentials).cast(),
+            &mut len,
+        )
+    };
+    if done != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(credentials)
 }
 
 fn pidfd_of(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {

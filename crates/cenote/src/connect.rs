@@ -24,7 +24,8 @@ use cenote_store::{
 };
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -252,19 +253,10 @@ impl Line {
 
     /// Sends a request and waits for its reply.
     fn ask(&mut self, request: &Request) -> io::Result<(Reply, Vec<OwnedFd>)> {
-        self.ask_with(request, &[])
-    }
-
-    /// The same with descriptors.
-    fn ask_with(
-        &mut self,
-        request: &Request,
-        descriptors: &[BorrowedFd<'_>],
-    ) -> io::Result<(Reply, Vec<OwnedFd>)> {
         self.number = self.number.wrapping_add(1);
         let invalid = |error: cenote_proto::DecodeError| io::Error::new(io::ErrorKind::InvalidData, error);
         let packet = encode(self.number, request).map_err(invalid)?;
-        self.channel.send(&packet, descriptors)?;
+        self.channel.send(&packet, &[])?;
         let received = self.channel.receive(&mut self.buffer)?;
         if received.len == 0 {
             return Err(io::ErrorKind::ConnectionReset.into());
@@ -304,14 +296,6 @@ fn is_lost(error: &io::Error) -> bool {
 impl Client {
     /// Asks, as often as it takes; the answer, and whether it was asked more than once.
     fn ask(&self, request: &Request) -> core::result::Result<(Reply, Vec<OwnedFd>, bool), StoreError> {
-        self.ask_with(request, &[])
-    }
-
-    fn ask_with(
-        &self,
-        request: &Request,
-        files: &[BorrowedFd<'_>],
-    ) -> core::result::Result<(Reply, Vec<OwnedFd>, bool), StoreError> {
         if !cenote_sys::fork_guard::is_current(self.token) {
             return Err(StoreError::Forked);
         }
@@ -323,7 +307,7 @@ impl Client {
         let mut again = false;
         loop {
             let error = match &mut *guard {
-                Some(line) => match line.ask_with(request, files) {
+                Some(line) => match line.ask(request) {
                     Ok((reply, descriptors)) => return Ok((reply, descriptors, again)),
                     Err(error) => error,
                 },
@@ -450,13 +434,32 @@ impl Client {
         }
     }
 
-    fn psync(&self, request: &Request, parcel: &File) -> core::result::Result<Psync, StoreError> {
-        match self.ask_with(request, &[parcel.as_fd()])?.0 {
-            Reply::Psynced { seq, pages, data_bytes, journal_bytes } => {
-                Ok(Psync { seq, pages, data_bytes, journal_bytes, ..Psync::default() })
+    /// Psyncs what is in `parcel`, in one of the daemon's making. If the daemon dies meanwhile its successor has no such parcel, and gets another with the same contents: what was psynced already is
+    /// no difference then.
+    fn psync(
+        &self,
+        request: impl Fn(u64) -> Request,
+        parcel: &File,
+    ) -> core::result::Result<Psync, StoreError> {
+        let failed =
+            |error| StoreError::Medium(MediumError::from_io(Operation::Write, "the psync's parcel", error));
+        loop {
+            let (number, file) = match self.answer(&Request::Parcel, "")? {
+                (Reply::Parcel { number }, mut descriptors) => {
+                    (number, descriptors.pop().map(File::from).ok_or_else(one_only)?)
+                }
+                (other, _) => return Err(unexpected(&other)),
+            };
+            copy(parcel, &file).map_err(failed)?;
+            match self.ask(&request(number))?.0 {
+                Reply::Psynced { seq, pages, data_bytes, journal_bytes } => {
+                    return Ok(Psync { seq, pages, data_bytes, journal_bytes, ..Psync::default() });
+                }
+                // Reconnecting ends after a time, and with it this.
+                Reply::Refused(Refusal::NoParcel) => {}
+                Reply::Refused(refusal) => return Err(error_of(refusal, "")),
+                other => return Err(unexpected(&other)),
             }
-            Reply::Refused(refusal) => Err(error_of(refusal, "")),
-            other => Err(unexpected(&other)),
         }
     }
 
@@ -470,7 +473,22 @@ impl Client {
 }
 
 fn one_only() -> StoreError {
-    StoreError::Refused { detail: "the daemon did not answer with one object".into() }
+    StoreError::Refused { detail: "the daemon did not answer with one object, or file".into() }
+}
+
+/// Copies all of a file to the start of another.
+fn copy(from: &File, to: &File) -> io::Result<()> {
+    let mut buffer = vec![0; 256 << 10];
+    let mut at = 0;
+    loop {
+        match from.read_at(&mut buffer, at)? {
+            0 => return Ok(()),
+            len => {
+                to.write_all_at(&buffer[..len], at)?;
+                at += len as u64;
+            }
+        }
+    }
 }
 
 fn listed(item: ObjectItem) -> ListedObject {
@@ -592,7 +610,8 @@ impl Keeper for Client {
         runs: u32,
         parcel: &File,
     ) -> core::result::Result<Psync, StoreError> {
-        self.psync(&Request::PsyncPools { puddles: puddles.to_vec(), runs }, parcel)
+        let puddles = puddles.to_vec();
+        self.psync(|parcel| Request::PsyncPools { parcel, puddles: puddles.clone(), runs }, parcel)
     }
 
     fn objects(&self, name: Option<&str>) -> core::result::Result<Vec<ListedObject>, StoreError> {
@@ -651,7 +670,8 @@ impl Keeper for Client {
         settled: bool,
         parcel: &File,
     ) -> core::result::Result<Psync, StoreError> {
-        self.psync(&Request::PsyncObjects { objects: objects.to_vec(), runs, settled }, parcel)
+        let objects = objects.to_vec();
+        self.psync(|parcel| Request::PsyncObjects { parcel, objects: objects.clone(), runs, settled }, parcel)
     }
 
     fn set_object_owner(&self, name: &str, change: PermissionChange) -> core::result::Result<(), StoreError> {

@@ -620,8 +620,9 @@ impl Pool {
         if crate::tx::covers_here(&self.inner) {
             return Err(Error::WouldDeadlock { pool: self.name().to_string(), by: "a transaction" });
         }
-        // Where this thread has a view already, a waiting writer must not keep it from a second one: it would wait for itself.
-        let recursive = self.inner.is_viewed_here();
+        // Where this thread has a view already, a waiting writer must not keep it from a second one: it would wait for itself. Nor where it has a transaction on another pool: a psync
+        // may wait for that, whose thread has a view that the writer waits for.
+        let recursive = self.inner.is_viewed_here() || crate::tx::is_any_here();
         let guard = if recursive { self.inner.lock.read_recursive() } else { self.inner.lock.read() };
         let turn = self.inner.read_turn()?;
         Ok(View::new(&self.inner, guard, turn))

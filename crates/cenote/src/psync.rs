@@ -5,15 +5,14 @@
 //! holds the pools' locks as a view does, so that no transaction runs on them, and lets go before anything waits for a device.
 //!
 //! **Who waits for whom.** A psync waits (1) for other psyncs of its pools, in the order of the pools' numbers, and (2) for transactions on them. One of several pools that waits in 2
-//! keeps others waiting in 1. So nobody may come to 1 with what another psync waits for in 2: a transaction on any pool in shadowed mode of the same store, whether this psync
-//! is of that pool or not. That is refused (`refuse_inside`). A thread with a view may come: psyncs hold pools as readers do, and go past writers that wait. In 2 a psync waits
+//! keeps others waiting in 1. So nobody may come to 1 with what another psync waits for in 2, or with what such a transaction may wait for in turn: any transaction at all, whether this psync
+//! is of its pools or not. That is refused (`refuse_inside`). A thread with a view may come: psyncs hold pools as readers do, and go past writers that wait. In 2 a psync waits
 //! with no pool's lock in its hands, so that a transaction on one pool can take a view of another.
 
 use crate::background::{Background, Job};
 use crate::error::{Error, Result};
 use crate::pool::{Pool, PoolInner};
 use crate::store::{Inner, Store};
-use cenote_layout::catalog::PoolMode;
 use cenote_store::{Begun, Psync};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,7 +26,7 @@ impl Pool {
     /// one pool at a time share the work.
     ///
     /// # Errors
-    /// [`Error::WouldDeadlock`] in a transaction of this thread on this pool or another one in shadowed mode of its store; [`Error::Store`]: the pool is in direct mode or read-only, the disk is full or fails (the
+    /// [`Error::WouldDeadlock`] in any transaction of this thread; [`Error::Store`]: the pool is in direct mode or read-only, the disk is full or fails (the
     /// last psync is what it was, and the next one has it all), the store is poisoned (a sync failed: the next open decides).
     pub fn psync(&self) -> Result<Psync> {
         run(&self.inner.store, &[&self.inner])
@@ -67,7 +66,7 @@ impl Store {
 /// `pools` are in the order of their numbers.
 fn run(store: &Inner, pools: &[&PoolInner]) -> Result<Psync> {
     store.refuse_forked()?;
-    refuse_inside(store)?;
+    refuse_inside()?;
     let handles: Vec<_> = pools.iter().map(|pool| &pool.handle).collect();
     let mut psyncing = match store.store.begin_psync(&handles)? {
         Begun::Done(psync) => return Ok(psync),
@@ -81,12 +80,9 @@ fn run(store: &Inner, pools: &[&PoolInner]) -> Result<Psync> {
     Ok(psyncing.commit()?)
 }
 
-/// Fails in a transaction of this thread that another psync of the store may wait for.
-fn refuse_inside(store: &Inner) -> Result<()> {
-    let waited_for = |pool: &PoolInner| {
-        core::ptr::eq(&*pool.store, store) && pool.handle.record().mode == PoolMode::Shadowed
-    };
-    match crate::tx::covered_here(waited_for) {
+/// Fails in a transaction of this thread: another psync may wait for it, or for one that waits for its pools.
+fn refuse_inside() -> Result<()> {
+    match crate::tx::covered_here(|_| true) {
         Some(pool) => Err(Error::WouldDeadlock { pool, by: "a transaction" }),
         None => Ok(()),
     }
@@ -178,7 +174,7 @@ impl AutoPsync {
                 pool.psync_on_commit.fetch_sub(1, Ordering::Relaxed);
             }
             // The thread may be waiting for this one's transaction.
-            if let Err(refused) = refuse_inside(&pool.store) {
+            if let Err(refused) = refuse_inside() {
                 return if self.thread.leave() { Err(refused) } else { Ok(()) };
             }
         }

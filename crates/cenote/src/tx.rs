@@ -90,6 +90,12 @@ pub(crate) fn covers_here(pool: &PoolInner) -> bool {
     covered_here(|covered| core::ptr::eq(covered, pool)).is_some()
 }
 
+/// Whether this thread has a transaction in progress.
+#[inline]
+pub(crate) fn is_any_here() -> bool {
+    CURRENT.with(Cell::get).is_some()
+}
+
 /// Whether one of them is on the store.
 #[inline]
 fn begun_here(store: &Inner) -> bool {

@@ -400,8 +400,10 @@ fn a_psync_of_another_pool_in_a_transaction_is_refused_and_waits_for_nobody() {
             })
             .unwrap();
         });
-        // No psync waits for a pool in direct mode.
-        direct.write(|_| q.psync().map(drop)).unwrap();
+        // Nor waits one for a transaction on `q` whose thread waits for a view of a pool in direct mode.
+        let refused = direct.write(|_| q.psync().map(drop));
+        assert!(matches!(&refused, Err(Error::WouldDeadlock { pool, .. }) if pool == "d"), "{refused:?}");
+        q.psync().unwrap();
         drop((p, q, direct));
         store.close().unwrap();
     });
@@ -417,6 +419,33 @@ fn a_psync_of_several_pools_waits_with_none_in_its_hands() {
         std::thread::scope(|scope| {
             q.write(|_| -> Result<()> {
                 scope.spawn(|| store.psync(&[&p, &q]).unwrap());
+                std::thread::sleep(Duration::from_millis(100));
+                scope.spawn(|| steps(&p, 1, 1));
+                std::thread::sleep(Duration::from_millis(100));
+                let view = p.read()?;
+                assert!(view.root::<Root>()?.is_some());
+                Ok(())
+            })
+            .unwrap();
+        });
+        assert_eq!(step_of(&p), 1);
+    });
+}
+
+/// A thread with a view of `p` psyncs `q`, and waits for the transaction on `q`, which takes a view of `p`, for which a writer waits.
+#[test]
+fn a_psync_with_a_view_in_hand_and_a_transaction_that_takes_one_go_past_a_writer() {
+    let dir = directory();
+    let store = Store::open(dir.path()).unwrap();
+    within(60, move || {
+        let (p, q) = (make(&store, "p"), make(&store, "q"));
+        std::thread::scope(|scope| {
+            q.write(|_| -> Result<()> {
+                scope.spawn(|| {
+                    let view = p.read().unwrap();
+                    q.psync().unwrap();
+                    drop(view);
+                });
                 std::thread::sleep(Duration::from_millis(100));
                 scope.spawn(|| steps(&p, 1, 1));
                 std::thread::sleep(Duration::from_millis(100));

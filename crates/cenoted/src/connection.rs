@@ -36,7 +36,7 @@ pub(crate) fn serve(shared: &Arc<Shared>, channel: &Channel) {
         // A hello that nobody has read when the socket is closed would take the answer with it.
         let mut buffer = vec![0; 4096];
         let heard =
-            readable_within(channel, TURNED_AWAY).then(|| channel.receive(&mut buffer).ok()).flatten();
+            readable_within(channel, TURNED_AWAY).then(|| channel.receive_bytes(&mut buffer).ok()).flatten();
         let number = heard.map_or(0, |received| peek(buffer.get(..received.len).unwrap_or_default()));
         refuse(shared, channel, number, Refusal::Limit { detail });
         return;
@@ -46,7 +46,7 @@ pub(crate) fn serve(shared: &Arc<Shared>, channel: &Channel) {
     if !readable_within(channel, shared.limits.patience) {
         return;
     }
-    let Ok(received) = channel.receive(&mut buffer) else { return };
+    let Ok(received) = channel.receive_bytes(&mut buffer) else { return };
     let (number, resume) = match hello(&received, &buffer) {
         Ok(hello) => hello,
         Err((number, refusal)) => return refuse(shared, channel, number, refusal),
@@ -88,10 +88,7 @@ fn hello(received: &Received, buffer: &[u8]) -> Result<(u32, Option<Uuid>), (u32
     let malformed = |detail: String| (peek(packet), Refusal::Malformed { detail });
     check(received).map_err(malformed)?;
     match decode::<Request>(packet).map_err(|error| malformed(error.to_string()))? {
-        (number, hello @ Request::Hello { resume }) => {
-            carries(received, &hello).map_err(malformed)?;
-            Ok((number, resume))
-        }
+        (number, Request::Hello { resume }) => Ok((number, resume)),
         _ => Err(malformed("the first message is a hello".into())),
     }
 }
@@ -99,21 +96,9 @@ fn hello(received: &Received, buffer: &[u8]) -> Result<(u32, Option<Uuid>), (u32
 /// Why a packet is not looked at.
 fn check(received: &Received) -> Result<(), String> {
     if received.cut {
-        return Err("the message is too long".into());
+        return Err("the message is too long, or has descriptors, which no message of a client has".into());
     }
     Ok(())
-}
-
-/// As many descriptors as belong to a request, and no more.
-fn carries(received: &Received, request: &Request) -> Result<(), String> {
-    if received.descriptors.len() == request.descriptors() {
-        return Ok(());
-    }
-    Err(format!(
-        "{} descriptors come with such a message, and not {}",
-        request.descriptors(),
-        received.descriptors.len()
-    ))
 }
 
 fn attach(
@@ -168,20 +153,22 @@ fn begin(
 fn converse(shared: &Shared, channel: &Channel, session: &Session, credentials: &Credentials) -> bool {
     // Of the system's zero pages: short messages touch one.
     let mut buffer = vec![0; 4 * MESSAGE_LEN_MAX];
+    // A client has one request on its way: what comes after that from a socket whose process has ended is another's, who has inherited it.
+    let mut last = false;
     loop {
-        if !wait(channel, session) {
+        if last || !wait(channel, session) {
             return false;
         }
-        let Ok(mut received) = channel.receive(&mut buffer[..MESSAGE_LEN_MAX]) else { return false };
+        last = session.has_ended();
+        let Ok(received) = channel.receive_bytes(&mut buffer[..MESSAGE_LEN_MAX]) else { return false };
         if received.len == 0 {
             return false;
         }
         shared.messages.fetch_add(1, Ordering::Relaxed);
         session.messages.fetch_add(1, Ordering::Relaxed);
         let packet = &buffer[..received.len];
-        let checked = check(&received)
-            .and_then(|()| decode::<Request>(packet).map_err(|error| error.to_string()))
-            .and_then(|(number, request)| carries(&received, &request).map(|()| (number, request)));
+        let checked =
+            check(&received).and_then(|()| decode::<Request>(packet).map_err(|error| error.to_string()));
         let (number, request) = match checked {
             Ok(request) => request,
             Err(detail) => {
@@ -197,8 +184,7 @@ fn converse(shared: &Shared, channel: &Channel, session: &Session, credentials: 
             answer(channel, number, if ended { &Reply::Done } else { &refused }, &[]);
             return true;
         }
-        let (reply, descriptors) =
-            requests::answer(shared, session, credentials, request, received.descriptors.pop());
+        let (reply, descriptors) = requests::answer(shared, session, credentials, request);
         let sent = answer(channel, number, &reply, &descriptors);
         if !sent {
             return false;

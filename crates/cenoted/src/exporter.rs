@@ -138,10 +138,14 @@ fn serve(shared: &Shared, door: &Door, stopped: BorrowedFd<'_>) {
             continue;
         }
         // A collector that goes away is its own affair.
-        let _ = match door {
-            Door::Unix(listener, _) => listener.accept().and_then(|(stream, _)| unix(shared, stream)),
-            Door::Tcp(listener) => listener.accept().and_then(|(stream, _)| tcp(shared, stream)),
+        let accepted = match door {
+            Door::Unix(listener, _) => listener.accept().map(|(stream, _)| drop(unix(shared, stream))),
+            Door::Tcp(listener) => listener.accept().map(|(stream, _)| drop(tcp(shared, stream))),
         };
+        if accepted.is_err() {
+            // Out of descriptors, say: it is asked again, and not without end.
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
     }
 }
 

@@ -27,6 +27,7 @@ pub mod log;
 mod metrics;
 mod objects;
 mod overview;
+mod parcels;
 mod requests;
 mod server;
 pub mod service;

@@ -6,8 +6,6 @@ use crate::sessions::Session;
 use cenote_object::{Guest, ObjectError, Objects, ObjectsOptions, Permission};
 use cenote_proto::{ObjectItem, Refusal, Reply, Request};
 use cenote_store::{Credentials, ListedObject, NewObject, PermissionChange, StoreError};
-use std::fs::File;
-use std::os::fd::OwnedFd;
 use std::sync::PoisonError;
 
 /// Objects of a page: none takes more than 512 bytes.
@@ -31,7 +29,6 @@ pub(crate) fn answer(
     session: &Session,
     credentials: &Credentials,
     request: Request,
-    parcel: Option<OwnedFd>,
 ) -> Result<Answer, Refusal> {
     let objects = shared.objects().map_err(refused)?;
     let guest =
@@ -67,8 +64,8 @@ pub(crate) fn answer(
             objects.detach_for(&guest, object).map_err(refused)?;
             done()
         }
-        Request::PsyncObjects { objects: ids, runs, settled } => {
-            let parcel = parcel.map(File::from).ok_or_else(|| malformed("there is no parcel"))?;
+        Request::PsyncObjects { parcel, objects: ids, runs, settled } => {
+            let parcel = session.parcels.take(parcel).ok_or(Refusal::NoParcel)?;
             let psynced = objects.psync_for(&guest, &ids, (&parcel, runs), settled).map_err(refused)?;
             let (seq, pages) = (psynced.seq, psynced.pages);
             let (data_bytes, journal_bytes) = (psynced.data_bytes, psynced.journal_bytes);

@@ -16,7 +16,6 @@ use cenote_proto::{
     DESCRIPTORS_MAX, MESSAGE_LEN_MAX, MediumText, PoolItem, PoolSpec, Refusal, Reply, Request, SetAsideItem,
 };
 use cenote_store::{Access, Credentials, LogDecision, PermissionChange, PoolOptions, PoolStart, StoreError};
-use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -57,11 +56,10 @@ pub(crate) fn answer(
     session: &Session,
     credentials: &Credentials,
     request: Request,
-    parcel: Option<OwnedFd>,
 ) -> Answer {
     shared.metrics.request(&request);
     let kind = Request::KINDS.get(request.kind()).copied().unwrap_or_default();
-    match try_answer(shared, session, credentials, request, parcel) {
+    match try_answer(shared, session, credentials, request) {
         Ok(answer) => answer,
         Err(refusal) => {
             shared.metrics.refusal(&refusal);
@@ -91,7 +89,6 @@ fn try_answer(
     session: &Session,
     credentials: &Credentials,
     request: Request,
-    parcel: Option<OwnedFd>,
 ) -> Result<Answer, Refusal> {
     let (store, client) = (&shared.store, session.client);
     match request {
@@ -102,9 +99,7 @@ fn try_answer(
         | Request::AttachObject { .. }
         | Request::DetachObject { .. }
         | Request::PsyncObjects { .. }
-        | Request::SetObjectOwner { .. } => {
-            crate::objects::answer(shared, session, credentials, request, parcel)
-        }
+        | Request::SetObjectOwner { .. } => crate::objects::answer(shared, session, credentials, request),
         Request::Primaries { pool, first } => {
             let (mut records, _) =
                 store.guest_puddles(client, pool, first, DESCRIPTORS_MAX + 1).map_err(refusal)?;
@@ -114,8 +109,12 @@ fn try_answer(
             let files = records.iter().map(descriptor).collect::<Result<Vec<_>, _>>().map_err(refusal)?;
             Ok((Reply::Puddles { records, more }, files))
         }
-        Request::PsyncPools { puddles, runs } => {
-            let parcel = parcel.map(File::from).ok_or_else(|| malformed("there is no parcel"))?;
+        Request::Parcel => {
+            let (number, file) = session.parcels.add().map_err(|error| refusal(failed_parcel(error)))?;
+            Ok((Reply::Parcel { number }, vec![file]))
+        }
+        Request::PsyncPools { parcel, puddles, runs } => {
+            let parcel = session.parcels.take(parcel).ok_or(Refusal::NoParcel)?;
             let done = store.guest_psync(client, &puddles, (&parcel, runs)).map_err(refusal)?;
             let (seq, pages, data_bytes, journal_bytes) =
                 (done.seq, done.pages, done.data_bytes, done.journal_bytes);
@@ -212,6 +211,10 @@ fn try_answer(
         }
         Request::Hello { .. } | Request::Goodbye => Err(malformed("the session has begun already")),
     }
+}
+
+fn failed_parcel(error: std::io::Error) -> StoreError {
+    StoreError::Refused { detail: format!("a file in memory cannot be made: {error}") }
 }
 
 pub(crate) fn malformed(detail: &str) -> Refusal {

@@ -58,6 +58,14 @@ pub enum StartError {
         /// What is wrong with it.
         source: io::Error,
     },
+    /// A client of an earlier daemon may live, and its end could not be noticed.
+    #[error("process {pid}, a client of the last daemon, cannot be watched: {source}; nothing of it was touched: let this user have more descriptors, or allow pidfd_open")]
+    Client {
+        /// The process.
+        pid: u32,
+        /// What the system said.
+        source: io::Error,
+    },
     /// There is neither a path nor a socket.
     #[error("nobody could connect: give a path with --socket, or have the service manager pass a socket")]
     NoSocket,
@@ -269,7 +277,8 @@ impl Server {
             opening: Mutex::default(),
         });
         for guest in guests {
-            shared.sessions.adopt(&guest);
+            let unwatched = |source| StartError::Client { pid: guest.pid, source };
+            shared.sessions.adopt(&guest).map_err(unwatched)?;
         }
         let undertaker = Arc::clone(&shared);
         std::thread::Builder::new()

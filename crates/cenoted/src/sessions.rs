@@ -19,6 +19,7 @@
 //! recovers from what is on the medium.
 
 use crate::log::say;
+use crate::parcels::Parcels;
 use crate::server::Shared;
 use cenote_layout::catalog::{GuestRecord, LeaseRecord};
 use cenote_layout::id::Uuid;
@@ -55,10 +56,11 @@ pub(crate) struct Session {
     pub(crate) messages: AtomicU64,
     pub(crate) puddles: AtomicU64,
     pub(crate) bytes: AtomicU64,
+    pub(crate) parcels: Parcels,
 }
 
 impl Session {
-    fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         self.process.as_ref().is_none_or(|process| peer::has_ended(process.as_fd()))
     }
 
@@ -178,10 +180,14 @@ impl Sessions {
     }
 
     /// A session that an earlier daemon had, detached.
-    pub(crate) fn adopt(&self, guest: &GuestRecord) {
-        let process = peer::process(guest.pid, guest.start_ticks).unwrap_or(None);
+    ///
+    /// # Errors
+    /// What the system says: its process may live, and cannot be held.
+    pub(crate) fn adopt(&self, guest: &GuestRecord) -> io::Result<()> {
+        let process = peer::process(guest.pid, guest.start_ticks)?;
         self.insert(guest, process);
         self.detach(guest.client);
+        Ok(())
     }
 
     fn insert(&self, who: &GuestRecord, process: Option<OwnedFd>) -> Arc<Session> {
@@ -195,6 +201,7 @@ impl Sessions {
             messages: AtomicU64::new(0),
             puddles: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
+            parcels: Parcels::default(),
         });
         let token = self.tokens.fetch_add(1, Ordering::Relaxed);
         let entry = Entry { session: Arc::clone(&session), state: State::Attached, token, tries: 0 };

@@ -48,18 +48,26 @@ pub(crate) fn randomize(arguments: &Randomize, out: &mut Out) -> Result<Verdict,
         plural(due, "puddle"),
     ))?;
     let stop = Stop::install();
-    let names = store.pools().into_iter().map(|pool| pool.record.name);
+    let names = due_pools(&store);
     let done = arguments.eager.then(|| {
-        names.map(|name| finish(&store, &name, out, &stop)).try_fold(Rewritten::default(), |mut sum, done| {
-            sum.add(&done?);
-            Ok(sum)
-        })
+        names.iter().map(|name| finish(&store, name, out, &stop)).try_fold(
+            Rewritten::default(),
+            |mut sum, done| {
+                sum.add(&done?);
+                Ok(sum)
+            },
+        )
     });
     let done = settle(store, done.transpose())?;
     out.object(&json!({
         "pool": arguments.pool, "due_puddles": if done.is_some() { 0 } else { due }, "rewritten": done.as_ref().map(as_json),
     }))?;
     Ok(verdict(done.as_ref()))
+}
+
+/// Pools of which something is still to be rewritten.
+fn due_pools(store: &Store) -> Vec<String> {
+    store.pools().into_iter().filter(|pool| pool.due > 0).map(|pool| pool.record.name).collect()
 }
 
 /// Closes the store, also after what was stopped: what is rewritten is, and the rest waits. Then says what came of it.
@@ -69,7 +77,14 @@ fn settle<T>(store: Store, done: Result<T, Failure>) -> Result<T, Failure> {
 }
 
 pub(crate) fn run(arguments: &Relocate, out: &mut Out) -> Result<Verdict, Failure> {
-    let names = chosen(&opening::to_look(&arguments.store)?, &arguments.pools)?;
+    let looked_at = opening::to_look(&arguments.store)?;
+    let mut names = chosen(&looked_at, &arguments.pools)?;
+    if arguments.pools.is_empty() {
+        // Of the others nothing is to be done, and opening one may need a key.
+        let due = due_pools(&looked_at);
+        names.retain(|name| due.contains(name));
+    }
+    drop(looked_at);
     let store = opening::to_change(&arguments.store)?;
     let (stop, mut whole) = (Stop::install(), true);
     let done = names.iter().try_for_each(|name| {

@@ -32,12 +32,17 @@ impl Raw {
     }
 
     pub(crate) fn ask(&mut self, request: &Request) -> (Reply, Vec<OwnedFd>) {
-        self.ask_with(request, &[])
+        self.channel.send(&encode(1, request).expect("encode"), &[]).expect("send");
+        self.answer().expect("an answer")
     }
 
-    pub(crate) fn ask_with(&mut self, request: &Request, files: &[BorrowedFd<'_>]) -> (Reply, Vec<OwnedFd>) {
-        self.channel.send(&encode(1, request).expect("encode"), files).expect("send");
-        self.answer().expect("an answer")
+    /// Asks for a psync of these bytes, in a parcel.
+    pub(crate) fn psync(&mut self, bytes: &[u8], request: impl Fn(u64) -> Request) -> Reply {
+        let (reply, files) = self.ask(&Request::Parcel);
+        let Reply::Parcel { number } = reply else { panic!("{reply:?}") };
+        let file = File::from(files.into_iter().next().expect("a descriptor"));
+        std::os::unix::fs::FileExt::write_all_at(&file, bytes, 0).expect("written");
+        self.ask(&request(number)).0
     }
 
     fn answer(&mut self) -> Option<(Reply, Vec<OwnedFd>)> {

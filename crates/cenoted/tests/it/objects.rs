@@ -354,12 +354,7 @@ fn a_client_changes_nothing_but_what_it_has_attached() {
         bytes.extend(first_line.to_le_bytes());
         bytes
     };
-    let parcel = |runs: &[Vec<u8>], data: usize| {
-        let file = cenote_sys::twin::nameless_file("test").expect("memory");
-        file.write_all_at(&runs.concat(), 0).expect("write");
-        file.write_all_at(&vec![0xaa; data], 16 * runs.len() as u64).expect("write");
-        file
-    };
+    let parcel = |runs: &[Vec<u8>], data: usize| [runs.concat(), vec![0xaa; data]].concat();
     let end = LEN / 64;
     let (me, other) = (mine.id(), theirs.id());
     for (objects, runs, data, why) in [
@@ -375,34 +370,37 @@ fn a_client_changes_nothing_but_what_it_has_attached() {
         (vec![me], vec![run(0, 64, 0), run(0, 128, 0)], 3 * 4096, "on top of each other"),
         (vec![me], vec![run(0, 128, 0)], 4096, "less than it says"),
     ] {
-        let request = Request::PsyncObjects { objects, runs: runs.len() as u32, settled: true };
-        let file = parcel(&runs, data);
-        let (reply, _) = raw.ask_with(&request, &[file.as_fd()]);
+        let reply = raw.psync(&parcel(&runs, data), |parcel| Request::PsyncObjects {
+            parcel,
+            objects: objects.clone(),
+            runs: runs.len() as u32,
+            settled: true,
+        });
         assert!(matches!(reply, Reply::Refused(_)), "{why}: {reply:?}");
     }
-    let request = Request::PsyncObjects { objects: vec![me], runs: 0, settled: false };
-    let device = File::open("/dev/full").expect("open");
-    let (reply, _) = raw.ask_with(&request, &[device.as_fd()]);
+    let of = |object, runs, settled| {
+        move |parcel| Request::PsyncObjects { parcel, objects: vec![object], runs, settled }
+    };
+    let reply = raw.psync(&[], of(me, 0, false));
     assert!(matches!(reply, Reply::Psynced { seq: 0, .. }), "nothing is nothing: {reply:?}");
-    let wants = Request::PsyncObjects { objects: vec![me], runs: u32::MAX, settled: false };
-    let (reply, _) = raw.ask_with(&wants, &[device.as_fd()]);
+    let reply = raw.psync(&[], of(me, u32::MAX, false));
     assert!(matches!(reply, Reply::Refused(Refusal::PsyncTooLarge { .. })), "{reply:?}");
     // And it works.
-    let good = Request::PsyncObjects { objects: vec![me], runs: 1, settled: true };
-    let (reply, _) = raw.ask_with(&good, &[parcel(&[run(0, 64, 64)], 4096).as_fd()]);
+    let reply = raw.psync(&parcel(&[run(0, 64, 64)], 4096), of(me, 1, true));
     assert!(matches!(reply, Reply::Psynced { seq, .. } if seq > 0), "{reply:?}");
+    // Each parcel is for one psync, and of one session.
+    let (reply, files) = raw.ask(&Request::Parcel);
+    let Reply::Parcel { number } = reply else { panic!("{reply:?}") };
+    drop(files);
+    let mut another = Raw::connect(&daemon);
+    for asked in [another.ask(&of(me, 0, true)(number)).0, raw.ask(&of(me, 0, true)(number - 1)).0] {
+        assert!(matches!(asked, Reply::Refused(Refusal::NoParcel)), "{asked:?}");
+    }
     // A reader psyncs nothing.
     assert!(matches!(raw.ask(&attach("theirs", false)).0, Reply::Objects { .. }));
-    let reads = Request::PsyncObjects { objects: vec![other], runs: 1, settled: true };
-    let (reply, _) = raw.ask_with(&reads, &[parcel(&[run(0, 64, 64)], 4096).as_fd()]);
+    let reply = raw.psync(&parcel(&[run(0, 64, 64)], 4096), of(other, 1, true));
     assert!(matches!(reply, Reply::Refused(_)), "{reply:?}");
     assert!(matches!(raw.ask(&attach("mine", false)).0, Reply::Objects { .. } | Reply::Refused(_)));
-    // Two descriptors, or none, are no psync.
-    for files in [vec![], vec![device.as_fd(), device.as_fd()]] {
-        let mut raw = Raw::connect(&daemon);
-        let (reply, _) = raw.ask_with(&good, &files);
-        assert!(matches!(reply, Reply::Refused(Refusal::Malformed { .. })), "{reply:?}");
-    }
     assert!(daemon.is_running());
     let attached = objects.attach("theirs", Permission::Read, None).expect("attach");
     assert!(attached.as_slice().iter().all(|byte| *byte == 0), "nobody has changed it");

@@ -191,15 +191,12 @@ fn a_psync_changes_only_pools_that_its_client_writes() {
     let mut before = Raw::connect(&daemon);
     let (pool, puddle) = puddles(&mut before, false);
     assert!(matches!(before.ask(&Request::Goodbye).0, Reply::Done));
-    let nothing = cenote_sys::twin::nameless_file("test").expect("memory");
-    let header = cenote_sys::twin::nameless_file("test").expect("memory");
     // Page 0: the puddle's header.
     let run = [&0u32.to_le_bytes()[..], &64u32.to_le_bytes(), &0u64.to_le_bytes(), &[7; 4096]].concat();
-    std::os::unix::fs::FileExt::write_all_at(&header, &run, 0).expect("write");
     let mut raw = Raw::connect(&daemon);
-    let psync = Request::PsyncPools { puddles: vec![puddle], runs: 1 };
+    let psync = |runs| move |parcel| Request::PsyncPools { parcel, puddles: vec![puddle], runs };
     let refused = |raw: &mut Raw, why: &str| {
-        let (reply, _) = raw.ask_with(&psync, &[header.as_fd()]);
+        let reply = raw.psync(&run, psync(1));
         assert!(matches!(reply, Reply::Refused(Refusal::Other { .. })), "{why}: {reply:?}");
     };
     refused(&mut raw, "it was not granted");
@@ -213,6 +210,5 @@ fn a_psync_changes_only_pools_that_its_client_writes() {
     assert!(matches!(reply, Reply::Puddles { .. }) && files.len() == 1, "{reply:?}");
     let primary = std::fs::File::from(files.into_iter().next().expect("one"));
     assert!(std::os::unix::fs::FileExt::write_all_at(&primary, b"x", 8192).is_err(), "for reading");
-    let none = Request::PsyncPools { puddles: vec![puddle], runs: 0 };
-    assert!(matches!(raw.ask_with(&none, &[nothing.as_fd()]).0, Reply::Psynced { seq: 0, .. }));
+    assert!(matches!(raw.psync(&[], psync(0)), Reply::Psynced { seq: 0, .. }));
 }

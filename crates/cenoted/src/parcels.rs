@@ -1,0 +1,57 @@
+//! Files in memory that a session's psyncs come in ([`cenote_journal::Parcel`]).
+//!
+//! The daemon makes them and hands them out: a descriptor that a client had opened could be one whose closing gives up the daemon's lock on its store, or waits for a file system that
+//! the client serves. Each is for one psync. What is in them is the client's to fill, and counts as memory of whoever does.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
+
+/// Parcels of a session that are not used up: as many threads may be on their way to a psync.
+const MOST: usize = 64;
+
+/// A session's parcels, by number.
+#[derive(Debug, Default)]
+pub(crate) struct Parcels(Mutex<(u64, BTreeMap<u64, File>)>);
+
+impl Parcels {
+    /// Makes one: its number, and the descriptor for the client. The oldest goes if there are too many.
+    pub(crate) fn add(&self) -> io::Result<(u64, OwnedFd)> {
+        let file = cenote_sys::twin::nameless_file("cenote-psync")?;
+        let theirs = file.try_clone()?.into();
+        let mut parcels = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (last, open) = &mut *parcels;
+        *last += 1;
+        open.insert(*last, file);
+        if open.len() > MOST {
+            open.pop_first();
+        }
+        Ok((*last, theirs))
+    }
+
+    /// Gives one for its psync.
+    pub(crate) fn take(&self, number: u64) -> Option<File> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).1.remove(&number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn a_parcel_is_used_once_and_the_oldest_goes() {
+        let parcels = Parcels::default();
+        let (first, theirs) = parcels.add().expect("made");
+        File::from(theirs).write_all_at(b"contents", 0).expect("written");
+        let mut bytes = [0; 8];
+        parcels.take(first).expect("there").read_exact_at(&mut bytes, 0).expect("read");
+        assert_eq!(&bytes, b"contents");
+        assert!(parcels.take(first).is_none() && parcels.take(99).is_none());
+        let numbers: Vec<u64> = (0..=MOST).map(|_| parcels.add().expect("made").0).collect();
+        assert!(parcels.take(numbers[0]).is_none() && parcels.take(numbers[1]).is_some());
+    }
+}
