@@ -421,6 +421,11 @@ enum When {
     Recovering,
 }
 
+/// What protected pools do in memory is no event: in one session there are few of these, and each is looked at more closely.
+fn has_few_events(steps: &[Step]) -> bool {
+    at_rest() != AtRest::None && !steps.iter().any(|step| matches!(step, Die | Reopen | Push(4..8, _)))
+}
+
 fn explore(steps: &[Step], level: Durability, bug: Bug, when: When) -> (Tally, Option<String>) {
     let mut tally = Tally::default();
     let base = match base_image(level) {
@@ -436,8 +441,7 @@ fn explore(steps: &[Step], level: Durability, bug: Bug, when: When) -> (Tally, O
         Err(violation) => return (tally, Some(violation)),
     };
     let mut violation = None;
-    // What protected pools do in memory is no event: there are fewer of these, and each is looked at more closely.
-    let few = at_rest() != AtRest::None;
+    let few = has_few_events(steps);
     let samples = if few { 40 } else { 10 };
     let limits = Limits { exhaustive_units: 6, samples, ..Limits::default() };
     let every = |images: u64| if few { images / 8 + 1 } else { images };
@@ -502,7 +506,7 @@ fn crash_recovery(known: &History, image: &Image, tally: &mut Tally) -> Result<(
 #[track_caller]
 fn holds(name: &str, steps: &[Step], level: Durability) {
     let (tally, violation) = explore(steps, level, Bug::None, When::Running);
-    let few = at_rest() != AtRest::None;
+    let few = has_few_events(steps);
     println!("{name}, {level}: {tally:?}");
     assert!(violation.is_none(), "{name}: {}", violation.unwrap_or_default());
     assert!(
