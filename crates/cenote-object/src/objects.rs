@@ -24,8 +24,8 @@ use cenote_store::{Credentials, Keeper, NewObject, ObjectInfo, PermissionChange,
 use cenote_sys::process;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::collections::{BTreeMap, BTreeSet};
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;

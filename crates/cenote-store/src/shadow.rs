@@ -33,6 +33,7 @@ use cenote_journal::{Guard, Home, Journal, Record, Settings, Stopped, scan};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, DueRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
+use cenote_layout::puddle::Role;
 use cenote_log::CrashKind;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MapMode, MediumError, MediumKind, Operation};
@@ -311,7 +312,8 @@ impl Inner {
             let data = record.read_data(file)?;
             record.for_each_run(&data, |id, offset, bytes| -> Result<(), StoreError> {
                 // A puddle that was removed since; another of its identity may be there, that a client of a daemon has made for an object.
-                let of_pool = |puddle: &&PuddleRecord| puddle.role == Role::Heap && state.is_shadowed(puddle.pool);
+                let of_pool =
+                    |puddle: &&PuddleRecord| puddle.role == Role::Heap && state.is_shadowed(puddle.pool);
                 let Some(puddle) = state.puddles.get(&id).filter(of_pool) else { return Ok(()) };
                 let at_rest = state.at_rest(puddle.pool);
                 let offset = check_run(record.header.seq, puddle, at_rest, offset, bytes.len())?;

@@ -34,7 +34,8 @@ struct Stack {
 }
 
 static ALL: [Stack; STACKS] =
-    [const { Stack { taken: AtomicBool::new(false), top: AtomicUsize::new(0), owner: AtomicU64::new(0) } }; STACKS];
+    [const { Stack { taken: AtomicBool::new(false), top: AtomicUsize::new(0), owner: AtomicU64::new(0) } };
+        STACKS];
 
 /// Takes a stack as long as it lives.
 struct Taken(&'static Stack);
@@ -78,7 +79,7 @@ impl Taken {
 
 /// Makes one stack, so that a handler finds it ready.
 pub fn prepare() {
-    fork_guard::token();
+    let _ = fork_guard::token();
     if let Some(stack) = Taken::any() {
         let _ = stack.top();
     }
@@ -200,7 +201,7 @@ mod tests {
         prepare();
         assert_eq!(run(|| 7).is_some(), cfg!(target_arch = "x86_64"));
         let in_child = crate::testing::in_child(|| {
-            fork_guard::token();
+            let _ = fork_guard::token();
             run(|| deep(2)).map_or(1, |sum| i32::from(sum != 2 * (48 << 10)))
         });
         assert_eq!(in_child, i32::from(!cfg!(target_arch = "x86_64")));

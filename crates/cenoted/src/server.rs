@@ -59,7 +59,9 @@ pub enum StartError {
         source: io::Error,
     },
     /// A client of an earlier daemon may live, and its end could not be noticed.
-    #[error("process {pid}, a client of the last daemon, cannot be watched: {source}; nothing of it was touched: let this user have more descriptors, or allow pidfd_open")]
+    #[error(
+        "process {pid}, a client of the last daemon, cannot be watched: {source}; nothing of it was touched: let this user have more descriptors, or allow pidfd_open"
+    )]
     Client {
         /// The process.
         pid: u32,
