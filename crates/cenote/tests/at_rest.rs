@@ -426,6 +426,46 @@ fn what_protected_pools_cannot_do_is_refused_and_leaves_nothing() {
 
 /// Random steps, psyncs, closes and crashes: the pool is always what the steps up to some moment make, and that moment is the right one.
 #[test]
+fn a_protected_pool_is_removed_where_no_other_is_in_shadowed_mode() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let pool = store.create_pool("p", &options(AtRest::Authenticated, Some(key(1)))).unwrap();
+    push(&pool, 0, 300);
+    pool.psync().unwrap();
+    drop(pool);
+    // SAFETY: the pool is not open; nothing else is done with the store underneath.
+    unsafe { store.as_raw() }.remove_pool("p").unwrap();
+    assert!(store.pools().is_empty());
+    store.close().unwrap();
+    let heaps = |path: &PathBuf| std::fs::metadata(path).unwrap().len() >= 256 << 10;
+    assert_eq!(files(&dir.path().join("puddles")).iter().filter(|path| heaps(path)).count(), 0);
+}
+
+#[test]
+fn what_is_psynced_while_it_is_verified_is_not_called_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let pool = store.create_pool("p", &options(AtRest::Authenticated, Some(key(1)))).unwrap();
+    push(&pool, 0, 400);
+    pool.psync().unwrap();
+    std::thread::scope(|scope| {
+        let psyncs = scope.spawn(|| {
+            for round in 0..60 {
+                push(&pool, 400 + round, 401 + round);
+                pool.psync().unwrap();
+            }
+        });
+        let mut looks = 0;
+        while !psyncs.is_finished() || looks == 0 {
+            for puddle in pool.verify(&mut |_, _| true) {
+                assert_eq!(puddle.found.damaged, [], "look {looks}");
+            }
+            looks += 1;
+        }
+    });
+}
+
+#[test]
 fn a_protected_pool_is_what_a_model_says() {
     let seed = std::env::var("CENOTE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(0x4d0de1);
     println!("seed {seed}");

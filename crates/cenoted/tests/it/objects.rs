@@ -406,6 +406,47 @@ fn a_client_changes_nothing_but_what_it_has_attached() {
     assert!(attached.as_slice().iter().all(|byte| *byte == 0), "nobody has changed it");
 }
 
+/// The journal may hold records of an object that is gone: its identity is not to be had again, or recovery would write them into another object, or find them beyond its end.
+#[test]
+fn the_identity_of_an_object_that_is_gone_is_not_given_again() {
+    let mut daemon = Daemon::start(&[]);
+    let store = daemon.connect();
+    let objects = objects_of(&store);
+    let gone = objects.pcreate("gone", LEN, None, 0o600).expect("create").id();
+    {
+        let mut attached = objects.attach("gone", Permission::ReadWrite, None).expect("attach");
+        attached.as_mut_slice().expect("for writing").fill(7);
+        attached.psync().expect("psync");
+        attached.detach().expect("detach");
+    }
+    objects.pdestroy("gone", None).expect("destroy");
+    let mut raw = Raw::connect(&daemon);
+    let (id, at_rest) = (gone, cenote::AtRest::None);
+    let (reply, _) = raw.ask(&Request::CreateObject {
+        id,
+        name: "again".into(),
+        data_len: 4096,
+        permissions: 0o600,
+        at_rest,
+        header: Vec::new(),
+    });
+    assert!(matches!(reply, Reply::Refused(Refusal::ObjectExists)), "{reply:?}");
+    drop((raw, objects));
+    // And the next daemon finds nothing wrong.
+    daemon.kill();
+    daemon.restart();
+    let objects = objects_of(&store);
+    objects.pcreate("next", LEN, None, 0o600).expect("create");
+    assert!(
+        objects
+            .attach("next", Permission::Read, None)
+            .expect("attach")
+            .as_slice()
+            .iter()
+            .all(|byte| *byte == 0)
+    );
+}
+
 #[test]
 fn an_objects_descriptor_cannot_be_opened_again_for_writing() {
     if !is_root() {

@@ -212,3 +212,30 @@ fn a_psync_changes_only_pools_that_its_client_writes() {
     assert!(std::os::unix::fs::FileExt::write_all_at(&primary, b"x", 8192).is_err(), "for reading");
     assert!(matches!(raw.psync(&[], psync(0)), Reply::Psynced { seq: 0, .. }));
 }
+
+#[test]
+fn protected_pools_are_refused_as_such_and_keys_for_others_too() {
+    let mut daemon = Daemon::prepare(&[]);
+    let key = || {
+        let mut bytes = [9; 32];
+        let key = cenote::MasterKey::with_locking(&mut bytes, cenote::Locking::IfPossible).expect("a key");
+        std::sync::Arc::new(cenote::Keyring::new(key).locking(cenote::Locking::IfPossible))
+    };
+    {
+        let store = Store::open(daemon.store()).expect("open");
+        let protected =
+            PoolOptions { at_rest: cenote::AtRest::Authenticated, key: Some(key()), ..shadowed() };
+        make_counter(&store.create_pool("numbers", &protected).expect("create"));
+        make_counter(&store.create_pool("plain", &shadowed()).expect("create"));
+        store.close().expect("close");
+    }
+    daemon.restart();
+    let store = daemon.connect();
+    for access in [Access::ReadOnly, Access::ReadWrite] {
+        let refused = store.pool_with("numbers", access).expect_err("granted").to_string();
+        assert!(refused.contains("protected at rest"), "{refused}");
+        let refused = store.pool_with_key("plain", access, &key());
+        assert!(matches!(&refused, Err(Error::Store(StoreError::NotProtected { .. }))), "{refused:?}");
+    }
+    assert_eq!(count(&store.pool("plain").expect("without a key")), 0);
+}
