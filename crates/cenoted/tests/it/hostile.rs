@@ -6,7 +6,7 @@ use cenote_layout::log_space::{ENTRY_HEAD, LOG_SPACE_ENTRIES_OFFSET, LogSpaceEnt
 use cenote_layout::puddle::header_space;
 use cenote_proto::{Channel, MESSAGE_LEN_MAX, Refusal, Reply, Request, decode, encode};
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 /// A client that speaks the protocol by hand.

@@ -9,7 +9,7 @@ use cenote_object::{
 };
 use cenote_proto::{Refusal, Reply, Request};
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 

@@ -7,7 +7,6 @@ use cenote_layout::header::{read, seal};
 use cenote_layout::superblock::{COPY_SIZE, Superblock};
 use cenote_proto::{Refusal, Reply, Request};
 use cenote_store::StoreError;
-use std::os::fd::AsFd;
 use std::path::Path;
 use zerocopy::IntoBytes;
 
