@@ -9,7 +9,7 @@
 //! **What is never said**: contents of memory, of logs or of objects, and keys. What a client chose (names of pools, of its program) is a field in quotes, and no line of the log has a control character: a client cannot
 //! write lines of its own.
 //!
-//! **Who makes noise is not heard for long.** Lines that a client can cause are limited, by topic, to [`LINES`] in [`WINDOW`]; how many were left out is said afterwards.
+//! **Who makes noise is not heard for long.** Lines that a client can cause are limited, by topic, to `LINES` in `WINDOW`; how many were left out is said afterwards.
 
 use std::fmt;
 use std::io::IsTerminal;
