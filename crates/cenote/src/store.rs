@@ -11,7 +11,7 @@ use cenote_layout::types::TypeRecord;
 use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
 use cenote_store::{
     Access, DamagePolicy, FormatOptions, Keyring, OpenOptions, OpenReport, PoolInfo, PoolOptions,
-    PowerLossPolicy, StoreError, StoreInfo,
+    PowerLossPolicy, StoreError, StoreInfo, VerifiedPuddle,
 };
 use cenote_tx::LogGroup;
 use core::num::NonZero;
@@ -371,6 +371,20 @@ impl Store {
     /// As [`Store::pool_with`]; [`StoreError::AtRest`] for a key that is missing or wrong, [`StoreError::NotProtected`] for one that is of no use.
     pub fn pool_with_key(&self, name: &str, access: Access, key: &Keyring) -> Result<Pool> {
         self.open_pool(name, access, Some(key))
+    }
+
+    /// Checks every page of a pool, as [`Pool::verify`], without opening its heap: also of one in which that is damaged, so that opening it would end the program. The key of a protected pool is that of
+    /// [`OpenOptions::key`].
+    ///
+    /// # Errors
+    /// [`Error::Store`], as of [`Store::pool_with`] for reading.
+    pub fn verify_pool(
+        &self,
+        name: &str,
+        progress: &mut dyn FnMut(u64, u64) -> bool,
+    ) -> Result<Vec<VerifiedPuddle>> {
+        self.inner.refuse_forked()?;
+        Ok(self.inner.store.open_pool(name, Access::ReadOnly)?.verify(progress))
     }
 
     fn open_pool(&self, name: &str, access: Access, key: Option<&Keyring>) -> Result<Pool> {

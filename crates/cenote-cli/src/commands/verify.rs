@@ -7,7 +7,7 @@ use crate::failure::{Failure, Verdict};
 use crate::output::Out;
 use crate::progress;
 use crate::units::plural;
-use cenote::{Access, Store};
+use cenote::Store;
 use cenote_object::{Keyring, Mode, Objects, Permission};
 use serde_json::json;
 
@@ -48,8 +48,9 @@ type Progress<'p> = &'p mut dyn FnMut(u64, u64) -> bool;
 
 impl Looked<'_> {
     fn at_pool(&mut self, store: &Store, name: &str) -> Result<(), Failure> {
-        let pool = store.pool_with(name, Access::ReadOnly)?;
-        let found = self.with_bar(name, |progress| pool.verify(progress));
+        let known = store.pools().into_iter().find(|pool| pool.record.name == name);
+        let mode = known.map_or(Mode::None, |pool| pool.at_rest.mode());
+        let found = self.with_bar(name, |progress| store.verify_pool(name, progress))?;
         let pages = found.iter().map(|puddle| puddle.found.pages).sum();
         let covered = found.iter().all(|puddle| puddle.found.covered) && !found.is_empty();
         let mut damaged = Pages::new();
@@ -57,7 +58,7 @@ impl Looked<'_> {
             let pages = puddle.found.damaged.into_iter();
             damaged.extend(pages.map(|(page, what)| (Some(puddle.index), page, what)));
         }
-        self.tell(("pool", name, pool.at_rest().mode()), covered, pages, damaged)
+        self.tell(("pool", name, mode), covered, pages, damaged)
     }
 
     fn at_object(&mut self, objects: &Objects, name: &str, key: Option<&Keyring>) -> Result<(), Failure> {
