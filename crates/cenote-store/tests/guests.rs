@@ -51,13 +51,13 @@ fn a_store_says_that_it_was_a_daemons_before_its_catalog_does() {
     let mut bytes = std::fs::read(dir.file("superblock")).unwrap();
     for copy in bytes.chunks_exact_mut(COPY_SIZE as usize) {
         let mut block = read::<Superblock>(copy, true).unwrap();
-        block.prefix.incompat |= 2;
+        block.prefix.incompat |= 1 << 40;
         seal(&mut block);
         copy.copy_from_slice(zerocopy::IntoBytes::as_bytes(&block));
     }
     std::fs::write(dir.file("superblock"), bytes).unwrap();
     let refused = dir.try_open(OpenOptions::default()).unwrap_err();
-    let unknown = HeaderError::Incompatible { what: "superblock", unknown: 2 };
+    let unknown = HeaderError::Incompatible { what: "superblock", unknown: 1 << 40 };
     assert!(matches!(&refused, OpenError::Superblock { source, .. } if *source == unknown), "{refused}");
     let puddle = std::fs::read_dir(dir.file("puddles")).unwrap().next().unwrap().unwrap().path();
     let bytes = std::fs::read(puddle).unwrap();

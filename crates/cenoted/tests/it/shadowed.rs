@@ -216,7 +216,7 @@ fn a_psync_changes_only_pools_that_its_client_writes() {
 fn protected_pools_are_refused_as_such_and_keys_for_others_too() {
     let mut daemon = Daemon::prepare(&[]);
     let key = || {
-        let mut bytes = [9; 32];
+        let mut bytes: [u8; 32] = core::array::from_fn(|i| (i as u8).wrapping_mul(29));
         let key = cenote::MasterKey::with_locking(&mut bytes, cenote::Locking::IfPossible).expect("a key");
         std::sync::Arc::new(cenote::Keyring::new(key).locking(cenote::Locking::IfPossible))
     };
