@@ -4,6 +4,7 @@
 //! caller's key --HKDF, wrap_salt--> key_check (32 B, in the header), wrapping key
 //! wrapping key --AES-256-GCM-SIV--> data key (32 random bytes)
 //! data key --HKDF, object's UUID--> key of subordinates ([`crate::Protection::subordinate`])
+//! data key --HKDF, object's UUID--> inheriting key --AES-256-GCM-SIV--> key of the subordinates of what this was copied from ([`crate::Protection::inherited`])
 //! data key --HKDF, object's UUID--> XTS keys (64 B), AEGIS key (32 B), header's HMAC key (32 B)
 //! ```
 //!
@@ -76,6 +77,47 @@ impl Keys {
         expand(&hkdf, b"cenote at rest: subordinates", out);
         drop(hkdf);
         scrub_stack();
+    }
+
+    /// Puts the key of another's subordinates into the header of a new object. Once for each data key: the key that wraps it has no other message, so that the nonce may be zero.
+    pub(crate) fn wrap_inherited(&self, inherited: &[u8; 32], header: &mut AtRestHeader) -> io::Result<()> {
+        header.inherited_key = *inherited;
+        let cipher = self.inheriting(header.object);
+        let tag = cipher.encrypt_inout_detached(
+            &Nonce::default(),
+            &header.object.0,
+            header.inherited_key.as_mut_slice().into(),
+        );
+        let tag = tag.inspect_err(|_| wipe_bytes(&mut header.inherited_key));
+        let failed = |_| io::Error::other("a key of 32 bytes cannot be wrapped");
+        header.inherited_tag.copy_from_slice(&tag.map_err(failed)?);
+        drop(cipher);
+        scrub_stack();
+        Ok(())
+    }
+
+    /// The key that [`Keys::wrap_inherited`] put into a header; `false`: it is not there as it was put.
+    pub(crate) fn unwrap_inherited(&self, header: &AtRestHeader, out: &mut [u8; 32]) -> bool {
+        *out = header.inherited_key;
+        let (cipher, tag) = (self.inheriting(header.object), header.inherited_tag.into());
+        let opened = cipher.decrypt_inout_detached(
+            &Nonce::default(),
+            &header.object.0,
+            out.as_mut_slice().into(),
+            &tag,
+        );
+        drop(cipher);
+        scrub_stack();
+        opened.is_ok()
+    }
+
+    fn inheriting(&self, object: Uuid) -> Aes256GcmSiv {
+        let hkdf = Hkdf::<Sha256>::new(Some(&object.0), &self.data_key);
+        let mut key = [0; 32];
+        expand(&hkdf, b"cenote at rest: inherited", &mut key);
+        let cipher = Aes256GcmSiv::new(&key.into());
+        wipe_bytes(&mut key);
+        cipher
     }
 
     /// Writes the header's wrapping fields for a key of the caller's, with a fresh salt. The header's other fields, the

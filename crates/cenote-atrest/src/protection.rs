@@ -7,12 +7,12 @@ use crate::key::{Argon2Params, Kdf, Keyring, MasterKey};
 use crate::seal::{PAGE_LEN, Page, PageSealer, SealedPage, is_zero};
 use crate::tree::{Digest, NodeSource, NodeWrite, Tree, TreeChange, TreeFault, ZERO};
 use cenote_layout::at_rest::{
-    AtRestHeader, KDF_ARGON2ID, KDF_KEY, KDF_NONE, Mode, PageSide, Regions, TREE_NONE, TREE_SHA256_16,
-    TreeShape,
+    AtRestHeader, INCOMPAT_INHERITED, KDF_ARGON2ID, KDF_KEY, KDF_NONE, Mode, PageSide, Regions, TREE_NONE,
+    TREE_SHA256_16, TreeShape,
 };
 use cenote_layout::header::{self, Header, HeaderPrefix};
 use cenote_layout::id::Uuid;
-use cenote_sys::secret::Secret;
+use cenote_sys::secret::{Secret, wipe_bytes};
 use sha2::{Digest as _, Sha256};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use subtle::ConstantTimeEq;
@@ -130,6 +130,62 @@ impl Protection {
         Self::create_with(object, pages, mode, keyring, Engine::best())
     }
 
+    /// Protection for what `before` protects, sealed anew as `object`: pages and mode are the same, the data key is another, so that nothing that was ever sealed under the one
+    /// belongs to the other. If it is the same object, its generation goes on, so that who remembers an older state knows this for a newer one. With `inherits` its header
+    /// also holds the key of the subordinates of `before` ([`Protection::inherited`]), whose own header may be gone before they are sealed anew.
+    ///
+    /// # Errors
+    /// As [`Protection::create`].
+    pub fn create_after(
+        object: Uuid,
+        before: &Self,
+        inherits: bool,
+        keyring: Option<&Keyring>,
+    ) -> Result<Self, AtRestError> {
+        let (pages, mode) = (before.pages(), before.mode);
+        Self::create_by(object, pages, mode, keyring, Engine::best(), |keys, header| {
+            let old = before.locked();
+            if old.object == object {
+                (header.generation, header.key_epoch) = (old.generation, old.key_epoch);
+            }
+            let (Some(keys), Some(before_keys)) = (keys, before.sealer.keys().filter(|_| inherits)) else {
+                return Ok(());
+            };
+            header.prefix.incompat |= INCOMPAT_INHERITED;
+            let mut inherited = [0; 32];
+            before_keys.subordinate(before.object, &mut inherited);
+            let wrapped = keys.wrap_inherited(&inherited, header);
+            wipe_bytes(&mut inherited);
+            let what = "an inherited key cannot be wrapped";
+            wrapped.map_err(|source| AtRestError::System { object, what, source })
+        })
+    }
+
+    /// The key of the subordinates of what this is a copy of, if it was made to keep it: of those that are not sealed anew yet.
+    ///
+    /// # Errors
+    /// [`AtRestError::Forged`]; no memory that can be locked.
+    pub fn inherited(&self, opened_by: Option<&Keyring>) -> Result<Option<Keyring>, AtRestError> {
+        let (Some(keys), Some(opened_by)) = (self.sealer.keys(), opened_by) else { return Ok(None) };
+        let header = *self.locked();
+        if header.prefix.incompat & INCOMPAT_INHERITED == 0 {
+            return Ok(None);
+        }
+        let mut bytes = [0; 32];
+        if !keys.unwrap_inherited(&header, &mut bytes) {
+            wipe_bytes(&mut bytes);
+            return Err(AtRestError::Forged { object: self.object });
+        }
+        keyring_of(bytes, opened_by).map(Some)
+    }
+
+    /// Nothing is sealed under the inherited key any more: the next header that is written is without it. Who has this object's key could open what it was copied from with it.
+    pub fn disinherit(&self) {
+        let mut header = self.locked();
+        header.prefix.incompat &= !INCOMPAT_INHERITED;
+        (header.inherited_key, header.inherited_tag) = ([0; 32], [0; 16]);
+    }
+
     /// As [`Protection::create`], with a certain implementation of the ciphers.
     ///
     /// # Errors
@@ -140,6 +196,18 @@ impl Protection {
         mode: Mode,
         keyring: Option<&Keyring>,
         engine: Engine,
+    ) -> Result<Self, AtRestError> {
+        Self::create_by(object, pages, mode, keyring, engine, |_, _| Ok(()))
+    }
+
+    /// `more` fills in what an object is born with beside this, before the key is wrapped.
+    fn create_by(
+        object: Uuid,
+        pages: u64,
+        mode: Mode,
+        keyring: Option<&Keyring>,
+        engine: Engine,
+        more: impl FnOnce(Option<&Keys>, &mut AtRestHeader) -> Result<(), AtRestError>,
     ) -> Result<Self, AtRestError> {
         let too_large = || AtRestError::TooLarge { object, pages };
         let (cipher, cipher_version) = mode.cipher();
@@ -157,8 +225,11 @@ impl Protection {
             let keyring = keyring.ok_or(AtRestError::NoKey { object, mode })?;
             let made = Keys::generate(object, mode, engine, keyring.wanted_locking())
                 .map_err(|source| AtRestError::System { object, what: "no key for a new object", source })?;
+            more(Some(&*made), &mut header)?;
             wrap(&made, keyring, &mut header)?;
             keys = Some(made);
+        } else {
+            more(None, &mut header)?;
         }
         Self::assemble(header, mode, engine, keys)
     }
@@ -498,11 +569,9 @@ impl Protection {
     /// No memory that can be locked.
     pub fn subordinate(&self, opened_by: Option<&Keyring>) -> Result<Option<Keyring>, AtRestError> {
         let (Some(keys), Some(opened_by)) = (self.sealer.keys(), opened_by) else { return Ok(None) };
-        let locking = opened_by.wanted_locking();
         let mut bytes = [0; 32];
         keys.subordinate(self.object, &mut bytes);
-        let key = MasterKey::with_locking(&mut bytes, locking)?;
-        Ok(Some(Keyring::new(key).locking(locking)))
+        keyring_of(bytes, opened_by).map(Some)
     }
 
     /// Puts the object under another key: the same data key, wrapped anew. Returns the header to write; in one sector, so the
@@ -544,6 +613,13 @@ impl Protection {
         *header = new;
         Ok(())
     }
+}
+
+/// A key that was derived, kept as the one that it was derived by.
+fn keyring_of(mut bytes: [u8; 32], by: &Keyring) -> Result<Keyring, AtRestError> {
+    let locking = by.wanted_locking();
+    let key = MasterKey::with_locking(&mut bytes, locking)?;
+    Ok(Keyring::new(key).locking(locking))
 }
 
 fn check_anchor(header: &AtRestHeader, anchor: &Anchor) -> Result<(), AtRestError> {

@@ -4,6 +4,7 @@ use crate::common::{MODES, OBJECT, create, keyring, plain};
 use cenote_atrest::{Argon2Params, AtRestError, Expect, HEADER_LEN, Keyring, Mode, Protection};
 use cenote_layout::at_rest::AtRestHeader;
 use cenote_layout::header::{self, Header};
+use cenote_layout::id::Uuid;
 use cenote_sys::secret::Locking;
 use proptest::prelude::*;
 use zerocopy::{FromBytes, IntoBytes};
@@ -47,6 +48,64 @@ fn what_does_not_fit_is_told_apart() {
     }
     let error = Protection::create(OBJECT, (1 << 40) + 1, Mode::Integrity, None).unwrap_err();
     assert!(matches!(error, AtRestError::TooLarge { .. }), "{error}");
+}
+
+/// What is sealed anew: other keys, as the same object or another; a header that brings the key of the old one's subordinates, whatever becomes of the caller's.
+#[test]
+fn what_is_sealed_anew_shares_no_key_with_what_it_was_and_brings_along_that_of_its_subordinates() {
+    let (child, copy) = (Uuid(*b"one of its pages"), Uuid(*b"copy of object 1"));
+    for mode in KEYED {
+        let (mut disk, before) = create(3, mode, &keyring(1));
+        disk.write(&before, &[(1, plain(1, 1))]);
+        let subordinate = before.subordinate(Some(&keyring(1))).unwrap();
+        let of_child = Protection::create(child, 2, mode, subordinate.as_ref()).unwrap().header();
+        let opens = |by: Option<&Keyring>| Protection::open(&of_child, &Expect::of(child), by).map(drop);
+        opens(subordinate.as_ref()).unwrap();
+        for object in [OBJECT, copy] {
+            let after = Protection::create_after(object, &before, true, Some(&keyring(1))).unwrap();
+            let mut sealed = [0; 4096];
+            let page = after.seal(1, &plain(1, 1), &mut sealed).unwrap();
+            assert!(sealed != disk.pages[1], "{mode}");
+            let mut out = [0; 4096];
+            let opened = before.sealer().open(1, &sealed, page.side.as_ref(), &mut out);
+            assert!(opened.is_err() || out != plain(1, 1), "{mode}: opened by the key of before");
+            let empty = [0; 4096];
+            let change = after.prepare(&[page], &&empty[..]).unwrap();
+            after.commit(change).unwrap();
+            if object == OBJECT {
+                after.check_anchor(&before.anchor()).unwrap();
+                assert!(!mode.has_tree() || before.check_anchor(&after.anchor()).is_err(), "it is newer");
+            }
+            let own = after.subordinate(Some(&keyring(1))).unwrap();
+            assert!(matches!(opens(own.as_ref()), Err(AtRestError::WrongKey { .. })));
+            opens(after.inherited(Some(&keyring(1))).unwrap().as_ref()).unwrap();
+            let header = after.rekey(&keyring(2)).unwrap();
+            let rekeyed = Protection::open(&header, &Expect::of(object), Some(&keyring(2))).unwrap();
+            opens(rekeyed.inherited(Some(&keyring(2))).unwrap().as_ref()).unwrap();
+            // Once nothing needs it, it is in no further header.
+            let done = Protection::open(&header, &Expect::of(object), Some(&keyring(2))).unwrap();
+            done.disinherit();
+            let without = done.rekey(&keyring(3)).unwrap();
+            let read = AtRestHeader::read_from_bytes(&without).unwrap();
+            assert_eq!((read.inherited_key, read.inherited_tag), ([0; 32], [0; 16]));
+            let done = Protection::open(&without, &Expect::of(object), Some(&keyring(3))).unwrap();
+            assert!(done.inherited(Some(&keyring(3))).unwrap().is_none());
+            // A bit of it, and of the bit that says it is there.
+            for at in [32, 330, 365] {
+                let mut read = AtRestHeader::read_from_bytes(&header).unwrap();
+                read.as_mut_bytes()[at] ^= 1;
+                header::seal(&mut read);
+                let error = Protection::open(read.as_bytes(), &Expect::of(object), Some(&keyring(2)));
+                let found = matches!(error, Err(AtRestError::Forged { .. } | AtRestError::Header { .. }));
+                assert!(found, "byte {at}: {error:?}");
+            }
+            let alone = Protection::create_after(object, &before, false, Some(&keyring(1))).unwrap();
+            assert!(alone.inherited(Some(&keyring(1))).unwrap().is_none());
+        }
+    }
+    let (_, before) = create(3, Mode::Integrity, &keyring(1));
+    let after = Protection::create_after(copy, &before, true, None).unwrap();
+    assert!(after.inherited(None).unwrap().is_none(), "there is no key to be inherited");
 }
 
 #[test]

@@ -30,6 +30,8 @@ pub const CHUNK_LEN_MAX: u32 = 1 << 20;
 pub const MANIFEST_LEN_MAX: u64 = 64 << 20;
 /// Start of every section.
 pub const SECTION_MAGIC: [u8; 8] = *b"CENASECT";
+/// Incompatible feature of [`ArchiveHeader`]: pools are protected at rest, and their puddles are sealed.
+pub const INCOMPAT_SEALED: u64 = 1 << 0;
 /// A reader that does not know the kind of this section skips it.
 pub const FLAG_SKIP: u32 = 1;
 
@@ -71,6 +73,7 @@ impl Header for ArchiveHeader {
     const NAME: &'static str = "archive";
     const MAGIC: [u8; 8] = *b"CENARCHV";
     const SEED: u64 = seed::ARCHIVE;
+    const KNOWN_INCOMPAT: u64 = INCOMPAT_SEALED;
 
     fn check_fields(&self) -> Result<(), HeaderError> {
         let bad = |field, value| Err(HeaderError::Field { what: Self::NAME, field, value });
@@ -215,7 +218,7 @@ pub struct PoolEntry {
     pub mode: PoolMode,
     /// Its heap.
     pub heap: HeapKind,
-    /// How it is protected at rest. Nothing but `None` is written by this release, which keeps no pool protected.
+    /// How it is protected at rest. Anything but `None` only with [`INCOMPAT_SEALED`]: then chunks hold its puddles as they are sealed, and what lies behind ([`AtRest::stored_len`]).
     pub at_rest: AtRest,
     /// Bytes of its first puddle.
     pub puddle_size: u64,

@@ -197,9 +197,16 @@ pub struct AtRestHeader {
     pub wrap_tag: [u8; 16],
     /// HMAC-SHA-256 of the whole header, this field and the checksum zero, under a key derived from the data key.
     pub mac: [u8; 32],
+    /// With [`INCOMPAT_INHERITED`]: the key of the puddles that this one's copy was made from, encrypted under a key derived from the data key.
+    pub inherited_key: [u8; 32],
+    /// Tag of that encryption.
+    pub inherited_tag: [u8; 16],
     /// Zero.
-    pub reserved: [u8; 184],
+    pub reserved: [u8; 136],
 }
+
+/// Incompatible feature of [`AtRestHeader`]: it holds the key of what its pool was copied from, under which puddles may still be sealed.
+pub const INCOMPAT_INHERITED: u64 = 1 << 0;
 
 const _: () = assert!(size_of::<AtRestHeader>() == 512);
 const _: () = assert!(core::mem::offset_of!(AtRestHeader, object) == 48);
@@ -213,12 +220,15 @@ const _: () = assert!(core::mem::offset_of!(AtRestHeader, key_check) == 216);
 const _: () = assert!(core::mem::offset_of!(AtRestHeader, wrapped_key) == 248);
 const _: () = assert!(core::mem::offset_of!(AtRestHeader, wrap_tag) == 280);
 const _: () = assert!(core::mem::offset_of!(AtRestHeader, mac) == 296);
-const _: () = assert!(core::mem::offset_of!(AtRestHeader, reserved) == 328);
+const _: () = assert!(core::mem::offset_of!(AtRestHeader, inherited_key) == 328);
+const _: () = assert!(core::mem::offset_of!(AtRestHeader, inherited_tag) == 360);
+const _: () = assert!(core::mem::offset_of!(AtRestHeader, reserved) == 376);
 
 impl Header for AtRestHeader {
     const NAME: &'static str = "protection header";
     const MAGIC: [u8; 8] = *b"CENATRST";
     const SEED: u64 = crate::checksum::seed::AT_REST;
+    const KNOWN_INCOMPAT: u64 = INCOMPAT_INHERITED;
 
     fn check_fields(&self) -> Result<(), HeaderError> {
         let bad = |field, value| Err(HeaderError::Field { what: Self::NAME, field, value });
@@ -253,6 +263,13 @@ impl Header for AtRestHeader {
             && (key_fields.iter().any(|f| **f != [0; 32]) || self.wrap_tag != [0; 16] || self.key_epoch != 0)
         {
             return bad("key fields", 1);
+        }
+        let inherits = self.prefix.incompat & INCOMPAT_INHERITED != 0;
+        if inherits && !mode.has_key() {
+            return bad("inherited key", 1);
+        }
+        if !inherits && (self.inherited_key != [0; 32] || self.inherited_tag != [0; 16]) {
+            return bad("inherited key", 0);
         }
         if self.reserved.iter().any(|&b| b != 0) {
             return bad("reserved bytes", 1);

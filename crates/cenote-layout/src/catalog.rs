@@ -147,6 +147,18 @@ impl AtRest {
         }
     }
 
+    /// Bytes of the file of a puddle of `size` bytes in a pool that is protected so: behind the header page and the sealed pages lie the regions of the protection. `None` for more than any puddle has.
+    #[must_use]
+    pub const fn stored_len(self, size: u64) -> Option<u64> {
+        if matches!(self, Self::None) {
+            return Some(size);
+        }
+        match Regions::new(self.mode(), size.saturating_sub(PAGE_SIZE) / PAGE_SIZE) {
+            Some(regions) => size.checked_add(regions.len),
+            None => None,
+        }
+    }
+
     /// What the catalog says of an object that is protected so.
     #[must_use]
     pub const fn of(mode: Mode) -> Self {
@@ -361,6 +373,14 @@ pub enum Record {
     /// The pool is protected at rest, from its creation on: in the batch of its [`Record::Pool`]. Only in stores whose superblock has
     /// [`crate::superblock::INCOMPAT_POOLS_AT_REST`].
     PoolAtRest(PoolId, AtRest),
+    /// The puddle of a protected pool is due, and its file is still sealed under the identity that it is a copy of. It ends with the puddle's [`Record::Due`], which is in the same batch.
+    /// Only in stores whose superblock has [`crate::superblock::INCOMPAT_SEALED_AS`].
+    SealedAs {
+        /// The puddle.
+        puddle: Uuid,
+        /// Whose contents it has.
+        identity: Uuid,
+    },
 }
 
 impl Record {

@@ -2,7 +2,8 @@
 //!
 //! A puddle that was at `from..from + size` answers for the addresses `from + 1 ..= from + size`: a pointer may stand one past the end of the last block of a
 //! puddle, and none stands at the very start of one, because a header lies there. So where one puddle ended at the address at which another began, the
-//! address between them belongs to the first. (At the start of a puddle that none ended at, its own distance is used: somebody may have stored it.)
+//! address between them belongs to the first. (At the start of a puddle that none ended at, its own distance is used: somebody may have stored it. But not if one that moves ended at the address where that
+//! start goes, or ends at the start now, as it is when a pool moves to right behind itself or right before: then what stood there could not be told from what came there.)
 //!
 //! Looking up is a comparison with the range that was found last, and a binary search over the ranges if that was another. Neighbours that moved by
 //! the same distance are one range.
@@ -21,7 +22,7 @@ const ADDRESS_END: u64 = 1 << 47;
 /// A range of addresses, and how far it moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Range {
-    /// The first address behind the start.
+    /// The first address that belongs to it: the start, or the one behind it.
     first: u64,
     /// The end, which belongs to it.
     last: u64,
@@ -67,6 +68,18 @@ impl Moves {
                 _ => ranges.push(Range { first: moved.from + 1, last, delta }),
             }
         }
+        let mut ends: Vec<u64> = record.moves.iter().map(|moved| moved.to + moved.size).collect();
+        ends.sort_unstable();
+        let starts = |range: &Range| {
+            let (start, goes_to) = (range.first - 1, range.first.wrapping_add(range.delta).wrapping_sub(1));
+            let at = ranges.partition_point(|other| other.last < goes_to);
+            let moves_from = ranges.get(at).is_some_and(|other| other.first <= goes_to && other.delta != 0);
+            !moves_from
+                && ranges.binary_search_by_key(&start, |other| other.last).is_err()
+                && ends.binary_search(&start).is_err()
+        };
+        let first: Vec<u64> = ranges.iter().map(|range| range.first - u64::from(starts(range))).collect();
+        ranges.iter_mut().zip(first).for_each(|(range, first)| range.first = first);
         Ok(Self { ranges, pools: record.pools.iter().copied().collect() })
     }
 
@@ -90,8 +103,6 @@ impl Moves {
                 cursor.0 = at;
                 range.delta
             }
-            // The start of a puddle that no other ended at.
-            Some(range) if addr == range.first - 1 => range.delta,
             _ => 0,
         }
     }
@@ -121,6 +132,19 @@ impl Moves {
             Some(pool) => RegionAddress { pool: *pool, ..region }.encode(),
             None => Some(word),
         }
+    }
+
+    /// Whether no native pointer that was sent through this once becomes another one by being sent through it again: what is at a new address is at none of the old ones.
+    #[must_use]
+    pub fn is_repeatable(&self) -> bool {
+        let moving = || self.ranges.iter().filter(|range| range.delta != 0);
+        // Ranges lie in order, so the first that does not end before an address is the only one that can hold it.
+        moving().all(|range| {
+            let new = range.first.wrapping_add(range.delta)..=range.last.wrapping_add(range.delta);
+            let at = self.ranges.partition_point(|other| other.last < *new.start());
+            let mut near = self.ranges.iter().skip(at).take_while(|other| other.first <= *new.end());
+            near.all(|other| other.delta == 0)
+        })
     }
 
     /// Whether nothing moved and no pool has another number.
@@ -198,27 +222,74 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_comes_to_where_something_was_cannot_be_done_twice() {
+        for (list, expected) in [
+            (&[(0x1000, 0x10_0000, 0x1000)][..], true),
+            (&[(0x1000, 0x1000, 0x1000)], true),
+            // On top of itself; right behind itself; right before itself; away from itself.
+            (&[(0x1000, 0x1800, 0x1000)], false),
+            (&[(0x1000, 0x2000, 0x1000)], true),
+            (&[(0x2000, 0x1000, 0x1000)], true),
+            (&[(0x1000, 0x3000, 0x1000)], true),
+            // Where another was, which moved, or stays; right behind another, and right before.
+            (&[(0x1000, 0x8000, 0x1000), (0x8000, 0x20_0000, 0x1000)], false),
+            (&[(0x1000, 0x6000, 0x1000), (0x8000, 0x8000, 0x1000)], true),
+            (&[(0x1000, 0x9000, 0x1000), (0x8000, 0x20_0000, 0x1000)], true),
+            (&[(0x1000, 0x7000, 0x1000), (0x8000, 0x20_0000, 0x1000)], true),
+            (&[(0x1000, 0x8000, 0x1000), (0x8000, 0x8000, 0x1000)], true),
+            (&[(0x1000, 0x9000, 0x1000), (0x8000, 0x8000, 0x1000), (0x9000, 0x20_0000, 0x1000)], false),
+        ] {
+            assert_eq!(moves(list).unwrap().is_repeatable(), expected, "{list:x?}");
+        }
+        assert!(Moves::default().is_repeatable());
+    }
+
+    /// Puddles of some size after some gap, each with a slot to go to.
+    fn laid_out(sizes: Vec<(u64, u64, u64)>) -> Vec<(u64, u64, u64)> {
+        let mut at = SLOT_SIZE;
+        let place = |(size, gap, to)| {
+            let from = at + gap * SLOT_SIZE;
+            at = from + size * SLOT_SIZE;
+            (from, to * SLOT_SIZE, size * SLOT_SIZE)
+        };
+        sizes.into_iter().map(place).collect()
+    }
+
     proptest! {
+        #[test]
+        fn what_is_repeatable_is_the_same_when_it_is_repeated(
+            sizes in proptest::collection::vec((1..4u64, 0..4u64, 1..40u64), 1..6),
+            questions in proptest::collection::vec((0..60 * SLOT_SIZE, -2..3i64, any::<bool>()), 1..200),
+        ) {
+            let list = laid_out(sizes);
+            let m = moves(&list).unwrap();
+            let once = |addr| m.native(addr, 0, &mut Cursor::default());
+            for (at, by, round) in questions {
+                let at = if round { at / SLOT_SIZE * SLOT_SIZE } else { at }.wrapping_add(by as u64);
+                prop_assert!(!m.is_repeatable() || once(once(at)) == once(at), "{at:#x}");
+            }
+        }
+
         #[test]
         fn looking_up_is_what_a_plain_search_says(
             sizes in proptest::collection::vec((1..9u64, 0..3u64, 1..1u64 << 20), 1..12),
             questions in proptest::collection::vec((any::<proptest::sample::Index>(), -2..3i64), 1..64),
         ) {
-            let mut at = SLOT_SIZE;
-            let mut list = alloc::vec![];
-            for (size, gap, to) in sizes {
-                at += gap * SLOT_SIZE;
-                list.push((at, to * SLOT_SIZE, size * SLOT_SIZE));
-                at += size * SLOT_SIZE;
-            }
+            let list = laid_out(sizes);
             let m = moves(&list).unwrap();
             let mut cursor = Cursor::default();
             for (which, by) in questions {
                 let (from, _, size) = list[which.index(list.len())];
                 for edge in [from, from + size] {
                     let addr = edge.wrapping_add(by as u64);
-                    let inside = list.iter().find(|(from, _, size)| addr > *from && addr <= from + size);
-                    let moved = inside.or_else(|| list.iter().find(|(from, ..)| addr == *from));
+                    let inside = |addr| list.iter().find(|(from, _, size)| addr > *from && addr <= from + size);
+                    let start = || {
+                        let taken = |to| inside(to).is_some_and(|(from, to, _)| from != to);
+                        let ends = |at| list.iter().any(|(_, to, size)| to + size == at);
+                        list.iter().find(|(from, to, _)| addr == *from && !taken(*to) && !ends(*from))
+                    };
+                    let moved = inside(addr).or_else(start);
                     let expected = moved.map_or(addr, |(from, to, _)| addr - from + to);
                     prop_assert_eq!(m.native(addr, 0, &mut cursor), expected);
                     prop_assert_eq!(m.native(addr, 0, &mut Cursor::default()), expected);

@@ -80,6 +80,9 @@ pub struct PuddleHeader {
     pub reserved: [u8; 3976],
 }
 
+/// `compat` bit of a puddle that is still to be rewritten: its file may share blocks with another, so that a store into it may need space. A file that is rewritten has its own, and has not the bit.
+pub const COMPAT_SHARES_BLOCKS: u64 = 1;
+
 const _: () = assert!(size_of::<PuddleHeader>() as u64 == PAGE_SIZE);
 const _: () = assert!(core::mem::offset_of!(PuddleHeader, addr) == 80);
 const _: () = assert!(core::mem::offset_of!(PuddleHeader, role) == 104);

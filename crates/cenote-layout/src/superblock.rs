@@ -27,6 +27,8 @@ pub const STATE_OPEN: u32 = 2;
 pub const INCOMPAT_HOSTED: u64 = 1 << 0;
 /// Incompatible feature: the catalog may have records of pools that are protected at rest ([`crate::catalog::Record::PoolAtRest`]).
 pub const INCOMPAT_POOLS_AT_REST: u64 = 1 << 1;
+/// Incompatible feature: the catalog may have records of puddles that are sealed under another's identity ([`crate::catalog::Record::SealedAs`]).
+pub const INCOMPAT_SEALED_AS: u64 = 1 << 2;
 
 /// No writer has opened the store yet.
 pub const DURABILITY_UNSAID: u32 = 0;
@@ -81,7 +83,7 @@ impl Header for Superblock {
     const NAME: &'static str = "superblock";
     const MAGIC: [u8; 8] = *b"CENOTESB";
     const SEED: u64 = crate::checksum::seed::SUPERBLOCK;
-    const KNOWN_INCOMPAT: u64 = INCOMPAT_HOSTED | INCOMPAT_POOLS_AT_REST;
+    const KNOWN_INCOMPAT: u64 = INCOMPAT_HOSTED | INCOMPAT_POOLS_AT_REST | INCOMPAT_SEALED_AS;
 
     fn check_fields(&self) -> Result<(), HeaderError> {
         let bad = |field, value| Err(HeaderError::Field { what: Self::NAME, field, value });

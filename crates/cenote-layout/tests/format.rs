@@ -297,6 +297,7 @@ fn the_catalog_is_drawn_as_it_is() {
         Record::Relocated(uuid),
         Record::PoolMade { client: uuid, token: uuid, pool },
         Record::PoolAtRest(PoolId(3), AtRest::Authenticated),
+        Record::SealedAs { puddle: uuid, identity: uuid },
     ];
     let documented = rows(section(&text, "### Payload"));
     let documented: Vec<&Vec<String>> =

@@ -136,12 +136,57 @@ fn every_promise_is_listed_and_every_kept_one_is_proved() {
     println!("{} done, {} partial, {} planned", count("done"), count("partial"), count("planned"));
 }
 
+/// What is wrong with a document of tables whose last column names tests: rows that name neither a test nor a script, and tests that are not there.
+fn problems_of_lines(text: &str, read: &dyn Fn(&str) -> Option<String>) -> (usize, Vec<String>) {
+    let (mut lines, mut problems) = (0, Vec::new());
+    let rows = text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| ---"));
+    for row in rows {
+        let cells: Vec<&str> = row.trim().trim_matches('|').split('|').map(str::trim).collect();
+        let &[what, tests] = &cells[..] else { continue };
+        if tests == "tests" {
+            continue;
+        }
+        lines += 1;
+        let (scripts, tests): (Vec<String>, Vec<String>) = quoted(tests)
+            .into_iter()
+            .filter(|name| name.contains('/'))
+            .partition(|name| name.starts_with("scripts/"));
+        if scripts.is_empty() && tests.is_empty() {
+            problems.push(format!("{what}: names no test"));
+        }
+        problems.extend(
+            scripts
+                .iter()
+                .filter(|script| read(script).is_none())
+                .map(|script| format!("{what}: no {script}")),
+        );
+        for test in tests {
+            let source = test.rsplit_once("::").and_then(|(path, name)| Some((read(path)?, name)));
+            if !source.is_some_and(|(source, name)| has_test(&source, name)) {
+                problems.push(format!("{what}: {test} is no test that is run"));
+            }
+        }
+    }
+    (lines, problems)
+}
+
+#[test]
+fn every_line_about_the_daemon_names_tests_that_are_run() {
+    let text = std::fs::read_to_string(root().join("docs/daemon.md")).expect("docs/daemon.md");
+    let (lines, problems) = problems_of_lines(&text, &read);
+    assert!(problems.is_empty(), "docs/daemon.md:\n  {}", problems.join("\n  "));
+    assert!(lines >= 20, "{lines}");
+    let wrong = "| a | `x.rs::y` |\n| b | |\n| c | `scripts/none.sh` |\n";
+    assert_eq!(problems_of_lines(wrong, &read).1.len(), 3);
+}
+
 /// Sources whose planted bugs stand in a table of their own.
-const PLANTED_IN: [&str; 6] = [
+const PLANTED_IN: [&str; 7] = [
     "crates/cenote-journal/src",
     "crates/cenote-object/src",
     "crates/cenote-sealed/src",
     "crates/cenote-store/src/psync.rs",
+    "crates/cenote-store/src/relocate/reseal.rs",
     "crates/cenote-store/src/sealed.rs",
     "crates/cenote-store/src/shadow.rs",
 ];

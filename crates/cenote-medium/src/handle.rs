@@ -6,6 +6,7 @@
 
 use crate::{FileName, Medium, MediumError, Operation};
 use cenote_layout::PAGE_SIZE;
+use cenote_sys::filesystem::start_writing;
 use cenote_sys::memory::{self, OwnedRegion};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
@@ -100,9 +101,7 @@ impl FileHandle {
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         match &self.file {
             None => self.medium.write_at(&self.name, offset, data),
-            Some(file) => file
-                .write_all_at(data, offset)
-                .map_err(|source| MediumError::from_io(Operation::Write, &self.name, source)),
+            Some(file) => crate::real::write_open(file, &self.name, offset, data),
         }
     }
 
@@ -121,6 +120,16 @@ impl FileHandle {
             rest = behind;
         }
         Ok(())
+    }
+
+    /// Lets the device begin with the whole pages of a part that was written, so that it works beside the caller. Nothing is durable before [`FileHandle::sync`], which also tells what went wrong.
+    pub fn start_writing(&self, offset: u64, len: u64) {
+        let end = (offset.saturating_add(len)) / PAGE_SIZE * PAGE_SIZE;
+        if let (Some(file), Some(start)) = (&self.file, offset.checked_next_multiple_of(PAGE_SIZE))
+            && start < end
+        {
+            start_writing(file, start, end - start);
+        }
     }
 
     /// Makes an empty file, also outside the store, the same as this one by sharing its blocks (`FICLONE`). `false`: the file system, or the

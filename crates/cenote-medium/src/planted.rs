@@ -103,8 +103,16 @@ pub enum Bug {
     DuePuddleMapped,
     /// The primary of a puddle that has moved stays as it was.
     PrimaryNotRewritten,
-    /// A puddle is rewritten in its file.
+    /// A puddle is rewritten in its file, whatever is in it.
     RewrittenInPlace,
+    /// A puddle that is rewritten in its file says that it is before its words are durable.
+    InPlaceHeaderEarly,
+    /// A puddle that was rewritten in its file is used before its header is durable.
+    InPlaceNotDurable,
+    /// A puddle is rewritten in its file although something came to where something else was.
+    OverlapRepeated,
+    /// A puddle whose file shares blocks is rewritten in it.
+    SharedInPlace,
     /// A rewritten puddle takes the old one's name before it is synced.
     RewrittenNotSynced,
     /// A rewritten puddle is used before its name is durable.
@@ -123,6 +131,14 @@ pub enum Bug {
     ArchiveNamedEarly,
     /// An import registers types without asking how the program has them.
     ProgramNotAsked,
+    /// A puddle of a protected pool that is sealed anew has its pages in its new file as they are.
+    ResealedInPlain,
+    /// A root puddle that is sealed anew forgets the key of the other puddles.
+    NothingInherited,
+    /// An import forgets whose identity its puddles are sealed under.
+    SealedAsForgotten,
+    /// A protected pool is copied without what is in memory alone.
+    CopyNotPsynced,
     /// A pool moves while the journal of psyncs has records of it.
     MovedNotTrimmed,
     /// Rewriting leaves out the roots.
@@ -133,6 +149,8 @@ pub enum Bug {
     SpareNotCleared,
     /// A spare puddle's header says that the rest is zeros before they are durable.
     SpareHeaderEarly,
+    /// A puddle that was made ahead for one pool is given to another as it is.
+    AheadOfAnother,
     /// A member of a heap works on although another one has closed the gate.
     GateIgnored,
     /// A sweep does not look for superblocks that dead members had in hands.
@@ -145,6 +163,8 @@ pub enum Bug {
     SeatFreedEarly,
     /// A psync of a pool copies pages and does not protect them again.
     PsyncNotProtected,
+    /// A page that is protected after its psync counts as unchanged, whatever was stored before that.
+    ClosedNotCompared,
     /// The first psync after a crash of processes believes that only this session's pages differ.
     PsyncTrustsLostNotes,
     /// After a loss of power a pool in shadowed mode goes on with what its shadow happens to hold.
@@ -231,10 +251,20 @@ pub enum Bug {
     GuestLeaseNotInherited,
     /// Logs are discarded, and their pools not traced.
     DiscardNotTraced,
+    /// The recovery of a store that was closed appends batches before the superblock says that it is open.
+    OpenSaidLate,
+    /// A puddle that was found rewritten is called done, although that may not be durable.
+    FoundNewNotKept,
     /// Logs that are set aside are called applied, and nobody replays them.
     ApplyNotReplayed,
     /// A daemon answers a psync before its record is durable.
     ParcelNotDurable,
+    /// A daemon grants a pool for writing while it copies it for another.
+    CopyNotHeld,
+    /// A daemon grants a pool whose pointers are not rewritten yet.
+    GrantedWhileDue,
+    /// The batch of an import does not say which request of which guest it was.
+    ImportNotRemembered,
 }
 
 /// Places between two stores of an update, at which a process may stop.

@@ -141,6 +141,14 @@ pub fn is_dax(fd: BorrowedFd<'_>) -> io::Result<bool> {
     Ok((stat.stx_attributes.bits() & stat.stx_attributes_mask.bits() & STATX_ATTR_DAX) != 0)
 }
 
+/// Lets the device begin with what was written to a part of a file. It waits for nothing and promises nothing: a sync does, and tells what went wrong.
+pub fn start_writing(file: &std::fs::File, offset: u64, len: u64) {
+    use std::os::fd::AsRawFd;
+    let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else { return };
+    // SAFETY: a descriptor that is open, and numbers. The answer is only a hint that was not taken.
+    let _ = unsafe { libc::sync_file_range(file.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,6 +13,7 @@ compile_error!("cenote-sys speaks to Linux only");
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("a window of 1 TiB needs a 64-bit address space");
 
+pub mod allocator;
 pub mod aside;
 pub mod cpu;
 pub mod cpu_number;

@@ -229,6 +229,31 @@ pub unsafe fn map_file_at(
     access: Access,
     sharing: Sharing,
 ) -> io::Result<()> {
+    // SAFETY: handed on to the caller.
+    unsafe { map_protected(fd, offset, (addr, len), access.protection(), sharing) }
+}
+
+/// Maps the first `len` bytes of a shared file at `addr`, over whatever is there, such that nobody can touch them before [`protect`] opens them: at no moment is anything to be seen.
+///
+/// # Errors
+/// As [`map_file_at`].
+///
+/// # Safety
+/// As [`map_file_at`]; but threads may try to touch the range meanwhile, if they wait for that.
+pub unsafe fn map_file_closed(fd: BorrowedFd<'_>, addr: usize, len: usize) -> io::Result<()> {
+    // SAFETY: handed on to the caller.
+    unsafe { map_protected(fd, 0, (addr, len), ProtFlags::empty(), Sharing::Shared) }
+}
+
+/// # Safety
+/// As [`map_file_at`].
+unsafe fn map_protected(
+    fd: BorrowedFd<'_>,
+    offset: u64,
+    (addr, len): (usize, usize),
+    protection: ProtFlags,
+    sharing: Sharing,
+) -> io::Result<()> {
     let flags = MapFlags::FIXED
         | match sharing {
             Sharing::Shared => MapFlags::SHARED,
@@ -236,9 +261,7 @@ pub unsafe fn map_file_at(
             Sharing::Private => MapFlags::PRIVATE | MapFlags::NORESERVE,
         };
     // SAFETY: the caller owns the range that is replaced.
-    unsafe {
-        rustix::mm::mmap(ptr::without_provenance_mut(addr), len, access.protection(), flags, fd, offset)
-    }?;
+    unsafe { rustix::mm::mmap(ptr::without_provenance_mut(addr), len, protection, flags, fd, offset) }?;
     // SAFETY: the caller owns the range.
     unsafe { finish_mapping(addr, len) }
 }
@@ -305,6 +328,20 @@ pub unsafe fn protect(addr: usize, len: usize, access: Option<Access>) -> io::Re
     Ok(())
 }
 
+/// Whether memory holds these bytes, whole words of 8, while others may store into it: a word that changes meanwhile counts as what it was or is. Each word is loaded once, by
+/// itself, and nothing is concluded but equality.
+///
+/// # Safety
+/// So many bytes from `addr` on, a multiple of 8, are mapped and readable.
+#[must_use]
+pub unsafe fn holds(addr: usize, bytes: &[u8]) -> bool {
+    let (words, rest) = bytes.as_chunks::<8>();
+    let at = ptr::with_exposed_provenance::<u64>(addr);
+    // SAFETY: readable and aligned, by the caller's promise; a volatile load is one instruction, which takes whatever is there.
+    rest.is_empty()
+        && (0..).zip(words).all(|(i, word)| unsafe { at.add(i).read_volatile() } == u64::from_ne_bytes(*word))
+}
+
 /// # Safety
 /// The caller owns the range, and it was mapped just now.
 unsafe fn finish_mapping(addr: usize, len: usize) -> io::Result<()> {
@@ -359,6 +396,18 @@ impl OwnedRegion {
     /// # Errors
     /// What the kernel says; one before 5.14 that it does not know this. The part does not lie in the region.
     pub fn populate(&self, offset: usize, len: usize) -> io::Result<()> {
+        self.have(offset, len, Advice::LinuxPopulateWrite)
+    }
+
+    /// Makes them present to be read: what a load would run into, a disk that cannot be read say, is the error.
+    ///
+    /// # Errors
+    /// As [`OwnedRegion::populate`].
+    pub fn populate_to_read(&self, offset: usize, len: usize) -> io::Result<()> {
+        self.have(offset, len, Advice::LinuxPopulateRead)
+    }
+
+    fn have(&self, offset: usize, len: usize, advice: Advice) -> io::Result<()> {
         let page = page_bytes();
         let (from, to) = (offset / page * page, offset.saturating_add(len).next_multiple_of(page));
         if to > self.len || from >= to {
@@ -366,7 +415,7 @@ impl OwnedRegion {
         }
         let at = self.base.as_ptr().wrapping_add(from).cast::<c_void>();
         // SAFETY: a part of this region; the advice changes no byte.
-        Ok(unsafe { rustix::mm::madvise(at, to - from, Advice::LinuxPopulateWrite) }?)
+        Ok(unsafe { rustix::mm::madvise(at, to - from, advice) }?)
     }
 }
 
@@ -420,7 +469,7 @@ pub unsafe fn whole_file(fd: BorrowedFd<'_>, len: usize) -> io::Result<OwnedRegi
 ///
 /// # Errors
 /// What the kernel says: it does not know the advice, or nothing is mapped there.
-pub(crate) fn leave_out_of_dumps(addr: usize, len: usize) -> io::Result<()> {
+pub fn leave_out_of_dumps(addr: usize, len: usize) -> io::Result<()> {
     // SAFETY: the advice changes nothing but dumps, whoever's the memory is.
     Ok(unsafe { rustix::mm::madvise(ptr::without_provenance_mut(addr), len, Advice::LinuxDontDump) }?)
 }

@@ -44,6 +44,20 @@ fn zeroed(words: usize) -> Box<[AtomicU64]> {
     unsafe { Box::from_raw(Box::into_raw(words) as *mut [AtomicU64]) }
 }
 
+/// Adds the pages that a word's bits say to `pages`, joined where they touch one that is there, but not with those before number `from`. How many they are.
+fn add_bits(index: usize, mut bits: u64, pages: &mut Vec<Range<u64>>, from: usize) -> u64 {
+    let count = u64::from(bits.count_ones());
+    while bits != 0 {
+        let page = (index * WORD_PAGES) as u64 + u64::from(bits.trailing_zeros());
+        bits &= bits - 1;
+        match pages.get_mut(from..).and_then(<[_]>::last_mut) {
+            Some(last) if last.end == page => last.end = page + 1,
+            _ => pages.push(page..page + 1),
+        }
+    }
+    count
+}
+
 impl Notes {
     /// For `[base, base + len)`, whole pages of 4096 bytes. Nothing is noted yet.
     #[must_use]
@@ -105,20 +119,44 @@ impl Notes {
                 chunks &= chunks - 1;
                 for index in chunk * CHUNK_WORDS..(chunk + 1) * CHUNK_WORDS {
                     let Some(word) = self.pages.get(index) else { break };
-                    let mut bits = word.swap(0, Ordering::AcqRel);
-                    while bits != 0 {
-                        let page = (index * WORD_PAGES) as u64 + u64::from(bits.trailing_zeros());
-                        bits &= bits - 1;
-                        taken += 1;
-                        match pages.last_mut() {
-                            Some(last) if last.end == page => last.end = page + 1,
-                            _ => pages.push(page..page + 1),
-                        }
-                    }
+                    taken += add_bits(index, word.swap(0, Ordering::AcqRel), pages, 0);
                 }
             }
         }
         self.count.fetch_sub(taken, Ordering::Relaxed);
+    }
+
+    /// Adds what is noted to `pages`, as [`Notes::take`] does, and leaves it noted: these pages may be written, and go on being.
+    pub fn look(&self, pages: &mut Vec<Range<u64>>) {
+        for (at, word) in self.chunks.iter().enumerate() {
+            let mut chunks = word.load(Ordering::Acquire);
+            while chunks != 0 {
+                let bit = chunks & chunks.wrapping_neg();
+                let chunk = at * 64 + chunks.trailing_zeros() as usize;
+                chunks &= chunks - 1;
+                // Before the pages are looked at: who notes one of them now gives its chunk the bit back.
+                word.fetch_and(!bit, Ordering::AcqRel);
+                let before = pages.len();
+                for index in chunk * CHUNK_WORDS..(chunk + 1) * CHUNK_WORDS {
+                    let Some(word) = self.pages.get(index) else { break };
+                    add_bits(index, word.load(Ordering::Acquire), pages, before);
+                }
+                if pages.len() > before {
+                    word.fetch_or(bit, Ordering::AcqRel);
+                }
+            }
+        }
+    }
+
+    /// Takes the notes of some pages. The caller protects these pages then, before it looks at what they hold.
+    pub fn take_some(&self, range: Range<u64>) {
+        for page in range.start as usize..(range.end as usize).min(self.len / PAGE) {
+            let bit = 1 << (page % WORD_PAGES);
+            let Some(word) = self.pages.get(page / WORD_PAGES) else { break };
+            if word.fetch_and(!bit, Ordering::AcqRel) & bit != 0 {
+                self.count.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
     }
 
     /// What a fault handler does about a store to `address`: notes the page and lets it be written. Whether it can be now.
@@ -177,6 +215,26 @@ mod tests {
         let mut pages = Vec::new();
         notes.take(&mut pages);
         assert_eq!(pages, std::slice::from_ref(&(0..1024)));
+    }
+
+    #[test]
+    fn what_is_looked_at_stays_noted_until_it_is_taken() {
+        let notes = Notes::new(0, 3 * CHUNK);
+        [3, 4, 511, 512, 1200].into_iter().for_each(|page| notes.note(page..page + 1));
+        let looked = |notes: &Notes| {
+            let mut pages = Vec::new();
+            notes.look(&mut pages);
+            pages.into_iter().flatten().collect::<Vec<_>>()
+        };
+        assert_eq!(looked(&notes), [3, 4, 511, 512, 1200]);
+        notes.take_some(4..512);
+        notes.take_some(1200..1201);
+        assert_eq!((looked(&notes), notes.count()), (vec![3, 512], 2));
+        notes.take_some(0..1536);
+        assert_eq!(looked(&notes), [0u64; 0]);
+        assert!(notes.is_empty(), "a chunk without a page is forgotten");
+        notes.note(1200..1201);
+        assert_eq!((looked(&notes), notes.count()), (vec![1200], 1));
     }
 
     /// A store between `take` and what its caller does is in this answer or in the next.

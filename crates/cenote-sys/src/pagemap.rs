@@ -77,6 +77,14 @@ impl Pagemap {
         self.scan(start, len, WRITTEN | FILE, PM_SCAN_WP_MATCHING | PM_SCAN_CHECK_WPASYNC, f)
     }
 
+    /// The same, and protects nothing: they will be reported again.
+    ///
+    /// # Errors
+    /// As [`Pagemap::copies`].
+    pub fn unprotected(&mut self, start: usize, len: usize, f: impl FnMut(Range<usize>)) -> io::Result<()> {
+        self.scan(start, len, WRITTEN | FILE, 0, f)
+    }
+
     fn scan(
         &mut self,
         start: usize,
@@ -277,6 +285,12 @@ mod tests {
         assert_eq!(ask(), [0usize; 0], "nothing was written since");
         mapping.write(6, 2);
         mapping.write(40, 2);
+        let mut open = Vec::new();
+        let looked = Pagemap::open()
+            .expect("pagemap")
+            .unprotected(mapping.base, PAGES * mapping.page, |r| open.push(r));
+        looked.expect("scan");
+        assert_eq!(mapping.indices(&open), [6, 40], "looking protects nothing");
         assert_eq!(ask(), [6, 40]);
         assert_eq!((mapping.read(5), mapping.read(6), mapping.read(40)), (1, 2, 2));
     }

@@ -50,16 +50,9 @@ impl Twin {
         let twin = Self { alias, len };
         // SAFETY: our own reservation, which nobody uses yet.
         unsafe { memory::map_file(file.as_fd(), alias, len, Access::ReadWrite, Sharing::Shared) }?;
-        // SAFETY: the caller's range. Zeros can be read there for a moment, by nobody: the caller has not given the range out.
-        unsafe {
-            memory::map_file(file.as_fd(), addr, len, Access::ReadWrite, Sharing::Shared)?;
-            memory::protect(addr, len, None)?;
-        }
-        for at in [alias, addr] {
-            let at = core::ptr::without_provenance_mut(at);
-            // SAFETY: both were mapped just now; the advice changes nothing but dumps. A kernel without it dumps more.
-            let _ = unsafe { rustix::mm::madvise(at, len, Advice::LinuxDontDump) };
-        }
+        // SAFETY: the caller's range.
+        unsafe { memory::map_file_closed(file.as_fd(), addr, len) }?;
+        [alias, addr].into_iter().for_each(|at| drop(memory::leave_out_of_dumps(at, len)));
         Ok(twin)
     }
 
@@ -82,6 +75,26 @@ impl Drop for Twin {
         // SAFETY: our own reservation; who has the alias's pointer has given up using it.
         let _ = unsafe { memory::release(self.alias, self.len) };
     }
+}
+
+/// Maps `len` bytes of zeros, whole pages, at `addr`, over whatever is there, readable and writable, with no second address. As that of a [`Twin`] it is not in children and not in core dumps. All of it
+/// is there at once, where the kernel can do that.
+///
+/// # Errors
+/// What the kernel says. What lies at `addr` is then what it was, or a reservation.
+///
+/// # Safety
+/// As [`Twin::map`].
+pub unsafe fn map_alone(addr: usize, len: usize) -> io::Result<()> {
+    // SAFETY: handed on to the caller.
+    unsafe { memory::map_anonymous(addr, len) }?;
+    // A kernel without that advice dumps more.
+    let _ = memory::leave_out_of_dumps(addr, len);
+    // SAFETY: mapped just now. Without it every page is a fault.
+    let _ = unsafe {
+        rustix::mm::madvise(core::ptr::without_provenance_mut(addr), len, Advice::LinuxPopulateWrite)
+    };
+    Ok(())
 }
 
 /// A file in memory that no directory has, which goes with its last descriptor and mapping. `what` shows in lists of open files.

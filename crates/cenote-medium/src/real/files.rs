@@ -160,9 +160,7 @@ impl Files {
         let op = Operation::Write;
         self.may_write(op, name)?;
         FileName::check(op, name)?;
-        let end = check_end(op, name, offset, data.len())?;
-        let failed = |source| failed_for_space(op, name, data.len() as u64, source);
-        check_size_limit(end).map_err(failed)?;
+        check_end(op, name, offset, data.len())?;
         let kept = self.unsynced().get(name).cloned();
         let file = match kept {
             Some(file) => file,
@@ -173,7 +171,7 @@ impl Files {
                 file
             }
         };
-        file.write_all_at(data, offset).map_err(failed)
+        write_open(&file, name, offset, data)
     }
 
     pub(super) fn create(&self, name: &str, len_bytes: u64) -> Result<()> {
@@ -406,6 +404,15 @@ pub(super) fn open_regular(
         return Err(not_a_file());
     }
     Ok((File::from(fd), u64::try_from(stat.st_size).unwrap_or(0)))
+}
+
+/// Writes all of `data` into a file that is open. Beyond what this process may write to a file that is an error, and no signal.
+pub(crate) fn write_open(file: &File, name: &str, offset: u64, data: &[u8]) -> Result<()> {
+    let op = Operation::Write;
+    let end = check_end(op, name, offset, data.len())?;
+    let failed = |source| failed_for_space(op, name, data.len() as u64, source);
+    check_size_limit(end).map_err(failed)?;
+    file.write_all_at(data, offset).map_err(failed)
 }
 
 /// Takes the space of the first `len_bytes` of an empty file, which then read as zeros.

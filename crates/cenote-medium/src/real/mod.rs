@@ -25,6 +25,7 @@ use crate::{
     Persistence,
 };
 
+pub(crate) use files::write_open;
 pub use granted::GrantedMedium;
 
 use detect::Detected;

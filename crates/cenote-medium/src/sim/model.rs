@@ -246,6 +246,9 @@ impl File {
                     let entry = self.words.entry(word).or_default();
                     entry.versions.push(value);
                     entry.believed_clean = false;
+                } else if let Some(entry) = self.words.get_mut(&word) {
+                    // The same bytes make it dirty, too.
+                    entry.believed_clean = false;
                 }
             }
         }
@@ -257,6 +260,9 @@ impl File {
         if bytes != before.sector(sector) {
             let entry = self.sectors.entry(sector).or_default();
             entry.versions.push(Arc::new(bytes));
+            entry.believed_clean = false;
+        } else if let Some(entry) = self.sectors.get_mut(&sector) {
+            // The same bytes make it dirty, too.
             entry.believed_clean = false;
         }
     }

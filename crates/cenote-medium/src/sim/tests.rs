@@ -369,6 +369,15 @@ fn after_a_failed_sync_a_good_one_does_not_help() {
     rig.store(3, 9);
     rig.sim.sync(FILE).unwrap();
     assert_eq!(rig.possible(&[3, 4]), set(&[[9, 8]]), "written again, it is dirty again");
+    // Also if the same bytes are written again.
+    rig.sim.inject(Fault::once(FaultPoint::Operation(Operation::Sync), 0, FaultEffect::Io));
+    rig.sim.write_at(FILE, 24, &5u64.to_le_bytes()).unwrap();
+    rig.sim.sync(FILE).unwrap_err();
+    rig.sim.sync(FILE).unwrap();
+    assert_eq!(rig.possible(&[3, 4]), set(&[[5, 8], [9, 8]]));
+    rig.sim.write_at(FILE, 24, &5u64.to_le_bytes()).unwrap();
+    rig.sim.sync(FILE).unwrap();
+    assert_eq!(rig.possible(&[3, 4]), set(&[[5, 8]]));
 }
 
 #[test]
