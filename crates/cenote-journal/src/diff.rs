@@ -7,7 +7,7 @@
 //! A psync of many pages that all changed as a whole compares only some of them: after 8 such pages one in 5, then fewer and fewer, at least one in 65, until one comes that did not. What is taken without a
 //! comparison is right in any case: it is what the shadow holds. At most as many pages are taken in vain as half of those that had changed as a whole before them.
 //!
-//! Invariant: a page is copied once, and that copy is what is compared, journalled and written to the primary.
+//! Invariant: nobody stores into a page while it is compared and copied; the copy is what is journalled and written to the primary.
 
 use crate::later::Primary;
 use cenote_layout::object::Run;
@@ -26,7 +26,7 @@ const LINES: usize = PAGE / LINE;
 const GAP_LINES: usize = 4;
 /// Changed lines of a page from which on it is taken as a whole.
 const LINES_MAX: usize = 48;
-/// Pages that are copied and read from the primary at once.
+/// Pages that are read from the primary at once.
 const BATCH: u64 = 16;
 
 /// Pages that changed as a whole, one after the other, from which on not every page is compared.
@@ -47,8 +47,8 @@ pub struct Changes {
     streak: u32,
     /// How many they are when the next one is compared.
     look_at: u32,
-    /// Contents of pages that are being compared: of the shadow, of the primary.
-    buffers: [Vec<u8>; 2],
+    /// Contents of pages of the primary that are being compared.
+    theirs: Vec<u8>,
 }
 
 impl Changes {
@@ -74,23 +74,13 @@ impl Changes {
         pages: &[Pages],
         primary: &Primary<'_>,
     ) -> Result<(), MediumError> {
-        let mut ours = core::mem::take(&mut self.buffers[0]);
-        let mut added = Ok(());
         for range in pages {
-            let mut at = range.start;
-            while at < range.end && added.is_ok() {
-                let count = (range.end - at).min(BATCH);
-                ours.clear();
-                // SAFETY: the pages are mapped, and nobody stores into them, by the caller's promise.
-                ours.extend_from_slice(unsafe {
-                    core::slice::from_raw_parts(shadow.add(at as usize * PAGE), count as usize * PAGE)
-                });
-                added = self.add_copy(object, at, &ours, primary);
-                at += count;
-            }
+            let (at, count) = (range.start as usize, (range.end - range.start) as usize);
+            // SAFETY: the pages are mapped, and nobody stores into them, by the caller's promise.
+            let ours = unsafe { core::slice::from_raw_parts(shadow.add(at * PAGE), count * PAGE) };
+            self.add_copy(object, range.start, ours, primary)?;
         }
-        self.buffers[0] = ours;
-        added
+        Ok(())
     }
 
     /// The same of whole pages from number `first` on that have been copied to `ours`.
@@ -119,7 +109,7 @@ impl Changes {
         primary: &Primary<'_>,
         mut differs: impl FnMut(u64),
     ) -> Result<(), MediumError> {
-        let mut theirs = core::mem::take(&mut self.buffers[1]);
+        let mut theirs = core::mem::take(&mut self.theirs);
         theirs.resize(PAGE * BATCH as usize, 0);
         let mut page = first;
         let mut rest = ours;
@@ -145,7 +135,7 @@ impl Changes {
                 page += 1;
             }
         }
-        self.buffers[1] = theirs;
+        self.theirs = theirs;
         Ok(())
     }
 
@@ -204,6 +194,22 @@ impl Changes {
             return;
         }
         self.runs.push(Run { object, lines, first_line });
+    }
+
+    /// The pages of primary number `object` that the runs lie in, if they came in order: of primaries, and of lines.
+    #[must_use]
+    pub fn pages_of(&self, object: u32) -> Vec<Pages> {
+        let mut pages: Vec<Pages> = Vec::new();
+        let from = self.runs.partition_point(|run| run.object < object);
+        for run in self.runs.iter().skip(from).take_while(|run| run.object == object) {
+            let (first, end) = (run.first_line, run.first_line + u64::from(run.lines));
+            let (first, end) = (first / LINES as u64, end.div_ceil(LINES as u64));
+            match pages.last_mut() {
+                Some(last) if first <= last.end => last.end = last.end.max(end),
+                _ => pages.push(first..end),
+            }
+        }
+        pages
     }
 
     /// The runs with their contents.

@@ -119,7 +119,7 @@ pub(crate) struct Half {
     /// Primaries that its records changed and that were not synced since.
     pub(crate) touched: BTreeMap<Uuid, Arc<FileHandle>>,
     /// Some of them are being synced.
-    trimming: bool,
+    pub(crate) trimming: bool,
     /// Its last record, and that one's checksum.
     last: u64,
     chain: u64,
@@ -366,8 +366,12 @@ impl Journal {
         Ok(state)
     }
 
-    /// Syncs the primaries that a half's records changed, or waits for whoever does. All of them are applied.
-    fn trim_or_wait<'a>(&'a self, mut state: Locked<'a>, number: usize) -> Result<Locked<'a>, JournalError> {
+    /// Syncs the primaries that a half's records changed, or waits for whoever does. If all of these are applied, and nothing of an earlier record is left, the header says so.
+    pub(crate) fn trim_or_wait<'a>(
+        &'a self,
+        mut state: Locked<'a>,
+        number: usize,
+    ) -> Result<Locked<'a>, JournalError> {
         if state.halves[number].trimming {
             return Ok(self.wait(state));
         }

@@ -11,8 +11,8 @@
 //!   over it in their order, so the last one counts. An entry that gets done meanwhile does no harm.
 //! * *After a crash* the journal has the record until it is in primaries that are synced: the half that it lies in counts as unapplied until then.
 //! * *Who needs the file itself* (a detach, a snapshot, a removal) settles first: [`Journal::settle`].
-//! * *Bounds.* The entries are in memory. There are at most [`QUEUE_MAX`], and no more than the halves of the journal hold; who finds the queue full
-//!   helps. Where there is no thread, whoever needs something to be done does it.
+//! * *Bounds.* The entries are in memory, and their primaries are open files. There are at most [`QUEUE_MAX`] with [`TARGETS_MAX`] primaries, and no more than the halves of the journal hold; who finds the queue full
+//!   helps. Primaries that were changed stay open until they are synced; where there are more than [`TOUCHED_MAX`] of a half they are synced early, which a trim later need not do. Where there is no thread, whoever needs something to be done does it.
 //! * *A primary that cannot be written* poisons: its entry stays where it is, so that nobody trims the record, and the next open applies it.
 
 use crate::JournalError;
@@ -21,10 +21,15 @@ use crate::journal::{Journal, Locked, Ticket};
 use cenote_layout::id::Uuid;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Psyncs that may wait for being applied.
 const QUEUE_MAX: usize = 64;
+/// Primaries of those psyncs, one that is larger apart: each is an open file.
+const TARGETS_MAX: usize = 1024;
+/// Primaries of a half that were changed and are not synced: with one more they are synced although the half is not full.
+const TOUCHED_MAX: usize = 512;
 /// Sets of buffers that are kept, and most bytes of one.
 const SPARE_MAX: usize = 2;
 const SPARE_LEN_MAX: usize = 64 << 20;
@@ -178,7 +183,11 @@ impl Journal {
         let mut state = self.lock();
         state.queue.push_back(later);
         self.notify();
-        while state.queue.len() > QUEUE_MAX {
+        let full = |queue: &VecDeque<Arc<Later>>| {
+            let targets = queue.iter().map(|later| later.targets.len()).sum::<usize>();
+            queue.len() > QUEUE_MAX || (queue.len() > 1 && targets > TARGETS_MAX)
+        };
+        while full(&state.queue) {
             self.usable()?;
             state = self.apply_or_wait(state)?;
         }
@@ -221,11 +230,12 @@ impl Journal {
         let half = &mut state.halves[later.half];
         half.unapplied = half.unapplied.saturating_sub(1);
         half.touched.extend(later.targets.iter().map(|target| (target.id, Arc::clone(&target.file))));
+        let (number, many) = (later.half, half.touched.len() > TOUCHED_MAX && !half.trimming);
         if let Ok(later) = Arc::try_unwrap(later) {
             Self::keep(&mut state, later.changes);
         }
         self.notify();
-        Ok(state)
+        if many { self.trim_or_wait(state, number) } else { Ok(state) }
     }
 }
 
@@ -235,6 +245,55 @@ mod tests {
     use cenote_layout::object::Run;
     use cenote_medium::sim::{SimMedium, SimOptions};
     use cenote_medium::{Durability, Medium};
+
+    #[test]
+    fn however_many_primaries_are_changed_few_stay_open_and_a_loss_of_power_takes_nothing() {
+        use crate::{Draft, Guard, Home, Journal, Settings, Stopped};
+        #[derive(Debug)]
+        struct Healthy;
+        impl Guard for Healthy {
+            fn check(&self) -> Result<(), Stopped> {
+                Ok(())
+            }
+            fn poison(&self, reason: &str) {
+                panic!("{reason}");
+            }
+        }
+        let sim = SimMedium::new(SimOptions::new(Durability::Process));
+        let medium: Arc<dyn Medium> = sim.clone();
+        let home = Home {
+            medium: Arc::clone(&medium),
+            store: Uuid([9; 16]),
+            name: "journal",
+            guard: Arc::new(Healthy),
+        };
+        // Large enough for all records: no half is ever full.
+        let settings = Settings { half_len_max: 64 << 20, syncs: true, background: false };
+        let journal = Journal::create(home, 32 << 20, settings).expect("a journal");
+        let most = TOUCHED_MAX + 100;
+        for number in 0..most {
+            let name = format!("p{number}");
+            medium.create(&name, 4096).expect("a file");
+            let file = Arc::new(FileHandle::open(&medium, &name).expect("it is there"));
+            let id = Uuid((number as u128 + 1).to_le_bytes());
+            let changes = changes(&[(0, 3, 1, 7)]);
+            let ids = [id];
+            let ticket = journal.append(&Draft::new(&ids, &changes).expect("a record")).expect("appended");
+            journal.make_durable(&ticket).expect("durable");
+            journal.apply_later(ticket, changes, vec![Target { id, file, data_offset: 0 }]).expect("queued");
+            journal.settle(id).expect("applied");
+            let open = journal.lock().halves[0].touched.len();
+            assert!(open <= TOUCHED_MAX, "{open}");
+        }
+        medium.sync_dir("").expect("names");
+        // What is not open any more is durable; what is, is in the journal.
+        let open = journal.lock().halves[0].touched.len();
+        assert!(open < most);
+        let image = sim.state_now().image_oldest();
+        let there =
+            |number: &usize| image.file(&format!("p{number}")).is_some_and(|bytes| bytes[3 * 64] == 7);
+        assert!((0..most).filter(there).count() >= most - open);
+    }
 
     fn changes(runs: &[(u32, u64, u32, u8)]) -> Changes {
         let mut changes = Changes::default();

@@ -26,7 +26,7 @@ mod scan;
 pub use diff::{Changes, Pages};
 pub use journal::{Home, Journal, Settings, Ticket, is_failed_sync};
 pub use later::{Primary, Target};
-pub use parcel::{Delivered, Limits, Parcel, ParcelError, Receiver};
+pub use parcel::{Delivered, Limits, Parcel, ParcelError, Receiver, distinct};
 pub use record::{Draft, Record};
 pub use scan::{Scan, scan};
 

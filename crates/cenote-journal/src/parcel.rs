@@ -14,11 +14,13 @@ use crate::journal::Journal;
 use crate::later::{Primary, Target};
 use crate::record::Draft;
 use crate::{JournalError, Stopped};
+use cenote_layout::id::Uuid;
 use cenote_layout::object::Run;
 use cenote_layout::{LINE_SIZE, PAGE_SIZE};
 use cenote_medium::MediumError;
 use cenote_medium::planted::{Bug, planted};
 use cenote_sys::filesystem;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
@@ -152,6 +154,21 @@ pub struct Delivered {
     pub journal_bytes: u64,
 }
 
+/// Checks which primaries a psync names, before anything is opened for it: at most so many, and none twice.
+///
+/// # Errors
+/// [`ParcelError::Nonsense`].
+pub fn distinct(ids: &[Uuid], most: usize) -> Result<(), ParcelError> {
+    if ids.len() > most {
+        return Err(ParcelError::Nonsense("more primaries than one psync has"));
+    }
+    let mut seen = BTreeSet::new();
+    match ids.iter().all(|id| seen.insert(*id)) {
+        true => Ok(()),
+        false => Err(ParcelError::Nonsense("a primary that is there twice")),
+    }
+}
+
 /// What a keeper accepts for one primary.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -266,9 +283,7 @@ impl Journal {
         most: u64,
     ) -> Result<Delivered, ParcelError> {
         let ids: Vec<_> = targets.iter().map(|(target, _)| target.id).collect();
-        if (1..ids.len()).any(|at| ids[..at].contains(&ids[at])) {
-            return Err(ParcelError::Nonsense("a primary that is there twice"));
-        }
+        distinct(&ids, ids.len())?;
         let limits: Vec<_> = targets.iter().map(|(_, limits)| *limits).collect();
         let receiver = Receiver::read(file, count, &limits)?;
         let _room = self.parcels.enter(receiver.len_bytes());
@@ -336,7 +351,6 @@ impl Drop for Inside<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cenote_layout::id::Uuid;
     use cenote_medium::sim::{SimMedium, SimOptions};
     use cenote_medium::{Durability, FileHandle, Medium};
     use std::sync::Arc;
@@ -402,6 +416,16 @@ mod tests {
         assert!(matches!(Receiver::read(&file, 1, &[]), Err(ParcelError::Unreadable(_))));
         assert!(matches!(Receiver::read(&file, u32::MAX, &[]), Err(ParcelError::TooLarge { .. })));
         assert!(Receiver::read(&file, 0, &[]).is_ok());
+    }
+
+    #[test]
+    fn primaries_that_are_there_twice_or_too_many_are_refused_before_anything_is_opened() {
+        let ids: Vec<Uuid> = (0..5).map(|number| Uuid([number; 16])).collect();
+        assert!(distinct(&ids, 5).is_ok() && distinct(&[], 0).is_ok());
+        let twice = [&ids[..], &ids[2..3]].concat();
+        for (ids, most) in [(&ids[..], 4), (&twice[..], 100)] {
+            assert!(matches!(distinct(ids, most), Err(ParcelError::Nonsense(_))));
+        }
     }
 
     #[test]

@@ -27,7 +27,8 @@ pub(crate) struct Place {
 pub struct Draft<'a> {
     objects: &'a [Uuid],
     changes: &'a Changes,
-    data_sum: u64,
+    /// Of little data. The sum of much is made while the device writes it.
+    data_sum: Option<u64>,
     total_len: u64,
 }
 
@@ -41,13 +42,19 @@ impl<'a> Draft<'a> {
         if count > cenote_layout::object::RECORD_OBJECTS_MAX {
             return None;
         }
-        Some(Self { objects, changes, data_sum: checksum(seed::PSYNC, &changes.data), total_len })
+        let data_sum = (changes.data.len() <= GATHER_MAX).then(|| checksum(seed::PSYNC, &changes.data));
+        Some(Self { objects, changes, data_sum, total_len })
     }
 
     /// Bytes of the whole record.
     #[must_use]
     pub fn total_len(&self) -> u64 {
         self.total_len
+    }
+
+    /// Bytes of the header with its tables.
+    fn head_len(&self) -> u64 {
+        RecordHeader::head_len(self.objects.len() as u32, self.changes.runs.len() as u32)
     }
 
     /// The header with its tables, and their checksum.
@@ -64,7 +71,7 @@ impl<'a> Draft<'a> {
             runs: self.changes.runs.len() as u32,
             data_len: self.changes.data.len() as u64,
             total_len: self.total_len,
-            data_sum: self.data_sum,
+            data_sum: self.data_sum.unwrap_or_else(|| checksum(seed::PSYNC, &self.changes.data)),
             checksum: 0,
         };
         let mut head = header.as_bytes().to_vec();
@@ -76,28 +83,34 @@ impl<'a> Draft<'a> {
         (head, sum)
     }
 
-    /// Writes the record at `offset`, its commit record last, and returns its checksum. `sync` is for planted faults.
+    /// Writes the record at `offset` and returns its checksum. Nothing of it counts before a sync, so parts are written in the order in which they are ready: much data
+    /// first, and the device begins with it while it is summed.
     pub(crate) fn write(&self, file: &FileHandle, offset: u64, place: &Place) -> Result<u64, MediumError> {
-        let (head, sum) = self.head(place);
         let data = &self.changes.data;
-        let mut tail = vec![0; (self.total_len - head.len() as u64 - data.len() as u64) as usize];
+        let data_at = offset + self.head_len();
+        let tail_at = data_at + data.len() as u64;
+        let first = data.len() > GATHER_MAX && !planted(Bug::PsyncCommitBeforeData);
+        if first {
+            file.write_at(data_at, data)?;
+            file.start_writing(data_at, data.len() as u64);
+        }
+        let (head, sum) = self.head(place);
+        let mut tail = vec![0; (offset + self.total_len - tail_at) as usize];
         let commit_at = tail.len() - size_of::<CommitRecord>();
         tail[commit_at..].copy_from_slice(CommitRecord::new(place.seq, sum).as_bytes());
-        let (data_at, tail_at) = (offset + head.len() as u64, offset + (head.len() + data.len()) as u64);
         if planted(Bug::PsyncCommitBeforeData) {
             file.write_at(offset, &head)?;
             file.write_at(tail_at, &tail)?;
             file.sync()?;
             file.write_at(data_at, data)?;
-        } else if data.len() <= GATHER_MAX {
+        } else if first {
+            file.write_at(offset, &head)?;
+            file.write_at(tail_at, &tail)?;
+        } else {
             let mut whole = head;
             whole.extend_from_slice(data);
             whole.extend_from_slice(&tail);
             file.write_at(offset, &whole)?;
-        } else {
-            file.write_at(offset, &head)?;
-            file.write_at(data_at, data)?;
-            file.write_at(tail_at, &tail)?;
         }
         Ok(sum)
     }

@@ -38,6 +38,8 @@ pub struct Attached {
     view: Option<Arc<View>>,
     /// Pages that may differ from the primary.
     pending: Vec<Pages>,
+    /// Those of them that did, when they were compared.
+    changed: Vec<Pages>,
     mapped: bool,
 }
 
@@ -100,6 +102,7 @@ impl Attached {
             tracker: None,
             view,
             pending: Vec::new(),
+            changed: Vec::new(),
             mapped: true,
         })
     }
@@ -155,6 +158,7 @@ impl Attached {
             tracker: None,
             view: Some(view),
             pending: Vec::new(),
+            changed: Vec::new(),
             mapped: true,
         };
         if let Err(error) = attached.write_header(true) {
@@ -201,6 +205,7 @@ impl Attached {
             tracker: None,
             view: None,
             pending: Vec::new(),
+            changed: Vec::new(),
             mapped: true,
         };
         if let Err(error) = attached.begin_writing(mechanism) {
@@ -229,7 +234,14 @@ impl Attached {
             // SAFETY: as above.
             None => unsafe { Tracker::best(base, len) },
         };
-        self.tracker = Some(tracker);
+        let tracker = self.tracker.insert(tracker);
+        if let Some(journal) = self.shared.journal_if_any().filter(|journal| journal.wants_thread()) {
+            let (journal, file) = (Arc::clone(journal), Arc::clone(&self.primary));
+            let (id, data_offset) = (self.info.id(), self.info.data_offset());
+            tracker.close_later(Box::new(move |offset, bytes| {
+                journal.primary(id, &file, data_offset).read(offset, bytes).is_ok()
+            }));
+        }
         self.write_header(true)?;
         Ok(())
     }
@@ -322,8 +334,12 @@ impl Attached {
     /// How written pages are found; `None` of a reader.
     #[must_use]
     pub fn mechanism(&self) -> Option<Mechanism> {
-        let written = self.view.is_some() && self.permission == Permission::ReadWrite;
-        self.tracker.as_ref().map(Tracker::mechanism).or(written.then_some(Mechanism::Mprotect))
+        let of_view = |view: &Arc<View>| match view.compares() {
+            true => Mechanism::Compare,
+            false => Mechanism::Mprotect,
+        };
+        let view = self.view.as_ref().filter(|_| self.permission == Permission::ReadWrite);
+        self.tracker.as_ref().map(Tracker::mechanism).or(view.map(of_view))
     }
 
     /// What protects it at rest.
@@ -440,7 +456,7 @@ impl Attached {
     /// As [`crate::Objects::snapshot`].
     pub fn snapshot(&self, path: &Path, blocks: Blocks) -> Result<Snapshot, ObjectError> {
         self.shared.store.check_usable()?;
-        self.shared.refuse_connected("snapshots")?;
+        self.shared.refuse_connected("an object that is attached is copied into a snapshot")?;
         // `psync` takes `&mut self`, and nobody else writes an object that is attached here.
         if let Some(journal) = self.shared.journal_if_any() {
             journal.settle(self.info.id()).map_err(|error| not_copied(self.name(), error))?;
@@ -704,6 +720,10 @@ fn commit(
         clean(writers);
         return Ok((Psync::default(), None));
     }
+    // Only who closes pages later asks which have changed.
+    for (number, object) in (0..).zip(writers.iter_mut()).filter(|(_, object)| object.tracker.is_some()) {
+        object.changed = changes.pages_of(number);
+    }
     let ids: Vec<Uuid> = writers.iter().map(|object| object.info.id()).collect();
     let all = |state| ids.iter().for_each(|id| shared.set_state(*id, state));
     let Some(draft) = Draft::new(&ids, changes) else {
@@ -761,9 +781,10 @@ fn clean(writers: &mut [&mut Attached]) {
     for object in writers.iter_mut() {
         let object = &mut **object;
         if let Some(tracker) = &mut object.tracker {
+            let changed = core::mem::take(&mut object.changed);
             // SAFETY: every pending page is committed, and in the primary where that matters; `&mut` excludes references. What cannot be given back is compared
             // again by the next psync.
-            let _ = unsafe { tracker.clean(&object.pending) };
+            let _ = unsafe { tracker.clean(&object.pending, changed) };
         }
         if let Some(view) = &object.view {
             at_rest::settle(view);

@@ -14,8 +14,12 @@
 //! may hold pages that were not. The caller keeps what was answered until it is durable: a page is answered again only if it is
 //! written again, except by `PrivateCopy` and `Compare`.
 //!
+//! Where there is a thread for it, `WriteProtect` and `Mprotect` protect pages after the psync that committed them, and those that change all the time not at all: `closer.rs`. Such a page is answered again until it is
+//! protected.
+//!
 //! How `Mprotect` notes pages, and what it does where the kernel refuses a further mapping: `cenote_sys::notes`.
 
+use crate::closer::{Close, Closer, Committed};
 use cenote_journal::Pages;
 use cenote_layout::PAGE_SIZE;
 use cenote_sys::fault::{self, Registration};
@@ -25,10 +29,14 @@ use cenote_sys::pagemap::{Pagemap, WriteProtection, discard_copies};
 use core::fmt;
 use core::ops::Range;
 use std::io;
+use std::sync::Arc;
 
 const PAGE: usize = PAGE_SIZE as usize;
 
 /// How written pages are found. Each is correct everywhere; they differ in what a first store and a psync cost.
+///
+/// `WriteProtect` is taken where it works: a first store costs least, and the kernel may write into the object, too. Its psync scans page tables, 0.1 to 0.2 ms for 1 GiB: for
+/// psyncs of a few pages of a large object `Mprotect` is two to three times as fast (`docs/figures.md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mechanism {
     /// userfaultfd in asynchronous write-protect mode, and `PAGEMAP_SCAN`.
@@ -60,7 +68,7 @@ impl fmt::Display for Mechanism {
 enum Means {
     WriteProtect { pagemap: Pagemap, _protection: WriteProtection },
     PrivateCopy { pagemap: Pagemap },
-    Mprotect { _registration: Registration, notes: Box<Notes> },
+    Mprotect { _registration: Registration, notes: Arc<Notes> },
     Compare,
 }
 
@@ -68,6 +76,8 @@ enum Means {
 pub(crate) struct Tracker {
     base: usize,
     len: usize,
+    /// Of what is protected after a psync. Dropped first.
+    closer: Option<Closer>,
     means: Means,
 }
 
@@ -106,11 +116,11 @@ impl Tracker {
                 Means::PrivateCopy { pagemap }
             }
             Mechanism::Mprotect => {
-                let notes = Box::new(Notes::new(base, len));
-                // SAFETY: `note_store` keeps the rules of resolvers; the notes are in a box, at one address until the
+                let notes = Arc::new(Notes::new(base, len));
+                // SAFETY: `note_store` keeps the rules of resolvers; the notes stay at one address until the
                 // registration is dropped, which its place before them in `Means` sees to.
                 let registered =
-                    unsafe { fault::register(base, len, note_store, (&raw const *notes).cast()) };
+                    unsafe { fault::register(base, len, note_store, Arc::as_ptr(&notes).cast()) };
                 let registration = registered.map_err(|error| error.to_string())?;
                 // SAFETY: the caller's mapping; the resolver stands ready to give writing back.
                 unsafe { memory::protect(base, len, Some(Access::ReadOnly)) }.map_err(text)?;
@@ -118,7 +128,7 @@ impl Tracker {
             }
             Mechanism::Compare => Means::Compare,
         };
-        Ok(Self { base, len, means })
+        Ok(Self { base, len, closer: None, means })
     }
 
     /// The best mechanism that works.
@@ -132,7 +142,18 @@ impl Tracker {
                 return tracker;
             }
         }
-        Self { base, len, means: Means::Compare }
+        Self { base, len, closer: None, means: Means::Compare }
+    }
+
+    /// Pages of a psync are protected again after it, where that helps; `committed` reads what was committed last.
+    pub(crate) fn close_later(&mut self, committed: Committed) {
+        let close = match &self.means {
+            Means::WriteProtect { .. } => Close::WriteProtect,
+            Means::Mprotect { notes, .. } => Close::Mprotect(Arc::clone(notes)),
+            Means::PrivateCopy { .. } | Means::Compare => return,
+        };
+        // SAFETY: the mapping of `new`, which stays as long as this.
+        self.closer = Some(unsafe { Closer::new(self.base, close, committed) });
     }
 
     pub(crate) fn mechanism(&self) -> Mechanism {
@@ -151,8 +172,14 @@ impl Tracker {
     pub(crate) fn collect(&mut self, pages: &mut Vec<Pages>) -> io::Result<()> {
         let (base, len) = (self.base, self.len);
         let number = |addr: usize| ((addr - base) / PAGE) as u64;
+        let closes_later = self.closer.as_mut().map(|closer| closer.finish(pages)).is_some();
         let add = |range: Range<usize>| pages.push(number(range.start)..number(range.end));
         match &mut self.means {
+            Means::WriteProtect { pagemap, .. } if closes_later => pagemap.unprotected(base, len, add),
+            Means::Mprotect { notes, .. } if closes_later => {
+                notes.look(pages);
+                Ok(())
+            }
             Means::WriteProtect { pagemap, .. } => pagemap.written(base, len, add),
             Means::PrivateCopy { pagemap } => pagemap.copies(base, len, add),
             Means::Mprotect { notes, .. } => {
@@ -179,11 +206,14 @@ impl Tracker {
         matches!(self.means, Means::PrivateCopy { .. })
     }
 
-    /// What `pages` hold is committed.
+    /// What `pages` hold, in order, is committed; those in `changed` differed from what was committed before.
     ///
     /// # Safety
     /// So it is, and it is in the primary's file if [`Tracker::reads_primary`];  nobody has a reference into the shadow or stores into it.
-    pub(crate) unsafe fn clean(&mut self, pages: &[Pages]) -> io::Result<()> {
+    pub(crate) unsafe fn clean(&mut self, pages: &[Pages], changed: Vec<Pages>) -> io::Result<()> {
+        if let Some(closer) = &mut self.closer {
+            closer.committed(pages, changed);
+        }
         if let Means::PrivateCopy { .. } = &self.means {
             for range in pages {
                 let (at, count) = (range.start as usize * PAGE, (range.end - range.start) as usize);
@@ -200,7 +230,7 @@ impl Tracker {
 /// # Safety
 /// `context` is the [`Notes`] of a tracked range, and `address` lies in it.
 unsafe fn note_store(context: *const (), address: usize) -> bool {
-    // SAFETY: registered with a box that outlives the registration, for the tracked mapping.
+    // SAFETY: registered with notes that outlive the registration, for the tracked mapping.
     unsafe { (*context.cast::<Notes>()).allow(address) }
 }
 

@@ -20,7 +20,7 @@ use crate::error::ObjectError;
 use crate::header::{self, Found, Writer};
 use crate::objects::Objects;
 use crate::options::Permission;
-use cenote_journal::{Delivered, Limits, ParcelError, Target};
+use cenote_journal::{Delivered, Limits, ParcelError, Target, distinct};
 use cenote_layout::catalog::AtRest;
 use cenote_layout::id::Uuid;
 use cenote_layout::object::ObjectState;
@@ -181,6 +181,7 @@ impl Objects {
                 StoreError::Refused { detail: "one to 1024 objects are psynced at once".into() }.into()
             );
         }
+        distinct(objects, OBJECTS_MAX).map_err(of_parcel)?;
         let mut targets = Vec::with_capacity(objects.len());
         for object in objects {
             let (info, writable) = store.guest_object(guest.client, *object)?;

@@ -9,6 +9,7 @@
 //! Objects::pcreate, attach, pdestroy          objects.rs
 //! Attached: psync, psync_all, detach          attached.rs
 //!   which pages were written                  dirty.rs     four mechanisms, chosen at run time
+//!   protecting them again, later              closer.rs
 //!   protected objects: sealed pages, keys     at_rest.rs   their memory, filled at first touch, is that of crate `cenote-sealed`
 //! Objects::snapshot, restore                  snapshot.rs
 //! through a daemon: what it does, and a client hosted.rs, connected.rs
@@ -90,6 +91,7 @@
 
 mod at_rest;
 mod attached;
+mod closer;
 mod connected;
 mod dirty;
 mod error;

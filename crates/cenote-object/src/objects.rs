@@ -268,12 +268,15 @@ impl Objects {
     }
 
     /// Writes a snapshot of an object that nobody has attached into a new file: the object as its last psync left it, protected as it is, so
-    /// no key is needed. Of one that is attached: [`Attached::snapshot`]. The file, which only its owner can read, is durable on return.
+    /// no key is needed. Of one that is attached: [`Attached::snapshot`]. The file, which only its owner can read, is durable on return. Through a daemon it is made by this process, from a descriptor for
+    /// reading, and copied.
     ///
     /// # Errors
     /// `EAGAIN`: somebody has it attached. `EACCES`: its mode does not let this user read. `EEXIST`: the file is there. `ENOENT`. A damaged
     /// object; a full disk. There is no file then.
     pub fn snapshot(&self, name: &str, path: &Path, blocks: Blocks) -> Result<Snapshot, ObjectError> {
+        // A daemon's client must not cost the object space that it has taken: whoever psyncs it next may be another.
+        let blocks = if self.0.store.is_connected() { Blocks::Copied } else { blocks };
         self.snapshot_by(name, |info| snapshot::take(&self.0, info, path, blocks))
     }
 
@@ -292,13 +295,21 @@ impl Objects {
     ) -> Result<Snapshot, ObjectError> {
         let shared = &self.0;
         shared.store.check_usable()?;
-        shared.refuse_connected("snapshots")?;
+        let _inside = shared.store.is_connected().then(|| shared.door.enter());
         let info = shared.store.object(name)?;
         may(&info, Permission::Read)?;
         shared.store.verify_object(&info)?;
         shared.enter_writer(&info)?;
         shared.set_state(info.id(), ObjectState::Read);
-        let done = take(&info);
+        let done = match shared.store.keeper() {
+            None => take(&info),
+            // As one who reads, so that nobody psyncs meanwhile; what is committed is in the file that the daemon hands out.
+            Some(keeper) => shared.ask_for(keeper, &info, false).and_then(|_| {
+                let done = take(&info);
+                let given_up = shared.give_up(keeper, &info);
+                done.and_then(|made| given_up.map(|()| made))
+            }),
+        };
         shared.leave_writer(info.id());
         done
     }
@@ -312,7 +323,7 @@ impl Objects {
     /// Nothing has changed then.
     pub fn restore(&self, path: &Path, name: Option<&str>) -> Result<Restored, ObjectError> {
         self.0.store.check_usable()?;
-        self.0.refuse_connected("snapshots")?;
+        self.0.refuse_connected("objects are restored")?;
         if !self.0.store.is_writable() {
             return Err(StoreError::ReadOnly { what: "restore an object" }.into());
         }
@@ -656,10 +667,7 @@ impl Shared {
 
     pub(crate) fn refuse_connected(&self, what: &str) -> Result<(), ObjectError> {
         match self.store.is_connected() {
-            true => Err(StoreError::NotHosted {
-                what: format!("{what} of objects are made in an embedded store"),
-            }
-            .into()),
+            true => Err(StoreError::NotHosted { what: what.into() }.into()),
             false => Ok(()),
         }
     }

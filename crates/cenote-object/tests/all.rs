@@ -10,4 +10,5 @@ mod mechanisms;
 mod planted;
 mod rules;
 mod snapshot;
+mod system_calls;
 mod threads;

@@ -10,6 +10,7 @@ use cenote_medium::{MediumOptions, RealMedium};
 use cenote_object::{Attached, Mechanism, Objects, ObjectsOptions, Permission, Store, psync_all};
 use cenote_store::{FormatOptions, OpenOptions};
 use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -133,7 +134,10 @@ fn kill_nine_loses_no_acknowledged_psync_and_mixes_none() {
     {
         let (_store, objects) = open(dir.path(), None);
         for name in ["x", "y"] {
-            objects.pcreate(name, LEN, None, 0o600).unwrap();
+            let made = objects.pcreate(name, LEN, None, 0o600).unwrap();
+            // No psync finds the disk full.
+            let file = std::fs::metadata(dir.path().join(made.file())).unwrap();
+            assert!(file.len() >= LEN && file.blocks() * 512 >= file.len(), "{} blocks", file.blocks());
         }
     }
     let mut model = vec![vec![0u8; LEN as usize]; 2];

@@ -22,10 +22,15 @@
 //!
 //! Plaintext is in this process's memory and nowhere else: sealed is what the copy becomes before it is compared, journalled or written.
 
+mod anew;
+mod clerk;
 mod error;
 mod source;
 mod view;
 
+pub use anew::{WriteAt, open_all, seal_all};
 pub use error::SealedError;
-pub use source::{Patches, Source, Verified, check_one, open, rekey, seal, settle, verify};
+pub use source::{
+    Patches, Source, Verified, check_one, open, open_as, rekey, seal, settle, verify, verify_all,
+};
 pub use view::View;

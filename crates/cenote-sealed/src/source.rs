@@ -12,6 +12,7 @@ use cenote_layout::id::Uuid;
 use cenote_layout::{LINE_SIZE, PAGE_SIZE};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError};
+use cenote_sys::secret::wipe_bytes;
 use std::io;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
@@ -128,10 +129,31 @@ pub fn open(
     source: &Source,
     key: Option<&Keyring>,
 ) -> Result<Protection, SealedError> {
+    open_as(what, mode, source, (source.object, key))
+}
+
+/// The same of a file that is a copy, and still sealed as what it was copied from.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_as(
+    what: &str,
+    mode: Mode,
+    source: &Source,
+    (identity, key): (Uuid, Option<&Keyring>),
+) -> Result<Protection, SealedError> {
     let header = source.read_header()?;
-    let expect =
-        Expect { pages: Some(source.span / PAGE_SIZE), mode: Some(mode), ..Expect::of(source.object) };
+    let expect = Expect { pages: Some(source.span / PAGE_SIZE), mode: Some(mode), ..Expect::of(identity) };
     Protection::open(&header, &expect, key).map_err(|error| SealedError::at_rest(what, error))
+}
+
+/// Copies of pages before they are sealed: wiped, if that does not come about.
+struct Scratch(Vec<u8>);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        wipe_bytes(&mut self.0);
+    }
 }
 
 /// Seals pages, whose plain contents `copy_out` gives from an offset on, and adds what a record has to hold to `changes`, as of primary number `object`. `None`: nothing differs.
@@ -148,12 +170,12 @@ pub fn seal(
 ) -> Result<Option<Change>, SealedError> {
     let (protection, source, what) = (view.protection(), view.source(), view.what());
     let mut sealed: Vec<SealedPage> = Vec::new();
-    let mut copy = vec![0u8; BATCH * PAGE_LEN];
+    let mut scratch = Scratch(vec![0u8; BATCH * PAGE_LEN]);
     for range in pages {
         let mut at = range.start;
         while at < range.end {
             let count = (range.end - at).min(BATCH as u64);
-            let copy = &mut copy[..count as usize * PAGE_LEN];
+            let copy = &mut scratch.0[..count as usize * PAGE_LEN];
             copy_out(at * PAGE_SIZE, copy);
             let mut batch = Vec::with_capacity(BATCH);
             for (page, bytes) in (at..).zip(copy.as_chunks_mut::<PAGE_LEN>().0) {
@@ -178,6 +200,8 @@ pub fn seal(
             at += count;
         }
     }
+    // What was copied is sealed by now.
+    scratch.0.clear();
     if sealed.is_empty() {
         return Ok(None);
     }
@@ -238,7 +262,15 @@ pub struct Verified {
 
 /// Checks every page of a view's primary, in order. `progress` is told pages done and pages altogether, and may end it.
 pub fn verify(view: &View, progress: &mut dyn FnMut(u64, u64) -> bool) -> Verified {
-    let (protection, source) = (view.protection(), view.source());
+    verify_all(view.protection(), view.source(), progress)
+}
+
+/// The same of a file that has no view.
+pub fn verify_all(
+    protection: &Protection,
+    source: &Source,
+    progress: &mut dyn FnMut(u64, u64) -> bool,
+) -> Verified {
     let (all, has_side) = (protection.pages(), protection.mode().has_side());
     let mut found = Verified { covered: protection.mode().has_tree(), ..Verified::default() };
     let mut sealed = vec![0u8; BATCH * PAGE_LEN];
@@ -256,7 +288,7 @@ pub fn verify(view: &View, progress: &mut dyn FnMut(u64, u64) -> bool) -> Verifi
             let side: Option<PageSide> = has_side.then_some(zerocopy::transmute!(*side));
             let wrong = match &read {
                 // Which of them it is, is found one by one.
-                Err(_) => check_one(view, page).err(),
+                Err(_) => check_page(protection, source, page).err(),
                 Ok(()) => protection
                     .check_page(page, sealed, side.as_ref(), source)
                     .err()
@@ -278,7 +310,10 @@ pub fn verify(view: &View, progress: &mut dyn FnMut(u64, u64) -> bool) -> Verifi
 /// # Errors
 /// That.
 pub fn check_one(view: &View, page: u64) -> Result<(), String> {
-    let (protection, source) = (view.protection(), view.source());
+    check_page(view.protection(), view.source(), page)
+}
+
+fn check_page(protection: &Protection, source: &Source, page: u64) -> Result<(), String> {
     let (mut sealed, mut side) = ([0; PAGE_LEN], [0; SIDE_LEN]);
     source.read_pages(page, &mut sealed).map_err(|error| error.to_string())?;
     if protection.mode().has_side() {

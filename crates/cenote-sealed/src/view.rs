@@ -24,21 +24,24 @@
 //! brings its neighbours along, up to 16: whoever goes through an object in order pays for one fault in 16 pages. An object of at most 8 pages is filled as a whole.
 //! A store into a closed page is one fault: what it brings along is opened for loads, the page itself for stores.
 //!
+//! *An object that is small enough* (8 pages; 32 where a page need not be hashed) is whole from the beginning: its pages are filled before anybody is given the memory, which needs no alias, no
+//! handler and no clerk then. Which of them were stored into is found by opening what was psynced last and comparing. If one cannot be filled, the object is as large ones are, so that the others can be read
+//! and the one is told by its number when it is touched.
+//!
 //! The kernel resolves no such fault for itself: a `write` of pages that were not touched yet, and a `read` into pages that were
 //! not stored into, fail with `EFAULT`. [`View::load`] opens pages beforehand; copy what is to be read in.
 //!
 //! Pages are opened one by one, which makes mappings of the kernel's, of which a process may have some 65,000. When it refuses one more, the 2 MiB
 //! around the page are filled and opened as a whole, and if that is refused, the whole object.
 
+use crate::clerk::Clerk;
 use crate::{SealedError, Source};
-use cenote_atrest::{PAGE_LEN, Page, Protection};
+use cenote_atrest::{Mode, PAGE_LEN, Page, Protection};
 use cenote_journal::Pages;
 use cenote_layout::at_rest::{PageSide, SIDE_LEN};
 use cenote_medium::planted::{Bug, planted};
 use cenote_sys::aside;
-use cenote_sys::desk::Desk;
 use cenote_sys::fault::{self, Registration};
-use cenote_sys::fork_guard;
 use cenote_sys::memory::{self, Access};
 use cenote_sys::notes::Notes;
 use cenote_sys::secret::wipe_bytes;
@@ -47,13 +50,14 @@ use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use zerocopy::FromBytes;
 
 /// Pages that are filled at once: those of one node of the tree.
 const RUN: u64 = 16;
 /// Pages of an object that is filled as a whole: what that takes, without a hash, is what one fault takes.
 const SMALL: u64 = 8;
+/// The same where no page is hashed as a whole.
+const SMALL_UNHASHED: u64 = 32;
 /// Pages that are opened at once when the kernel refuses a further mapping.
 const CHUNK: u64 = 512;
 
@@ -67,11 +71,12 @@ pub struct View {
 }
 
 /// What handlers, clerk and callers share.
-struct Inner {
+pub(crate) struct Inner {
     what: String,
     protection: Protection,
     source: Source,
-    twin: Twin,
+    /// Where pages are filled that are not open; none of an object that was filled before it was given out.
+    twin: Option<Twin>,
     base: usize,
     pages: u64,
     writable: AtomicBool,
@@ -80,7 +85,8 @@ struct Inner {
     loaded: Notes,
     broken: Notes,
     written: Notes,
-    clerk: Arc<Clerk>,
+    /// None where nothing is closed.
+    clerk: Option<Arc<Clerk>>,
     /// Sealed pages on their way, and the lock of filling.
     filling: Mutex<Box<[u8]>>,
 }
@@ -118,6 +124,12 @@ impl View {
         writable: bool,
     ) -> Result<Self, SealedError> {
         // SAFETY: handed on to the caller.
+        let whole = unsafe { Inner::whole(what, protection, source, base, writable) };
+        let (protection, source) = match whole {
+            Ok(inner) => return Ok(Self { registration: None, registered: true, inner: Arc::new(inner) }),
+            Err(parts) => *parts,
+        };
+        // SAFETY: handed on to the caller.
         let mut view = unsafe { Self::unregistered(what, protection, source, base, writable) }?;
         let span = view.inner.pages as usize * PAGE_LEN;
         // SAFETY: `resolve` keeps the rules: it uses atomics, changes protections, and fills pages on a stack of its own or asks the desk. The context outlives the registration,
@@ -153,23 +165,10 @@ impl View {
         let span = pages as usize * PAGE_LEN;
         // SAFETY: handed on to the caller.
         let twin = unsafe { Twin::map(base, span) }.map_err(failed)?;
-        let filling = vec![0; RUN as usize * (PAGE_LEN + SIDE_LEN)].into_boxed_slice();
-        let inner = Arc::new(Inner {
-            what: what.into(),
-            protection,
-            source,
-            twin,
-            base,
-            pages,
-            writable: AtomicBool::new(writable),
-            stopped: AtomicBool::new(false),
-            loaded: Notes::new(base, span),
-            broken: Notes::new(base, span),
-            written: Notes::new(base, span),
-            clerk: Clerk::find().map_err(failed)?,
-            filling: Mutex::new(filling),
-        });
-        inner.clerk.serve(Some(&inner));
+        let clerk = Clerk::find().map_err(failed)?;
+        let closed = (Some(twin), Some(Arc::clone(&clerk)));
+        let inner = Arc::new(Inner::new(what, protection, source, base, writable, closed));
+        clerk.serve(Some(&inner));
         aside::prepare();
         Ok(Self { registration: None, registered: false, inner })
     }
@@ -191,7 +190,9 @@ impl View {
         let filling = self.inner.lock();
         self.inner.stopped.store(true, Ordering::Release);
         drop(filling);
-        self.inner.clerk.end();
+        if let Some(clerk) = &self.inner.clerk {
+            clerk.end();
+        }
     }
 
     /// Its protection.
@@ -216,10 +217,10 @@ impl View {
 
     /// Copies bytes out, from pages that are loaded.
     pub fn copy_out(&self, offset: u64, bytes: &mut [u8]) {
-        debug_assert!(offset + bytes.len() as u64 <= self.inner.twin.len() as u64);
+        debug_assert!(offset + bytes.len() as u64 <= self.inner.pages * PAGE_LEN as u64);
         // SAFETY: inside the alias, which is always readable; what others store meanwhile the caller answers for.
         unsafe {
-            let from = self.inner.twin.alias().add(offset as usize);
+            let from = self.inner.alias().add(offset as usize);
             core::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len());
         }
     }
@@ -231,6 +232,10 @@ impl View {
     pub fn collect(&self, pages: &mut Vec<Pages>) -> io::Result<()> {
         let known = pages.len();
         self.inner.written.take(pages);
+        if self.inner.twin.is_none() {
+            self.inner.collect_changed(pages);
+            return Ok(());
+        }
         pages[known..].iter().try_for_each(|range| {
             self.inner.open(range.clone(), Access::ReadOnly).inspect_err(|_| {
                 // It may be written still.
@@ -252,6 +257,12 @@ impl View {
         self.inner.written.count()
     }
 
+    /// Whether pages that were stored into are found by comparing, because faults tell of none.
+    #[must_use]
+    pub fn compares(&self) -> bool {
+        self.inner.twin.is_none()
+    }
+
     /// Its pages.
     #[must_use]
     pub fn pages(&self) -> u64 {
@@ -269,96 +280,104 @@ impl Drop for View {
     fn drop(&mut self) {
         // Waits for handlers: after this nobody asks.
         drop(self.registration.take());
-        match self.registered {
-            true => Clerk::leave(Arc::clone(&self.inner.clerk)),
-            false => self.stop(),
+        match (&self.inner.clerk, self.registered) {
+            (Some(clerk), true) => Clerk::leave(Arc::clone(clerk)),
+            _ => self.stop(),
         }
     }
-}
-
-/// A thread that fills pages, for one view at a time. One that has nothing to do is kept for the next view: to make a thread and to wait for its end takes longer than all else that attaching a small
-/// object takes.
-struct Clerk {
-    desk: Desk,
-    /// The view that it is there for.
-    serving: Mutex<Option<Arc<Inner>>>,
-    /// The process that has the thread.
-    token: u64,
-    thread: Mutex<Option<JoinHandle<()>>>,
-}
-
-/// Clerks without a view.
-static IDLE: Mutex<Vec<Arc<Clerk>>> = Mutex::new(Vec::new());
-/// How many are kept.
-const IDLE_MAX: usize = 8;
-
-impl Clerk {
-    /// One that has nothing to do, or a new one.
-    fn find() -> io::Result<Arc<Self>> {
-        let token = fork_guard::token();
-        let mut idle = idle();
-        // A child has the parent's list, and none of its threads.
-        idle.retain(|clerk| clerk.token == token && !clerk.desk.is_closed());
-        if let Some(clerk) = idle.pop() {
-            return Ok(clerk);
-        }
-        drop(idle);
-        let (desk, thread) = (Desk::default(), Mutex::default());
-        let clerk = Arc::new(Self { desk, serving: Mutex::default(), token, thread });
-        let this = Arc::clone(&clerk);
-        let thread = std::thread::Builder::new().name("cenote-pages".into());
-        let thread = thread.spawn(move || this.desk.serve(|question| this.answer(question)))?;
-        *clerk.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
-        Ok(clerk)
-    }
-
-    fn serve(&self, inner: Option<&Arc<Inner>>) {
-        *self.serving.lock().unwrap_or_else(PoisonError::into_inner) = inner.cloned();
-    }
-
-    fn answer(&self, question: u64) -> bool {
-        let inner = self.serving.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        inner.is_some_and(|inner| inner.answer(question))
-    }
-
-    /// Takes one back whose view is gone, and whom nobody asks any more.
-    fn leave(clerk: Arc<Self>) {
-        clerk.serve(None);
-        let mut idle = idle();
-        match idle.len() < IDLE_MAX {
-            true => idle.push(clerk),
-            // Nobody waits for the thread, which has no view.
-            false => clerk.desk.close(),
-        }
-    }
-
-    /// Sends it home; what it is doing for its view is done on return. Whoever asks is told no.
-    fn end(&self) {
-        self.desk.close();
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if !fork_guard::is_current(self.token) {
-            // The thread is the parent's.
-            return core::mem::forget(thread);
-        }
-        if let Some(thread) = thread {
-            let _ = thread.join();
-        }
-        self.serve(None);
-    }
-}
-
-fn idle() -> MutexGuard<'static, Vec<Arc<Clerk>>> {
-    IDLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Inner {
+    fn new(
+        what: &str,
+        protection: Protection,
+        source: Source,
+        base: usize,
+        writable: bool,
+        (twin, clerk): (Option<Twin>, Option<Arc<Clerk>>),
+    ) -> Self {
+        let (pages, notes) = (protection.pages(), |span| Notes::new(base, span));
+        let span = pages as usize * PAGE_LEN;
+        let filling = vec![0; RUN as usize * (PAGE_LEN + SIDE_LEN)].into_boxed_slice();
+        Self {
+            what: what.into(),
+            protection,
+            source,
+            twin,
+            base,
+            pages,
+            writable: AtomicBool::new(writable),
+            stopped: AtomicBool::new(false),
+            loaded: notes(span),
+            broken: notes(span),
+            written: notes(span),
+            clerk,
+            filling: Mutex::new(filling),
+        }
+    }
+
+    /// An object whose pages are all there from the beginning. If it is too large for that, or one of them cannot be filled, what it was to be made of.
+    ///
+    /// # Safety
+    /// As [`View::new`].
+    unsafe fn whole(
+        what: &str,
+        protection: Protection,
+        source: Source,
+        base: usize,
+        writable: bool,
+    ) -> Result<Self, Box<(Protection, Source)>> {
+        let most = match protection.mode() {
+            Mode::Encryption | Mode::Authenticated => SMALL_UNHASHED,
+            _ => SMALL,
+        };
+        if protection.pages() > most || memory::page_bytes() != PAGE_LEN {
+            return Err(Box::new((protection, source)));
+        }
+        let inner = Self::new(what, protection, source, base, writable, (None, None));
+        let span = inner.pages as usize * PAGE_LEN;
+        // SAFETY: the caller's range, which nobody has been given.
+        let made = unsafe { twin::map_alone(base, span) }.is_ok()
+            && inner.fill_closed(0..inner.pages).is_ok()
+            && (writable || inner.open(0..inner.pages, Access::ReadOnly).is_ok());
+        if made {
+            inner.loaded.note(0..inner.pages);
+            return Ok(inner);
+        }
+        // What was filled goes with the mapping, which the next one replaces.
+        Err(Box::new((inner.protection, inner.source)))
+    }
+
+    /// The first byte of where pages are filled and copied: always readable.
+    fn alias(&self) -> *mut u8 {
+        self.twin.as_ref().map_or(core::ptr::with_exposed_provenance_mut(self.base), Twin::alias)
+    }
+
+    /// Adds pages that are not what was psynced last, or of which that cannot be said. Nobody stores meanwhile.
+    fn collect_changed(&self, changed: &mut Vec<Pages>) {
+        let mut plain = [0; PAGE_LEN];
+        let opened = self.each_sealed(0..self.pages, |page, sealed, side| {
+            let opened = self.protection.sealer().open(page, sealed, side, &mut plain);
+            // SAFETY: a page of this view's own memory.
+            if opened.is_err() || !unsafe { memory::holds(self.base + page as usize * PAGE_LEN, &plain) } {
+                changed.push(page..page + 1);
+            }
+            Ok(())
+        });
+        wipe_bytes(&mut plain);
+        if opened.is_err() {
+            changed.push(0..self.pages);
+        }
+    }
+
     /// What a fault handler does; see [`aside`].
     fn resolve(&self, address: usize) -> bool {
         let page = (address.wrapping_sub(self.base) / PAGE_LEN) as u64;
         if page >= self.pages || self.broken.has(page) || self.is_stopped() {
             return false;
         }
-        let desk = &self.clerk.desk;
+        let Some(clerk) = &self.clerk else { return false };
+        let desk = &clerk.desk;
         if !self.loaded.has(page) {
             let filled = aside::run(|| self.answer(page << 1)).unwrap_or_else(|| desk.ask(page << 1));
             // What is wrong is met when the access is tried again.
@@ -379,7 +398,7 @@ impl Inner {
     }
 
     /// The clerk's answer: whether the access can be tried again.
-    fn answer(&self, question: u64) -> bool {
+    pub(crate) fn answer(&self, question: u64) -> bool {
         let (page, store) = (question >> 1, question & 1 == 1);
         if store {
             let _filling = self.lock();
@@ -525,15 +544,37 @@ impl Inner {
 
     /// Fills pages that are closed, and leaves them so; whoever calls this opens them all.
     fn fill_closed(&self, pages: Pages) -> Result<(), SealedError> {
-        let (mut sealed, mut side) = ([0; PAGE_LEN], [0; SIDE_LEN]);
+        let mut at = pages.start;
+        // What is loaded is not read again: it may hold stores, and reading it may fail.
+        while let Some(first) = (at..pages.end).find(|page| !self.loaded.has(*page)) {
+            at = (first..pages.end).find(|page| self.loaded.has(*page)).unwrap_or(pages.end);
+            self.each_sealed(first..at, |page, sealed, side| self.fill_one(page, sealed, side))?;
+        }
+        Ok(())
+    }
+
+    /// Reads pages as they were psynced last, many at once, and gives each to `f`.
+    fn each_sealed(
+        &self,
+        pages: Pages,
+        mut f: impl FnMut(u64, &Page, Option<&PageSide>) -> Result<(), SealedError>,
+    ) -> Result<(), SealedError> {
+        let most = (pages.end - pages.start).min(SMALL_UNHASHED) as usize;
+        let (mut sealed, mut sides) = (vec![0; most * PAGE_LEN], vec![0; most * SIDE_LEN]);
         let has_side = self.protection.mode().has_side();
-        for page in pages.filter(|page| !self.loaded.has(*page)) {
-            self.source.read_pages(page, &mut sealed)?;
+        let mut first = pages.start;
+        while first < pages.end {
+            let count = ((pages.end - first) as usize).min(most);
+            self.source.read_pages(first, &mut sealed[..count * PAGE_LEN])?;
             if has_side {
-                self.source.read_sides(page, &mut side)?;
+                self.source.read_sides(first, &mut sides[..count * SIDE_LEN])?;
             }
-            let side = has_side.then(|| PageSide::read_from_bytes(&side).ok()).flatten();
-            self.fill_one(page, &sealed, side.as_ref())?;
+            let each = sealed.as_chunks::<PAGE_LEN>().0.iter().zip(sides.as_chunks::<SIDE_LEN>().0);
+            for (page, (sealed, side)) in (first..).zip(each).take(count) {
+                let side = has_side.then(|| PageSide::read_from_bytes(side).ok()).flatten();
+                f(page, sealed, side.as_ref())?;
+            }
+            first += count as u64;
         }
         Ok(())
     }
@@ -547,9 +588,9 @@ impl Inner {
             self.protection.open_page(page, sealed, side, &self.source, &mut plain)
         };
         opened.map_err(|fault| SealedError::page(&self.what, fault))?;
-        // SAFETY: inside the alias; the page is closed, so that this is the only access to it, under the lock of filling.
+        // SAFETY: inside the alias; the page is closed, or the memory is nobody's yet, so that this is the only access to it, under the lock of filling.
         unsafe {
-            let to = self.twin.alias().add(page as usize * PAGE_LEN);
+            let to = self.alias().add(page as usize * PAGE_LEN);
             core::ptr::copy_nonoverlapping(plain.as_ptr(), to, PAGE_LEN);
         }
         wipe_bytes(&mut plain);
