@@ -68,12 +68,6 @@ pub enum ArchiveError {
         /// What is wrong with it.
         detail: String,
     },
-    /// A pool is protected in a way that this release cannot keep.
-    #[error("pool \"{pool}\" is protected at rest, which this release cannot take in: use a newer release")]
-    Protected {
-        /// Its name.
-        pool: String,
-    },
     /// Packed in a way that this program was built without.
     #[error(
         "the archive is compressed with Zstandard, and this program is built without it: build with feature \"zstd\""

@@ -4,9 +4,10 @@ use crate::error::ArchiveError;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::SLOT_SIZE;
 use cenote_layout::archive::{Entry, LeftEntry, PoolEntry, PuddleEntry};
-use cenote_layout::catalog::{AtRest, POOL_NAME_LEN_MAX};
+use cenote_layout::catalog::{AtRest, POOL_NAME_LEN_MAX, PoolMode};
 use cenote_layout::heap::HeapGeometry;
 use cenote_layout::id::{PoolId, Uuid};
+use cenote_layout::puddle::header_space;
 use cenote_layout::types::TypeRecord;
 use std::collections::{BTreeMap, HashSet};
 
@@ -38,6 +39,21 @@ impl Manifest {
         self.puddles.iter().map(|puddle| puddle.size).sum()
     }
 
+    /// Whether some pool is protected at rest.
+    #[must_use]
+    pub fn is_sealed(&self) -> bool {
+        self.pools.iter().any(|pool| pool.at_rest != AtRest::None)
+    }
+
+    /// From where to where chunks of a puddle may lie in its file: its body, or, in a pool that is protected at rest, all that is sealed and what belongs to that.
+    #[must_use]
+    pub fn extent_of(&self, puddle: &PuddleEntry) -> (u64, u64) {
+        match self.pool(puddle.pool).map_or(AtRest::None, |pool| pool.at_rest) {
+            AtRest::None => (header_space(puddle.size), puddle.size),
+            at_rest => (PAGE_SIZE, at_rest.stored_len(puddle.size).unwrap_or(0)),
+        }
+    }
+
     /// A pool's puddles, by index, with their places in [`Manifest::puddles`].
     pub fn puddles_of(&self, pool: PoolId) -> impl Iterator<Item = (usize, &PuddleEntry)> {
         let from = self.puddles.partition_point(|puddle| puddle.pool < pool);
@@ -56,7 +72,7 @@ impl Manifest {
     /// Checks that everything in it can be, and fits together.
     ///
     /// # Errors
-    /// [`ArchiveError::Manifest`] for the first thing that cannot be; [`ArchiveError::Protected`].
+    /// [`ArchiveError::Manifest`] for the first thing that cannot be.
     pub fn check(&self) -> Result<(), ArchiveError> {
         self.check_pools()?;
         self.check_puddles()?;
@@ -114,8 +130,8 @@ impl Manifest {
             if !names.insert(pool.name.as_str()) {
                 return bad("another one has its name");
             }
-            if pool.at_rest != AtRest::None {
-                return Err(ArchiveError::Protected { pool: pool.name.clone() });
+            if pool.at_rest != AtRest::None && pool.mode != PoolMode::Shadowed {
+                return bad("it is protected at rest, which no pool in direct mode is");
             }
             if HeapGeometry::new(pool.puddle_size, true).is_none()
                 || !pool.puddle_size.is_multiple_of(PAGE_SIZE)

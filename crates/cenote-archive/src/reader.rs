@@ -7,11 +7,10 @@ use crate::codec::Packer;
 use crate::error::ArchiveError;
 use crate::manifest::Manifest;
 use cenote_layout::archive::{
-    ArchiveHeader, CHUNK_LEN_MAX, Codec, Entry, FLAG_SKIP, MANIFEST_LEN_MAX, SECTION_MAGIC, SectionHeader,
-    SectionKind, Totals, is_chunk, section_sum,
+    ArchiveHeader, CHUNK_LEN_MAX, Codec, Entry, FLAG_SKIP, INCOMPAT_SEALED, MANIFEST_LEN_MAX, SECTION_MAGIC,
+    SectionHeader, SectionKind, Totals, is_chunk, section_sum,
 };
 use cenote_layout::header::read;
-use cenote_layout::puddle::header_space;
 use std::io::{self, BufReader, Read};
 use zerocopy::{FromZeros as _, IntoBytes as _};
 
@@ -164,6 +163,10 @@ impl<R: Read> ArchiveReader<R> {
             }
         }
         self.manifest.check()?;
+        if self.manifest.is_sealed() != (header.prefix.incompat & INCOMPAT_SEALED != 0) {
+            let detail = "the header and the pools disagree about their protection at rest";
+            return Err(ArchiveError::manifest("pools", detail));
+        }
         self.place = Place::new(&self.manifest);
         Ok(())
     }
@@ -337,14 +340,16 @@ fn read_full(input: &mut impl Read, buf: &mut [u8]) -> (usize, Option<io::Error>
 /// Where the next chunk may lie. Chunks rise by puddle and by offset, so that none covers what another has.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
-    sizes: Vec<u64>,
+    /// From where to where, by puddle.
+    extents: Vec<(u64, u64)>,
     puddle: u32,
     end: u64,
 }
 
 impl Place {
     pub(crate) fn new(manifest: &Manifest) -> Self {
-        Self { sizes: manifest.puddles.iter().map(|puddle| puddle.size).collect(), puddle: 0, end: 0 }
+        let extents = manifest.puddles.iter().map(|puddle| manifest.extent_of(puddle)).collect();
+        Self { extents, puddle: 0, end: 0 }
     }
 
     /// A chunk comes next.
@@ -356,11 +361,13 @@ impl Place {
         len: u64,
     ) -> Result<(), ArchiveError> {
         let bad = |detail| Err(ArchiveError::Chunk { at, puddle, offset, len, detail });
-        let Some(&size) = self.sizes.get(puddle as usize) else { return bad("there is no such puddle") };
+        let Some(&(from, to)) = self.extents.get(puddle as usize) else {
+            return bad("there is no such puddle");
+        };
         if !is_chunk(offset, len) {
             return bad("it is not whole pages, or more than a chunk may have");
         }
-        if offset < header_space(size) || offset.checked_add(len).is_none_or(|end| end > size) {
+        if offset < from || offset.checked_add(len).is_none_or(|end| end > to) {
             return bad("it is not in the puddle's body");
         }
         if puddle < self.puddle || (puddle == self.puddle && offset < self.end) {

@@ -7,8 +7,8 @@ use crate::error::ArchiveError;
 use crate::manifest::Manifest;
 use crate::reader::Place;
 use cenote_layout::archive::{
-    ArchiveHeader, CHUNK_LEN_MAX, Codec, MANIFEST_LEN_MAX, SECTION_MAGIC, SectionHeader, SectionKind, Totals,
-    section_sum,
+    ArchiveHeader, CHUNK_LEN_MAX, Codec, INCOMPAT_SEALED, MANIFEST_LEN_MAX, SECTION_MAGIC, SectionHeader,
+    SectionKind, Totals, section_sum,
 };
 use cenote_layout::header::{Header as _, HeaderPrefix, seal};
 use std::io::{self, IoSlice, Write};
@@ -55,6 +55,9 @@ impl<W: Write> ArchiveWriter<W> {
             reserved0: 0,
             reserved: [0; 128],
         };
+        if manifest.is_sealed() {
+            header.prefix.incompat |= INCOMPAT_SEALED;
+        }
         seal(&mut header);
         header.check_fields()?;
         let mut writer = Self {
@@ -80,7 +83,7 @@ impl<W: Write> ArchiveWriter<W> {
         Ok(writer)
     }
 
-    /// Writes whole pages of the body of a puddle, which is named by its place in the manifest: behind what was written before, by puddle and by offset.
+    /// Writes whole pages of the body of a puddle ([`Manifest::extent_of`]), which is named by its place in the manifest: behind what was written before, by puddle and by offset.
     /// At most [`CHUNK_LEN_MAX`] bytes. Pages that are not written are zero.
     ///
     /// # Errors

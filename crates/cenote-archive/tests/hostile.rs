@@ -2,8 +2,8 @@
 
 use crate::common::{Parts, manifest, node, pool, puddle, read, write};
 use cenote_archive::{ArchiveError, ArchiveReader, Codec, Manifest, Step};
-use cenote_layout::archive::{Entry, FLAG_SKIP, MANIFEST_LEN_MAX, SectionKind};
-use cenote_layout::catalog::AtRest;
+use cenote_layout::archive::{Entry, FLAG_SKIP, INCOMPAT_SEALED, MANIFEST_LEN_MAX, SectionKind};
+use cenote_layout::catalog::{AtRest, PoolMode};
 use cenote_layout::header::HeaderError;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::types::{Condition, TypeRecord};
@@ -165,11 +165,19 @@ fn manifests_that_cannot_be_are_refused_although_every_checksum_fits() {
             other => panic!("{what}: {other:?}"),
         }
     }
+    let refused = |bytes: &[u8], why: &str| match read(bytes) {
+        Err(ArchiveError::Manifest { detail, .. }) if detail.contains(why) => {}
+        other => panic!("{why}: {other:?}"),
+    };
     let mut protected = manifest();
-    protected.pools[0].at_rest = AtRest::Authenticated;
-    assert!(
-        matches!(read(forged(&protected).as_slice()), Err(ArchiveError::Protected { pool }) if pool == "first")
-    );
+    (protected.pools[0].at_rest, protected.pools[0].mode) = (AtRest::Authenticated, PoolMode::Direct);
+    refused(&forged(&protected), "no pool in direct mode");
+    // Who does not know of sealed puddles would take them for plain ones: the header says so, or the archive is none.
+    protected.pools[0].mode = PoolMode::Shadowed;
+    refused(&forged(&protected), "disagree");
+    let mut unsealed = Parts::of(&whole());
+    unsealed.header.prefix.incompat = INCOMPAT_SEALED;
+    refused(&unsealed.sealed(), "disagree");
 }
 
 #[test]

@@ -421,6 +421,56 @@ pub fn rewrite(image: &mut [u8], job: &RewriteJob) -> Result<Rewritten, String> 
     Ok(done)
 }
 
+/// Where [`rewrite`] may change words of this image, if it may be run over it again after any of them were changed: [`cenote_store::relocate::Rewriter::repeatable`] says what that is for. So it is for
+/// native pointers where nothing came to where something was, if what says that a value has them is not among them. Off-holders say what they say by where they stand, so they are changed once only, and so
+/// are numbers of pools.
+#[must_use]
+pub fn repeatable(image: &[u8], job: &RewriteJob) -> Option<Vec<(u64, u64)>> {
+    let contents = contents(image, &job.puddle).ok()?;
+    if !job.moves.is_repeatable() && !planted(Bug::OverlapRepeated) {
+        return None;
+    }
+    let mut stretches: Vec<(u64, u64)> = Vec::new();
+    if let Some(roots) = contents.roots {
+        stretches.push((roots as u64, (roots + ROOT_COUNT as usize * size_of::<RootEntry>()) as u64));
+    }
+    let mut known: HashMap<TypeId, (bool, bool)> = HashMap::new();
+    for extent in &contents.extents {
+        let says = known.entry(extent.type_id).or_insert_with(|| match job.types.get(&extent.type_id) {
+            Some(record) if record.check().is_ok() => (is_repeatable(record), !record.pointers.is_empty()),
+            // Of such blocks no word is changed.
+            _ => (true, false),
+        });
+        match *says {
+            (false, _) => return None,
+            (true, false) => {}
+            (true, true) => {
+                let from = extent.start as u64;
+                let to = from + (extent.count * extent.block) as u64;
+                match stretches.last_mut() {
+                    // What is between them is the end of a superblock.
+                    Some((_, end)) if from.checked_sub(*end).is_some_and(|gap| gap < SUPERBLOCK_SIZE) => {
+                        *end = to
+                    }
+                    _ => stretches.push((from, to)),
+                }
+            }
+        }
+    }
+    Some(stretches)
+}
+
+/// Whether a type's pointers are native, or words that are kept, and no discriminant is one of them.
+fn is_repeatable(record: &TypeRecord) -> bool {
+    let native = |kind| matches!(kind, PointerKind::NATIVE | PointerKind::PERHAPS);
+    let conditions = || record.pointers.iter().flat_map(|field| &field.conditions);
+    record.pointers.iter().all(|field| {
+        let end = field.offset + (field.count - 1) * field.stride + 8;
+        native(field.kind)
+            && conditions().all(|c| c.offset >= end || c.offset + u64::from(c.size) <= field.offset)
+    })
+}
+
 /// Rewrites the blocks of an extent whose values have native pointers at fixed places and no others, which is what most blocks are. How many there are, and how many pointers have another value now;
 /// `None`, and nothing is done, if they are not of that kind or do not lie in the image.
 fn rewrite_native(image: &mut [u8], extent: &Extent, program: &Program, moves: &Moves) -> Option<(u64, u64)> {

@@ -40,6 +40,10 @@ impl Rewriter for PointerRewriter {
     fn rewrite(&self, image: &mut [u8], job: &RewriteJob) -> Result<Rewritten, String> {
         image::rewrite(image, job)
     }
+
+    fn repeatable(&self, image: &[u8], job: &RewriteJob) -> Option<Vec<(u64, u64)>> {
+        image::repeatable(image, job)
+    }
 }
 
 /// Options of a session that rewrites puddles when `backend` says.

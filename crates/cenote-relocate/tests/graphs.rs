@@ -4,15 +4,16 @@
 //! `CENOTE_GRAPHS` sets the number of graphs (16), `CENOTE_SEED` the first seed.
 
 use cenote_heap::{Heap as _, TracedHeap};
-use cenote_layout::catalog::PuddleRecord;
+use cenote_layout::catalog::{MoveRecord, PuddleRecord, RelocationRecord};
 use cenote_layout::id::{PoolId, TypeId, Uuid};
+use cenote_layout::moves::Moves;
 use cenote_layout::pointer::{PointerKind, RegionAddress, decode_relative, encode_relative};
 use cenote_layout::types::{Condition, PointerField, RECORD_VERSION, TypeRecord};
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, Image, SimMedium, SimOptions};
 use cenote_medium::{Durability, Medium};
 use cenote_relocate::{ImportManifest, ImportPool, ImportPuddle, Imported, image, options};
-use cenote_store::relocate::Backend;
+use cenote_store::relocate::{Backend, RewriteJob, TypeTable};
 use cenote_store::{Access, FormatOptions, OpenOptions, PoolMode, PoolOptions, Store, format};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -375,10 +376,11 @@ fn export(store: &Store, graph: &Graph, pools: &[usize]) -> (ImportManifest, Vec
             puddle_size: from.record.puddle_size,
             size_max: from.record.size_max,
             permissions: 0o600,
+            at_rest: from.at_rest,
             puddles: from
                 .puddles
                 .iter()
-                .map(|(p, _)| ImportPuddle { old_addr: p.addr, size: p.size })
+                .map(|(p, _)| ImportPuddle { old_addr: p.addr, size: p.size, identity: p.uuid })
                 .collect(),
         });
         bytes.extend(from.puddles.iter().map(|(_, file)| store.medium().read(file).unwrap()));
@@ -501,14 +503,11 @@ fn roots_that_are_forgotten_are_found() {
 /// Images that are no puddle's, or a puddle's with damage: no panic, and no byte is changed that is not a pointer in a block.
 #[test]
 fn hostile_images_change_nothing_but_words_of_blocks() {
-    use cenote_layout::catalog::{MoveRecord, RelocationRecord};
-    use cenote_layout::moves::Moves;
-    use cenote_store::relocate::RewriteJob;
     let random = &mut Random(11);
     let (_medium, source) = store_on(&blank(0));
     let graph = build(&source, random);
     let original = files(&source);
-    let types: Arc<cenote_store::relocate::TypeTable> =
+    let types: Arc<TypeTable> =
         Arc::new(types().into_iter().map(|record| (record.id, Arc::new(record))).collect());
     let moves =
         graph.puddles.iter().map(|p| MoveRecord { from: p.addr, to: p.addr + (1 << 36), size: p.size });
@@ -557,4 +556,111 @@ fn hostile_images_change_nothing_but_words_of_blocks() {
         }
     }
     assert!(refused > 10 && rewritten > 100 && damaged > 10, "{refused} {rewritten} {damaged}");
+}
+
+/// What a crash leaves of a rewriting in the puddle's own file, any number of times: whatever words are new already, it ends the same. `Err`: it does not.
+fn begun_again(random: &mut Random, distance: u64) -> Result<u64, String> {
+    let (_medium, source) = store_on(&blank(0));
+    let graph = build(&source, random);
+    // Off-holders and numbers of pools are not looked at here: of types that have them nothing is repeatable.
+    let native = |mut record: TypeRecord| {
+        record.pointers.retain(|field| field.kind == PointerKind::NATIVE);
+        (record.id, Arc::new(record))
+    };
+    let types: Arc<TypeTable> = Arc::new(types().into_iter().map(native).collect());
+    let moves =
+        graph.puddles.iter().map(|p| MoveRecord { from: p.addr, to: p.addr + distance, size: p.size });
+    let relocation = RelocationRecord { id: Uuid([1; 16]), moves: moves.collect(), pools: Vec::new() };
+    let moves = Arc::new(Moves::new(&relocation).unwrap());
+    let mut crashes = 0;
+    let original = files(&source);
+    for puddle in &graph.puddles {
+        let old = &original[&puddle.uuid];
+        let work = RewriteJob {
+            puddle: PuddleRecord { addr: puddle.addr + distance, ..*puddle },
+            from: puddle.addr,
+            moves: Arc::clone(&moves),
+            types: Arc::clone(&types),
+        };
+        let Some(stretches) = image::repeatable(old, &work) else { continue };
+        let mut whole = old.clone();
+        image::rewrite(&mut whole, &work).unwrap();
+        let changed: Vec<usize> =
+            (0..old.len()).step_by(8).filter(|at| old[*at..at + 8] != whole[*at..at + 8]).collect();
+        let inside = |at: &usize| stretches.iter().any(|(from, to)| (*from..*to).contains(&(*at as u64)));
+        assert!(changed.iter().all(inside), "words outside of {stretches:x?}");
+        for round in 0..8 {
+            let mut image = old.clone();
+            for _ in 0..=round % 3 {
+                let mut next = image.clone();
+                image::rewrite(&mut next, &work).unwrap();
+                for at in changed.iter().filter(|_| random.below(3) > 0) {
+                    image[*at..at + 8].copy_from_slice(&next[*at..at + 8]);
+                }
+                crashes += u64::from(image != whole && !changed.is_empty());
+            }
+            image::rewrite(&mut image, &work).unwrap();
+            if image != whole {
+                return Err(format!("{distance:#x}, round {round}: it ends otherwise"));
+            }
+        }
+    }
+    Ok(crashes)
+}
+
+#[test]
+fn what_is_rewritten_in_its_file_ends_the_same_wherever_a_crash_stopped_it() {
+    let random = &mut Random(number("CENOTE_SEED", 12));
+    for distance in [1 << 36, 64 << 21] {
+        let crashes: u64 = (0..4).map(|_| begun_again(random, distance).unwrap()).sum();
+        println!("{distance:#x}: {crashes} crashes");
+        assert!(crashes > 60, "{distance:#x}: {crashes}");
+    }
+    // On top of where it was.
+    assert_eq!(begun_again(random, 1 << 16).unwrap(), 0, "by another file");
+    plant(Bug::OverlapRepeated);
+    let found = (0..4).find_map(|_| begun_again(random, 1 << 16).err());
+    plant(Bug::None);
+    assert!(found.is_some_and(|what| what.contains("otherwise")));
+}
+
+/// A map that names the same words thousands of times, as an archive may bring one: memory for what a value has words, and each word is changed once.
+#[test]
+fn a_pointer_map_with_more_pointers_than_words_changes_none_of_them_twice() {
+    let random = &mut Random(13);
+    let (_medium, source) = store_on(&blank(0));
+    let graph = build(&source, random);
+    let original = files(&source);
+    let again = |count| {
+        let mut all = types();
+        let table = all.iter_mut().find(|record| record.id == TABLE).unwrap();
+        let field = table.pointers[0].clone();
+        table.pointers = vec![field; count];
+        table.check().unwrap();
+        Arc::new(all.into_iter().map(|record| (record.id, Arc::new(record))).collect::<TypeTable>())
+    };
+    // By their own size: what is sent through this twice comes elsewhere.
+    let moves =
+        graph.puddles.iter().map(|p| MoveRecord { from: p.addr, to: p.addr + (1 << 21), size: p.size });
+    let relocation = RelocationRecord { id: Uuid([1; 16]), moves: moves.collect(), pools: Vec::new() };
+    let moves = Arc::new(Moves::new(&relocation).unwrap());
+    let mut native = 0;
+    for puddle in &graph.puddles {
+        let rewritten = |types| {
+            let work = RewriteJob {
+                puddle: PuddleRecord { addr: puddle.addr + (1 << 21), ..*puddle },
+                from: puddle.addr,
+                moves: Arc::clone(&moves),
+                types,
+            };
+            let mut image = original[&puddle.uuid].clone();
+            let done = image::rewrite(&mut image, &work).unwrap();
+            (image, done)
+        };
+        let (plain, done) = rewritten(again(1));
+        let (hostile, counted) = rewritten(again(3000));
+        assert!(plain == hostile && done == counted, "{done:?} {counted:?}");
+        native += done.native;
+    }
+    assert!(native > 100);
 }

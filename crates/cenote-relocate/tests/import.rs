@@ -1,5 +1,6 @@
 //! What an import refuses, and that it leaves nothing then; what is done without a rewriter; pools that go while they are due.
 
+use cenote_layout::catalog::AtRest;
 use cenote_layout::header::FORMAT_VERSION;
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::types::{RECORD_VERSION, TypeRecord};
@@ -41,7 +42,11 @@ fn pool(name: &str, old_id: u64, puddles: &[(u64, u64)]) -> ImportPool {
         puddle_size: SIZE,
         size_max: u64::MAX,
         permissions: 0o600,
-        puddles: puddles.iter().map(|&(old_addr, size)| ImportPuddle { old_addr, size }).collect(),
+        at_rest: AtRest::None,
+        puddles: puddles
+            .iter()
+            .map(|&(old_addr, size)| ImportPuddle { old_addr, size, identity: Uuid::NIL })
+            .collect(),
     }
 }
 

@@ -4,7 +4,6 @@
 //! superblock says "clean", and that the catalog has this batch: **its sync commits**. A crash before leaves a store that is recovered, with nothing to do.
 
 use crate::error::StoreError;
-use crate::spare::Ahead;
 use crate::store::Inner;
 use crate::superblock;
 use cenote_layout::superblock::STATE_CLEAN;
@@ -77,8 +76,8 @@ impl Drop for Inner {
         let control = self.control.get_mut().unwrap_or_else(PoisonError::into_inner);
         // A thread that makes a puddle ahead uses the directory under the lock; in a forked child it is not there.
         match core::mem::take(&mut control.ahead) {
-            Ahead::Making(_, thread) if !forked => drop(thread.join()),
-            other => core::mem::forget(other),
+            ahead if !forked => ahead.stop(),
+            ahead => core::mem::forget(ahead),
         }
         if forked {
             core::mem::forget(control.registration.take());

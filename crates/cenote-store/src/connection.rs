@@ -19,8 +19,9 @@ use crate::options::{Access, OpenOptions, PoolOptions};
 use crate::pool::{PoolCore, PoolHandle};
 use crate::psync::Psync;
 use crate::puddle::{Puddle, file_name, primary_name};
-use crate::relocate::RelocationOptions;
 use crate::relocate::frontier::Frontier;
+use crate::relocate::hosted::Holds;
+use crate::relocate::{Backend, ImportManifest, RelocationOptions};
 use crate::report::{Damage, PoolStart};
 use crate::set_aside::{LogDecision, SetAside};
 use crate::shadow::Shadows;
@@ -246,6 +247,62 @@ pub trait Keeper: Send + Sync + core::fmt::Debug {
     /// # Errors
     /// As [`Store::set_object_owner`].
     fn set_object_owner(&self, name: &str, change: PermissionChange) -> Result<(), StoreError>;
+    /// Grants a pool for reading, without its puddles; see [`Keeper::page_of_puddles`].
+    ///
+    /// # Errors
+    /// As [`Keeper::open_pool`].
+    fn grant_to_read(&self, name: &str) -> Result<PoolRecord, StoreError>;
+    /// Some puddles of a pool that the caller has, from number `first` on, and whether there are more.
+    ///
+    /// # Errors
+    /// The caller does not have it; the daemon cannot be reached.
+    fn page_of_puddles(&self, pool: PoolId, first: u32) -> Result<(Vec<Granted>, bool), StoreError>;
+    /// Where the puddles of all pools lie; identities are left out.
+    ///
+    /// # Errors
+    /// The daemon cannot be reached.
+    fn places(&self) -> Result<Vec<PuddleRecord>, StoreError>;
+    /// Copies a pool: the copy's number, whether it moved, and puddles that are to be rewritten.
+    ///
+    /// # Errors
+    /// As [`Store::clone_pool`]; its permissions do not allow to read it; somebody writes it.
+    fn clone_pool(&self, name: &str, copy_name: &str) -> Result<(PoolId, bool, u64), StoreError>;
+    /// Gives a pool new addresses.
+    ///
+    /// # Errors
+    /// As [`Store::randomize_pool`]; its permissions do not allow to write it; somebody has a pool of the store.
+    fn randomize_pool(&self, name: &str) -> Result<(), StoreError>;
+    /// Checks what can be checked of an import, and changes nothing.
+    ///
+    /// # Errors
+    /// As [`Store::check_import`]; limits of the session.
+    fn check_import(&self, manifest: &ImportManifest) -> Result<(), StoreError>;
+    /// Begins an import, and gives its number.
+    ///
+    /// # Errors
+    /// As [`Store::begin_import`]; limits of the session.
+    fn begin_import(&self, manifest: &ImportManifest) -> Result<u64, StoreError>;
+    /// Writes into a puddle of an import: stretches by offset and length, and their bytes one after the other.
+    ///
+    /// # Errors
+    /// There is no such import, as after the end of the daemon that knew it; a stretch outside the puddle's body; the disk is full.
+    fn fill_import(
+        &self,
+        import: u64,
+        slot: u32,
+        pieces: &[(u64, u32)],
+        bytes: &[u8],
+    ) -> Result<(), StoreError>;
+    /// Makes the pools of an import pools of the store: their numbers, whether they moved, and puddles that are to be rewritten.
+    ///
+    /// # Errors
+    /// As [`crate::relocate::Import::commit`]; there is no such import.
+    fn commit_import(&self, import: u64, pools: u32) -> Result<Vec<(PoolId, bool, u64)>, StoreError>;
+    /// Ends an import that comes to nothing.
+    ///
+    /// # Errors
+    /// The daemon cannot be reached.
+    fn abandon_import(&self, import: u64) -> Result<(), StoreError>;
     /// Ends the session.
     ///
     /// # Errors
@@ -336,8 +393,9 @@ impl Store {
         (superblock.store, superblock.window_base, superblock.window_len) = (home.store, base, len);
         let poisoned = Arc::default();
         let (files_of, of) = (Arc::clone(&medium), home.store);
-        let frontier =
-            Frontier::new(files_of, of, (false, false), RelocationOptions::default(), Arc::clone(&poisoned));
+        // What has moved was rewritten by the daemon, all of it, before it is granted.
+        let relocation = RelocationOptions { rewriter: None, backend: Backend::Eager };
+        let frontier = Frontier::new(files_of, of, (false, false), relocation, Arc::clone(&poisoned));
         let store = Self::new(Arc::new(Inner {
             window: Window::new(base, len),
             persistence: medium.persistence(home.durability),
@@ -365,8 +423,9 @@ impl Store {
                 damage: Vec::new(),
                 dirty: BTreeMap::new(),
                 logs: Logs::default(),
-                ahead: Ahead::Nothing,
+                ahead: Ahead::default(),
                 hosted: BTreeMap::new(),
+                held: Holds::default(),
                 client: home.client,
                 registration: None,
                 lock: None,

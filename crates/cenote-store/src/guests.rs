@@ -29,14 +29,15 @@ use crate::catalog::Catalog;
 use crate::error::{StoreError, concerns};
 use crate::logs::Logs;
 use crate::options::{Access, PoolOptions};
-use crate::pool::{check_size, find, start_of};
+use crate::pools::{check_size, find, start_of};
 use crate::puddle::{file_name, primary_name, text, verify_file, verify_primary};
 use crate::recovery::recover_guest;
+use crate::relocate::hosted::Holds;
 use crate::report::{Damage, LogReport, OpenReport, PoolStart};
 use crate::spare::Ahead;
 use crate::store::{Control, Inner, Store};
 use crate::window::Space;
-use cenote_journal::{Delivered, JournalError, Limits, ParcelError, Target};
+use cenote_journal::{Delivered, JournalError, Limits, ParcelError, Target, distinct};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{
     ClientRecord, GuestRecord, LeaseRecord, PoolMode, PoolRecord, PuddleRecord, Record,
@@ -54,6 +55,8 @@ use zerocopy::IntoBytes;
 
 /// Most bytes that one psync of a guest may come to: they are in the daemon's memory.
 const PARCEL_LEN_MAX: u64 = 1 << 30;
+/// Most puddles of one such psync: more than a message can name.
+const PSYNC_PUDDLES_MAX: usize = 4096;
 /// Most log puddles of one guest: as many as its log space has room for, and the log space.
 const LOGS_MAX: usize = 1024;
 
@@ -257,7 +260,7 @@ impl Store {
                 format!("pool \"{name}\" must be traced after a loss of power: open it for writing once, or");
             return Err(StoreError::NotHosted { what });
         }
-        if control.pools.contains_key(&id) {
+        if control.pools.contains_key(&id) || control.held.exclude(id, access) {
             return Err(StoreError::PoolBusy { name: name.into(), by: "the daemon itself".into() });
         }
         // After a loss of power one of those who will share it traces it, alone.
@@ -278,7 +281,7 @@ impl Store {
             return Err(StoreError::PoolBusy { name: name.into(), by });
         }
         let due = state.puddles_of(id).iter().filter(|p| state.due.contains_key(&p.uuid)).count() as u64;
-        if due > 0 {
+        if due > 0 && !planted(Bug::GrantedWhileDue) {
             return Err(StoreError::RelocationDue { name: name.into(), puddles: due });
         }
         let held = state.leases.get(&(client, id)).copied();
@@ -350,6 +353,39 @@ impl Store {
         holders.map(|(client, _)| *client).filter(|client| control.hosted.contains_key(client)).collect()
     }
 
+    /// Whose a pool is.
+    #[must_use]
+    pub fn owner_of(&self, pool: PoolId) -> Option<u32> {
+        self.inner().control().catalog.state.pools.get(&pool).map(|pool| pool.uid)
+    }
+
+    /// What a user has in the store, in puddles and their bytes: pools and objects that belong to it, and logs of its processes that are there.
+    #[must_use]
+    pub fn use_of(&self, uid: u32) -> (u64, u64) {
+        let control = self.inner().control();
+        let state = &control.catalog.state;
+        let logs: BTreeSet<Uuid> = control
+            .hosted
+            .values()
+            .filter(|hosted| hosted.guest.uid == uid)
+            .flat_map(|hosted| hosted.logs.iter().copied())
+            .collect();
+        let his = |puddle: &&PuddleRecord| match puddle.role {
+            Role::Heap => state.pools.get(&puddle.pool).is_some_and(|pool| pool.uid == uid),
+            Role::Object => state.objects.get(&puddle.uuid).is_some_and(|object| object.uid == uid),
+            _ => logs.contains(&puddle.uuid),
+        };
+        let sizes = state.puddles.values().filter(his).map(|puddle| puddle.size);
+        sizes.fold((0, 0), |(puddles, bytes), size| (puddles + 1, bytes + size))
+    }
+
+    /// Whether a guest's last request that made pools had this token.
+    #[must_use]
+    pub fn guest_has_made(&self, client: Uuid, token: Uuid) -> bool {
+        let control = self.inner().control();
+        control.catalog.state.made.get(&client).is_some_and(|(known, _)| *known == token)
+    }
+
     /// The number of a pool of this name.
     ///
     /// # Errors
@@ -403,11 +439,16 @@ impl Store {
         Ok(self.inner().medium.grant(name, writable)?.ok_or_else(none)?)
     }
 
-    /// Lets a pool that a guest writes grow by a puddle of `size` bytes.
+    /// Lets a pool that a guest writes grow by a puddle of `size` bytes; with a descriptor to be given away, if the puddle was made ahead.
     ///
     /// # Errors
     /// As [`crate::PoolHandle::take_puddle`]; the guest does not have the pool for writing.
-    pub fn guest_take(&self, client: Uuid, pool: PoolId, size: u64) -> Result<PuddleRecord, StoreError> {
+    pub fn guest_take(
+        &self,
+        client: Uuid,
+        pool: PoolId,
+        size: u64,
+    ) -> Result<(PuddleRecord, Option<File>), StoreError> {
         let inner = self.inner();
         let mut control = inner.begin_write("let a pool grow")?;
         let record = control.writes(client, pool, "let it grow")?;
@@ -424,9 +465,17 @@ impl Store {
             });
         }
         let shadowed = record.mode == PoolMode::Shadowed;
-        let taken = inner.add_heap_puddle(&mut control, (pool, index, size), shadowed, &[])?;
-        inner.make_ahead(&mut control, pool, size);
-        Ok(taken)
+        inner.add_heap_puddle(&mut control, (pool, index, size), shadowed, &[])
+    }
+
+    /// Has the next puddle of a pool that a guest writes made ahead, as [`crate::PoolHandle::expect_puddle`]: for after the guest has its answer.
+    pub fn guest_expect(&self, client: Uuid, pool: PoolId, size: u64) {
+        let inner = self.inner();
+        if let Ok(mut control) = inner.begin_write("let a pool grow")
+            && control.writes(client, pool, "let it grow").is_ok()
+        {
+            inner.make_ahead(&mut control, pool, size);
+        }
     }
 
     /// Removes a pool for a guest that owns it; the guest itself may have it, and no longer use it.
@@ -470,9 +519,10 @@ impl Store {
         (parcel, runs): (&File, u32),
     ) -> Result<crate::Psync, StoreError> {
         let inner = self.inner();
-        let (journal, targets) = {
+        distinct(puddles, PSYNC_PUDDLES_MAX).map_err(of_parcel)?;
+        let (journal, records) = {
             let control = inner.begin_write("psync for a client")?;
-            let mut targets = Vec::with_capacity(puddles.len());
+            let mut records = Vec::with_capacity(puddles.len());
             for uuid in puddles {
                 let known = control.catalog.state.puddles.get(uuid);
                 let Some(puddle) = known.filter(|puddle| puddle.role == Role::Heap) else {
@@ -482,23 +532,19 @@ impl Store {
                 if record.mode != PoolMode::Shadowed {
                     return Err(StoreError::NotShadowed { name: record.name });
                 }
-                let file = Arc::new(FileHandle::open(&inner.medium, text(&primary_name(*uuid)))?);
-                // The header is the store's.
-                let limits = Limits { from: PAGE_SIZE, len: puddle.size, lines: false };
-                targets.push((Target { id: *uuid, file, data_offset: 0 }, limits));
+                records.push(*puddle);
             }
-            (Arc::clone(inner.pool_journal(&control.catalog.state)?), targets)
+            (Arc::clone(inner.pool_journal(&control.catalog.state)?), records)
         };
-        let done =
-            journal.psync_parcel(targets, parcel, runs, PARCEL_LEN_MAX).map_err(|error| match error {
-                ParcelError::TooLarge { limit } => StoreError::PsyncTooLarge { needed: limit + 1, limit },
-                ParcelError::Medium(error) => error.into(),
-                ParcelError::Journal(JournalError::NotCopied { name, source }) => {
-                    StoreError::NotCopied { name, source }
-                }
-                ParcelError::Journal(error) => error.into(),
-                other => StoreError::Refused { detail: other.to_string() },
-            })?;
+        // Files are opened when all of it is known to be this guest's. Nobody removes them: it has the pools until it ends, which comes after this.
+        let mut targets = Vec::with_capacity(records.len());
+        for puddle in records {
+            let file = Arc::new(FileHandle::open(&inner.medium, text(&primary_name(puddle.uuid)))?);
+            // The header is the store's.
+            let limits = Limits { from: PAGE_SIZE, len: puddle.size, lines: false };
+            targets.push((Target { id: puddle.uuid, file, data_offset: 0 }, limits));
+        }
+        let done = journal.psync_parcel(targets, parcel, runs, PARCEL_LEN_MAX).map_err(of_parcel)?;
         let Delivered { seq, pages, data_bytes, journal_bytes } = done;
         Ok(crate::Psync { seq, pages, data_bytes, journal_bytes, ..crate::Psync::default() })
     }
@@ -696,6 +742,18 @@ impl Store {
     }
 }
 
+fn of_parcel(error: ParcelError) -> StoreError {
+    match error {
+        ParcelError::TooLarge { limit } => StoreError::PsyncTooLarge { needed: limit + 1, limit },
+        ParcelError::Medium(error) => error.into(),
+        ParcelError::Journal(JournalError::NotCopied { name, source }) => {
+            StoreError::NotCopied { name, source }
+        }
+        ParcelError::Journal(error) => error.into(),
+        other => StoreError::Refused { detail: other.to_string() },
+    }
+}
+
 fn not_shared(name: &str) -> StoreError {
     let detail = format!(
         "pool \"{name}\" is in shadowed mode, whose psyncs need a moment at which nobody writes, and processes that share a pool have none together: open it with Access::ReadWrite in one of them"
@@ -703,7 +761,7 @@ fn not_shared(name: &str) -> StoreError {
     StoreError::Refused { detail }
 }
 
-fn bad_permissions(bits: u32) -> StoreError {
+pub(crate) fn bad_permissions(bits: u32) -> StoreError {
     StoreError::Refused { detail: format!("{bits:#o} are no permissions of a pool: take 0 to 0o777") }
 }
 
@@ -751,8 +809,9 @@ impl Control {
             damage: Vec::new(),
             dirty: BTreeMap::new(),
             logs: Logs::default(),
-            ahead: Ahead::Nothing,
+            ahead: Ahead::default(),
             hosted: BTreeMap::new(),
+            held: Holds::default(),
             client: self.client,
             registration: None,
             lock: None,

@@ -16,7 +16,7 @@
 //! synced. What a crash leaves of the file is an orphan, and goes at the next writable open.
 
 use crate::error::StoreError;
-use crate::pool::why_no_name;
+use crate::pools::why_no_name;
 use crate::puddle::{DIR, file_name, verify_file};
 use crate::store::{Control, Store};
 use cenote_layout::PAGE_SIZE;

@@ -4,6 +4,9 @@
 //! written anew; (3) recovery, with states of its own ([`crate::recovery`]); (4) files without a record are removed, and what a crashed session
 //! stored at level `process` is synced if this one is at `power`; (5) the superblock says "open", with boot id, process and client: **its sync commits**. Only then is a handle given
 //! out. A crash before leaves what the next open finds as it was before, or recovered.
+//!
+//! Where the store was closed, (5) comes before (2): recovery appends batches then, too, if logs were set aside, and a crash in the middle of one is no damage only in a
+//! store that is open. Where it was not, the boot under which its clients lived must stay in the superblock until they have been recovered.
 
 use crate::catalog::{self, Catalog};
 use crate::error::OpenError;
@@ -11,6 +14,7 @@ use crate::logs::Logs;
 use crate::options::{DamagePolicy, OpenOptions};
 use crate::puddle::DIR;
 use crate::relocate::frontier::Frontier;
+use crate::relocate::hosted::Holds;
 use crate::report::{Damage, DamageEffect, OpenReport};
 use crate::shadow::Shadows;
 use crate::spare::Ahead;
@@ -24,6 +28,7 @@ use cenote_layout::id::Uuid;
 use cenote_layout::puddle::PuddleHeader;
 use cenote_layout::superblock::{DURABILITY_POWER, DURABILITY_PROCESS, STATE_OPEN};
 use cenote_log::CrashKind;
+use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{
     Durability, LockGuard, LockKind, Medium, MediumError, MediumInfo, MediumKind, Operation,
 };
@@ -161,8 +166,9 @@ impl Store {
                 damage: Vec::new(),
                 dirty: BTreeMap::new(),
                 logs: Logs::default(),
-                ahead: Ahead::Nothing,
+                ahead: Ahead::default(),
                 hosted: BTreeMap::new(),
+                held: Holds::default(),
                 client: Uuid::NIL,
                 registration: None,
                 lock: Some(lock),
@@ -266,7 +272,11 @@ impl Inner {
                 control.space.occupy(p.addr, p.size);
             }
         }
+        let said = clean && !planted(Bug::OpenSaidLate);
         if self.writable {
+            if said {
+                self.say_open(control, boot, false)?;
+            }
             report.catalog_files_repaired = control.catalog.repair(merged, bytes)?;
         }
         let (orphans, missing) = self.compare_files(control, merged, report)?;
@@ -287,20 +297,9 @@ impl Inner {
             if raised {
                 self.sync_inherited(control)?;
             }
-            control.superblock.state = STATE_OPEN;
-            control.superblock.boot_id = boot;
-            control.superblock.durability = match self.durability {
-                // A guest that an earlier daemon told `process` goes on as it was told; until the next open nothing counts as covered, also of those that come later.
-                Durability::Power if raised && !control.hosted.is_empty() => DURABILITY_PROCESS,
-                Durability::Power => DURABILITY_POWER,
-                Durability::Process => DURABILITY_PROCESS,
-            };
-            control.superblock.client = control.client;
-            control.superblock.catalog_batch = control.catalog.batch();
-            let pid = cenote_sys::process::pid();
-            control.superblock.opener_pid = u64::from(pid);
-            control.superblock.opener_start_ticks = cenote_sys::process::start_ticks(pid).unwrap_or(0);
-            superblock::store_next(&*self.medium, &mut control.superblock)?;
+            if !said {
+                self.say_open(control, boot, raised)?;
+            }
             self.silent.store(false, Ordering::Release);
         }
         control.damage = report.damage.clone();
@@ -315,6 +314,24 @@ impl Inner {
         })?;
         control.registration = Some(registration);
         Ok(())
+    }
+
+    /// The superblock says that this session has the store open; `raised`: at a higher level than the one before, whose end it recovered.
+    fn say_open(&self, control: &mut Control, boot: Uuid, raised: bool) -> Result<(), MediumError> {
+        control.superblock.state = STATE_OPEN;
+        control.superblock.boot_id = boot;
+        control.superblock.durability = match self.durability {
+            // A guest that an earlier daemon told `process` goes on as it was told; until the next open nothing counts as covered, also of those that come later.
+            Durability::Power if raised && !control.hosted.is_empty() => DURABILITY_PROCESS,
+            Durability::Power => DURABILITY_POWER,
+            Durability::Process => DURABILITY_PROCESS,
+        };
+        control.superblock.client = control.client;
+        control.superblock.catalog_batch = control.catalog.batch();
+        let pid = cenote_sys::process::pid();
+        control.superblock.opener_pid = u64::from(pid);
+        control.superblock.opener_start_ticks = cenote_sys::process::start_ticks(pid).unwrap_or(0);
+        superblock::store_next(&*self.medium, &mut control.superblock)
     }
 
     /// Compares the puddle files with the catalog. Missing files are damage, and returned second; the names of files without a record are

@@ -549,12 +549,21 @@ pub(crate) fn psync_leased(inner: &Inner, control: &mut Control) -> Result<(), S
     if pools.is_empty() || planted(Bug::CloseWithoutPsync) {
         return Ok(());
     }
+    psync_quiet(inner, control, &pools)?;
+    match inner.shadows.journal() {
+        Some(journal) => Ok(journal.checkpoint()?),
+        None => Ok(()),
+    }
+}
+
+/// Psyncs pools in shadowed mode that nobody has open, one by one.
+pub(crate) fn psync_quiet(inner: &Inner, control: &mut Control, pools: &[PoolId]) -> Result<(), StoreError> {
     let mut shadows = Vec::new();
     for pool in pools {
-        match control.catalog.state.is_protected(pool) {
+        match control.catalog.state.is_protected(*pool) {
             // One that nobody has opened has no memory, and nothing in it.
-            true => shadows.extend(inner.known_shadow(pool)),
-            false => shadows.push(inner.shadow_of(control, pool)?),
+            true => shadows.extend(inner.known_shadow(*pool)),
+            false => shadows.push(inner.shadow_of(control, *pool)?),
         }
     }
     let mut first = Ok(());
@@ -564,11 +573,7 @@ pub(crate) fn psync_leased(inner: &Inner, control: &mut Control) -> Result<(), S
         let done = work.prepare(inner).and_then(|()| Ok(work.copy(inner)?)).and_then(|()| work.commit(inner));
         first = first.and(done.map(drop));
     }
-    first?;
-    match inner.shadows.journal() {
-        Some(journal) => Ok(journal.checkpoint()?),
-        None => Ok(()),
-    }
+    first
 }
 
 #[cfg(test)]

@@ -108,13 +108,8 @@ impl Puddle {
 
     /// Shows memory in place of the file, which nobody writes: `fill` makes it, at the puddle's address, readable. Nothing is to be mapped there now.
     pub(crate) fn show(&self, fill: impl FnOnce() -> Result<(), MediumError>) -> Result<(), MediumError> {
-        while let Err(state) =
-            self.state.compare_exchange(ABSENT, MAPPING, Ordering::AcqRel, Ordering::Acquire)
-        {
-            if state != MAPPING {
-                return Ok(());
-            }
-            std::thread::yield_now();
+        if !self.is_mine_to_map() {
+            return Ok(());
         }
         let filled = fill();
         if filled.is_ok() {
@@ -131,13 +126,31 @@ impl Puddle {
 
     /// Gives a puddle of a protected pool its memory, which `make` maps; nothing to do if it has that.
     pub(crate) fn give_view<E>(&self, make: impl FnOnce() -> Result<View, E>) -> Result<(), E> {
-        if self.view.get().is_none() {
-            // Under the control lock, so that nobody else makes one.
-            let view = make()?;
-            let _ = self.view.set(view);
-            self.state.store(MAPPED, Ordering::Release);
+        // Under the control lock, or by who has the turn to rewrite it: so nobody else makes one. But a first touch that failed may be about to take away what it has put there.
+        if self.view.get().is_some() || !self.is_mine_to_map() {
+            return Ok(());
         }
-        Ok(())
+        let made = make().map(|view| drop(self.view.set(view)));
+        self.state.store(if made.is_ok() { MAPPED } else { ABSENT }, Ordering::Release);
+        made
+    }
+
+    /// Takes the turn to map what is absent, waiting for who has it; `false`: it is mapped.
+    fn is_mine_to_map(&self) -> bool {
+        while let Err(state) =
+            self.state.compare_exchange(ABSENT, MAPPING, Ordering::AcqRel, Ordering::Acquire)
+        {
+            if state != MAPPING {
+                return false;
+            }
+            std::thread::yield_now();
+        }
+        true
+    }
+
+    /// What the catalog says of it.
+    pub(crate) fn record(&self) -> &PuddleRecord {
+        &self.record
     }
 
     /// Its identity, and the name of its file.
@@ -336,10 +349,11 @@ impl Puddle {
             return Ok(());
         }
         if self.kind == Kind::Sealed {
+            // In this order: who gives it its memory just now looks at the mode after that.
+            self.mode.store(encode_mode(mode), Ordering::SeqCst);
             if let Some(view) = self.view().filter(|_| mode.is_shared_writable()) {
                 view.allow_stores();
             }
-            self.mode.store(encode_mode(mode), Ordering::Release);
             return Ok(());
         }
         // In state MAPPING all through: a thread that touches the puddle meanwhile waits, and does not map it the old way in between.
@@ -491,7 +505,7 @@ pub(crate) fn verify_file(
     store: Uuid,
     writing: bool,
 ) -> Result<Option<String>, MediumError> {
-    verify_named(medium, text(&file_name(record.uuid)), record, store, writing, None)
+    verify_all(medium, text(&file_name(record.uuid)), (record, record.size), store, writing, None)
 }
 
 /// The same for the primary.
@@ -501,19 +515,7 @@ pub(crate) fn verify_primary(
     store: Uuid,
     writing: bool,
 ) -> Result<Option<String>, MediumError> {
-    verify_named(medium, text(&primary_name(record.uuid)), record, store, writing, None)
-}
-
-/// The same for any file, and for one generation if that is given.
-pub(crate) fn verify_named(
-    medium: &dyn Medium,
-    name: &str,
-    record: &PuddleRecord,
-    store: Uuid,
-    writing: bool,
-    generation: Option<u64>,
-) -> Result<Option<String>, MediumError> {
-    verify_all(medium, name, (record, record.size), store, writing, generation)
+    verify_all(medium, text(&primary_name(record.uuid)), (record, record.size), store, writing, None)
 }
 
 /// The same for a file that is longer than its puddle.
@@ -527,7 +529,8 @@ pub(crate) fn verify_len(
     verify_all(medium, name, record_and_len, store, writing, None)
 }
 
-fn verify_all(
+/// The same for any file, of so many bytes, and for one generation if that is given.
+pub(crate) fn verify_all(
     medium: &dyn Medium,
     name: &str,
     (record, expected_len): (&PuddleRecord, u64),

@@ -11,7 +11,7 @@
 //!    in the superblock: what was a loss of power stays one until the end.
 //! 3. One batch ends the dead clients' leases, removes them, and gives this session the leases that it inherits: **the
 //!    catalog's batch commits the recovery**.
-//! 4. The superblock says "open" under this boot and this client.
+//! 4. The superblock says "open" under this boot and this client. (Before 1 if the store was closed: then recovery is only about logs that were set aside.)
 //!
 //! A read-only open stops after 2, and does that in private pages.
 //!

@@ -40,21 +40,26 @@
 //! tell, and who wants to know keeps [`PoolHandle::anchors`] elsewhere and gives them to [`PoolHandle::check_anchors`].
 
 use crate::error::StoreError;
-use crate::pool::{PoolCore, PoolHandle, find};
+use crate::options::Access;
+use crate::pool::{PoolCore, PoolHandle};
+use crate::pools::find;
 use crate::puddle::{DIR, Puddle, create_whole, file_name, make_header, text, verify_len};
+use crate::relocate::Needs;
+use crate::relocate::reseal::{PoolKeys, SealedFile};
 use crate::store::{Control, Inner, Store};
 use crate::superblock;
 use cenote_atrest::{Anchor, Keyring, Mode, Protection};
 use cenote_journal::{Draft, Target};
 use cenote_layout::PAGE_SIZE;
-use cenote_layout::at_rest::Regions;
 use cenote_layout::catalog::{AtRest, PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
-use cenote_layout::superblock::INCOMPAT_POOLS_AT_REST;
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{FileHandle, MapMode, MediumError};
+use cenote_medium::{FileHandle, MapMode, Medium, MediumError, Operation};
 use cenote_sealed::{Patches, SealedError, Source, Verified, View};
+use cenote_sys::memory;
+use core::ops::ControlFlow;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
@@ -62,20 +67,17 @@ use zerocopy::IntoBytes;
 pub(crate) const DATA_AT: u64 = PAGE_SIZE;
 
 /// Pages of a puddle that are sealed.
-fn pages_of(record: &PuddleRecord) -> u64 {
+pub(crate) fn pages_of(record: &PuddleRecord) -> u64 {
     record.size.saturating_sub(DATA_AT) / PAGE_SIZE
 }
 
 /// Bytes of a puddle's file; `None` for a size that no puddle has.
 pub(crate) fn file_len(record: &PuddleRecord, at_rest: AtRest) -> Option<u64> {
-    match at_rest {
-        AtRest::None => Some(record.size),
-        at_rest => record.size.checked_add(Regions::new(at_rest.mode(), pages_of(record))?.len),
-    }
+    at_rest.stored_len(record.size)
 }
 
 /// A puddle as messages name it.
-fn named(pool: &str, record: &PuddleRecord) -> String {
+pub(crate) fn named(pool: &str, record: &PuddleRecord) -> String {
     format!("puddle {} of pool \"{pool}\"", record.index)
 }
 
@@ -91,19 +93,18 @@ pub(crate) fn at_rest(pool: &str, error: SealedError) -> StoreError {
 /// A puddle whose key fits.
 pub(crate) struct Opened {
     pub(crate) record: PuddleRecord,
-    protection: Protection,
-    source: Source,
+    pub(crate) protection: Protection,
+    pub(crate) source: Source,
 }
 
-/// A puddle, or one that is damaged, with what is wrong.
-pub(crate) type Unsealed = Result<Opened, (PuddleRecord, String)>;
+/// A puddle, or one that is damaged, with what is wrong. Of one that is due the frontier makes the memory, or has shown it.
+pub(crate) type Unsealed = Result<(PuddleRecord, Option<Opened>), (PuddleRecord, String)>;
 
 /// What an open protected pool needs to grow, and to show who may have it.
 #[derive(Debug)]
 pub(crate) struct Sealed {
     mode: Mode,
-    /// The key of all puddles but the root; none in modes without keys.
-    subordinate: Option<Keyring>,
+    keys: Arc<PoolKeys>,
 }
 
 /// Pages of one puddle of a pool that were looked at.
@@ -160,13 +161,13 @@ impl Inner {
         Ok(record)
     }
 
-    /// The superblock says that the catalog may have records of protected pools. On the medium before the first of them is.
-    pub(crate) fn announce_at_rest(&self, control: &mut Control) -> Result<(), StoreError> {
-        if control.superblock.prefix.incompat & INCOMPAT_POOLS_AT_REST != 0 {
+    /// The superblock says by these bits which records the catalog may have, of protected pools. On the medium before the first of them is.
+    pub(crate) fn announce(&self, control: &mut Control, incompat: u64) -> Result<(), StoreError> {
+        if control.superblock.prefix.incompat & incompat == incompat {
             return Ok(());
         }
         let mut next = control.superblock;
-        next.prefix.incompat |= INCOMPAT_POOLS_AT_REST;
+        next.prefix.incompat |= incompat;
         superblock::store_next(&*self.medium, &mut next).map_err(|error| self.failed(error))?;
         control.superblock = next;
         Ok(())
@@ -193,7 +194,8 @@ impl Inner {
         Ok(Opened { record, protection: protection.map_err(|error| at_rest(name, error))?, source })
     }
 
-    /// Opens the protection of puddles of a pool, in index order, with the caller's key. One that is damaged is returned with what is wrong; if it is the root puddle, nothing can be opened.
+    /// Opens the protection of puddles of a pool, in index order, with the caller's key. One that is damaged is returned with what is wrong; if it is the root puddle, nothing can be opened. A root puddle that is due is sealed
+    /// anew; the others wait for the frontier.
     pub(crate) fn unseal(
         &self,
         control: &mut Control,
@@ -201,50 +203,73 @@ impl Inner {
         (records, mode): (&[PuddleRecord], Mode),
         key: Option<&Keyring>,
     ) -> Result<(Sealed, Vec<Unsealed>), StoreError> {
+        let (protection, mut needs) = (AtRest::of(mode), Needs::default());
         let mut patches = if self.writable { Default::default() } else { self.patches_if_any(control)? };
         let mut patches_of = |record: &PuddleRecord| patches.remove(&record.uuid).unwrap_or_default();
         let Some((root, others)) = records.split_first().filter(|(root, _)| root.index == 0) else {
             // Whose keys the others are under is lost with it.
-            return Ok((Sealed { mode, subordinate: None }, Vec::new()));
+            return Ok((Sealed { mode, keys: Arc::default() }, Vec::new()));
         };
-        let root = self.open_sealed(control, name, *root, (mode, key, patches_of(root)))?;
-        let subordinate =
-            root.protection.subordinate(key).map_err(|e| at_rest(name, SealedError::at_rest(name, e)))?;
-        let mut opened = vec![Ok(root)];
+        let mut keys = PoolKeys::default();
+        let mut unsealed = Vec::new();
+        let mut shown = false;
+        if let SealedFile::Due(due) = self.look_at_sealed(control, root, protection)? {
+            let inherits = (key, !others.is_empty());
+            keys.before = self.reseal_root(control, (name, mode), (root, due), inherits, &mut needs)?;
+            shown = !self.writable;
+        }
+        if shown {
+            unsealed.push(Ok((*root, None)));
+        } else {
+            let opened = self.open_sealed(control, name, *root, (mode, key, patches_of(root)))?;
+            let failed = |error| at_rest(name, SealedError::at_rest(name, error));
+            keys.own = opened.protection.subordinate(key).map_err(failed)?;
+            keys.before = opened.protection.inherited(key).map_err(failed)?;
+            unsealed.push(Ok((*root, Some(opened))));
+        }
+        let keys = Arc::new(keys);
+        let mut any_due = shown;
         for record in others {
-            let with = (mode, subordinate.as_ref(), patches_of(record));
-            opened.push(match self.open_sealed(control, name, *record, with) {
-                // The key is the pool's own, and fits: this file is not the one that belongs here, or damaged.
-                Err(StoreError::AtRest { source, .. }) => Err((*record, source.to_string())),
-                other => Ok(other?),
+            let lost = |detail: String| Err((*record, detail));
+            let due = match self.look_at_sealed(control, record, protection)? {
+                SealedFile::Own => None,
+                SealedFile::Due(due) => {
+                    any_due = true;
+                    Some(due)
+                }
+                SealedFile::Damaged(detail) => {
+                    // What it is cannot be said, so the key may be needed.
+                    any_due = true;
+                    unsealed.push(lost(detail));
+                    continue;
+                }
+            };
+            unsealed.push(match due {
+                Some(_) if mode.has_key() && keys.before.is_none() => {
+                    lost("the key that it is sealed under is not in the root puddle".into())
+                }
+                Some(due) => {
+                    match self.expect_sealed(control, (name, mode, &keys), record, due, &mut needs)? {
+                        Some(detail) => lost(detail),
+                        None => Ok((*record, None)),
+                    }
+                }
+                None => {
+                    let with = (mode, keys.own.as_ref(), patches_of(record));
+                    match self.open_sealed(control, name, *record, with) {
+                        // The key is the pool's own, and fits: this file is not the one that belongs here, or damaged.
+                        Err(StoreError::AtRest { source, .. }) => lost(source.to_string()),
+                        other => Ok((*record, Some(other?))),
+                    }
+                }
             });
         }
-        Ok((Sealed { mode, subordinate }, opened))
-    }
-
-    /// Gives a puddle its memory.
-    pub(crate) fn show_sealed(
-        &self,
-        name: &str,
-        puddle: &Puddle,
-        opened: Opened,
-        writable: bool,
-    ) -> Result<(), StoreError> {
-        let medium = &*self.medium;
-        puddle.give_view(|| {
-            // SAFETY: the puddle's own range, where nothing is mapped: its state says so. The medium has the range from now on, and the
-            // header page is seen there; the view comes over the others.
-            unsafe {
-                medium.map(puddle.file_name(), puddle.addr(), puddle.size(), MapMode::PrivateCopy)?;
-            }
-            let (what, base) = (named(name, &opened.record), (puddle.addr() + DATA_AT) as usize);
-            // SAFETY: mapped just now, and given to nobody; the view is stopped before the puddle is unmapped.
-            let view = unsafe { View::unregistered(&what, opened.protection, opened.source, base, writable) };
-            view.map_err(|error| at_rest(name, error)).inspect_err(|_| {
-                // SAFETY: mapped above; the view is gone.
-                let _ = unsafe { medium.unmap(puddle.addr(), puddle.size()) };
-            })
-        })
+        if let Some(Ok((_, Some(root)))) = unsealed.first()
+            && !any_due
+        {
+            root.protection.disinherit();
+        }
+        Ok((Sealed { mode, keys }, unsealed))
     }
 
     /// Whether a key opens a pool that is open already.
@@ -261,6 +286,12 @@ impl Inner {
         let Some(root) = root else { return Ok(()) };
         let mut patches = if self.writable { Default::default() } else { self.patches_if_any(control)? };
         let patches = patches.remove(&root.uuid).unwrap_or_default();
+        if let SealedFile::Due(_) = self.look_at_sealed(control, &root, AtRest::of(sealed.mode))? {
+            // Of a store that is open for reading only: it is as it was.
+            let as_what = (sealed.mode, self.identity_of(control, root.uuid));
+            let opened = self.frontier.open_due((&record.name, &root), as_what, key);
+            return opened.map(drop).map_err(|e| self.frontier.explain(e, root.uuid, &record.name));
+        }
         self.open_sealed(control, &record.name, root, (sealed.mode, key, patches)).map(drop)
     }
 
@@ -272,14 +303,60 @@ impl Inner {
         (index, size): (u32, u64),
         sealed: &Sealed,
     ) -> Result<core::ptr::NonNull<Puddle>, StoreError> {
-        let key = sealed.subordinate.as_ref();
+        let key = sealed.keys.own.as_ref();
         let record = self.add_sealed_puddle(control, (pool, index, size), (name, sealed.mode, key), &[])?;
-        let opened = self.open_sealed(control, name, record, (sealed.mode, key, Patches::new()))?;
-        let puddle = self.own(control, record, MapMode::Tracked);
-        // SAFETY: puddles live until the store is dropped.
-        self.show_sealed(name, unsafe { puddle.as_ref() }, opened, true)?;
-        Ok(puddle)
+        let opened = self.open_sealed(control, name, record, (sealed.mode, key, Patches::new()));
+        let shown = opened.and_then(|opened| {
+            let puddle = self.own(control, record, MapMode::Tracked);
+            // SAFETY: puddles live until the store is dropped.
+            show_view(&*self.medium, name, unsafe { puddle.as_ref() }, opened, true).map(|()| puddle)
+        });
+        shown.inspect_err(|_| {
+            // Nobody has seen it: it goes as it came. If that cannot be recorded it stays, empty, for the next who opens the pool.
+            if self.commit(control, &[Record::PuddleRemoved(record.uuid)]).is_ok() {
+                self.forget(control, &record);
+                let _ = self.medium.remove(text(&file_name(record.uuid)));
+            }
+        })
     }
+}
+
+/// Gives a puddle its memory, beside the header page of its file. At no moment is anything else to be seen there: threads may touch the puddle meanwhile, and wait.
+pub(crate) fn show_view(
+    medium: &dyn Medium,
+    pool: &str,
+    puddle: &Puddle,
+    opened: Opened,
+    writable: bool,
+) -> Result<(), StoreError> {
+    puddle.give_view(|| {
+        let (name, addr) = (puddle.file_name(), puddle.addr() as usize);
+        match medium.descriptor(name)? {
+            Some(file) => {
+                // SAFETY: the puddle's own range, where nothing is mapped: its state says so.
+                unsafe {
+                    memory::map_file(
+                        file.as_fd(),
+                        addr,
+                        DATA_AT as usize,
+                        memory::Access::ReadOnly,
+                        memory::Sharing::Private,
+                    )
+                }
+                .map_err(|error| MediumError::from_io(Operation::Map, name, error))?;
+            }
+            // The simulation compares what is stored with what it has mapped, and nobody else runs there.
+            // SAFETY: as above.
+            None => unsafe { medium.map(name, puddle.addr(), puddle.size(), MapMode::PrivateCopy) }?,
+        }
+        let (what, base) = (named(pool, &opened.record), addr + DATA_AT as usize);
+        // SAFETY: the puddle's own range, given to nobody; the view is stopped before the puddle is unmapped.
+        let view = unsafe { View::unregistered(&what, opened.protection, opened.source, base, writable) };
+        view.map_err(|error| at_rest(pool, error)).inspect_err(|_| {
+            // SAFETY: mapped above; the view is gone.
+            let _ = unsafe { medium.unmap(puddle.addr(), puddle.size()) };
+        })
+    })
 }
 
 impl PoolHandle {
@@ -317,20 +394,37 @@ impl PoolHandle {
     /// all. Of a pool without protection there is nothing to say; in modes without a tree nothing is covered.
     pub fn verify(&self, progress: &mut dyn FnMut(u64, u64) -> bool) -> Vec<VerifiedPuddle> {
         let puddles = self.puddles();
-        let all: u64 = puddles.iter().filter_map(|p| p.view()).map(View::pages).sum();
+        if self.at_rest() == AtRest::None {
+            return Vec::new();
+        }
+        let all: u64 = puddles.iter().map(|p| pages_of(p.record())).sum();
         let (mut before, mut goes_on) = (0, true);
         let mut out = Vec::new();
         for puddle in puddles {
-            let Some(view) = puddle.view().filter(|_| goes_on) else { continue };
-            let found = cenote_sealed::verify(view, &mut |done, _| {
+            if !goes_on {
+                break;
+            }
+            let mut tell = |done, _| {
                 goes_on = progress(before + done, all);
                 goes_on
-            });
-            before += view.pages();
-            let mut found = found;
-            if !found.damaged.is_empty() {
-                self.look_again(view, &mut found);
-            }
+            };
+            let found = match (puddle.view(), puddle.job().and_then(|job| job.sealing.as_ref())) {
+                (Some(view), _) => {
+                    let mut found = cenote_sealed::verify(view, &mut tell);
+                    if !found.damaged.is_empty() {
+                        self.look_again(view, &mut found);
+                    }
+                    found
+                }
+                (None, Some(sealing)) => sealing.verify(&self.store().inner().frontier, puddle, &mut tell),
+                // Opened as a whole when the pool was, so every page was checked; its memory is an image.
+                (None, None) => {
+                    let pages = pages_of(puddle.record());
+                    tell(pages, pages);
+                    Verified { covered: self.at_rest().mode().has_tree(), pages, damaged: Vec::new() }
+                }
+            };
+            before += pages_of(puddle.record());
             out.push(VerifiedPuddle { uuid: puddle.uuid(), index: puddle.index(), found });
         }
         out
@@ -350,7 +444,8 @@ impl PoolHandle {
         drop(entered);
     }
 
-    /// What to remember elsewhere, so that putting back *everything* of the pool from earlier is noticed: one for each puddle. Not secret.
+    /// What to remember elsewhere, so that putting back *everything* of the pool from earlier is noticed: one for each puddle. Not secret. Of a pool that was copied or has moved,
+    /// puddles that are still due have none: see [`PoolHandle::finish_relocation`].
     #[must_use]
     pub fn anchors(&self) -> Vec<Anchor> {
         self.puddles().iter().filter_map(|p| p.view()).map(|view| view.protection().anchor()).collect()
@@ -367,6 +462,20 @@ impl PoolHandle {
                 puddles.iter().filter_map(|p| p.view()).find(|v| v.protection().object() == anchor.object);
             let checked = match view {
                 Some(view) => view.protection().check_anchor(anchor),
+                // It was not touched since it moved or was copied: what is there is as it is sealed now.
+                None if let Some((puddle, sealing)) = puddles
+                    .iter()
+                    .find(|puddle| puddle.uuid() == anchor.object)
+                    .and_then(|puddle| Some((puddle, puddle.job()?.sealing.as_ref()?))) =>
+                {
+                    let frontier = &self.store().inner().frontier;
+                    let as_what = (sealing.mode, sealing.identity);
+                    frontier
+                        .open_due((self.name(), puddle.record()), as_what, sealing.keys.before.as_ref())
+                        .map_err(|error| frontier.explain(error, puddle.uuid(), self.name()))?
+                        .protection
+                        .check_anchor(anchor)
+                }
                 None => {
                     let detail =
                         format!("puddle {} of pool \"{}\" is not there any more", anchor.object, self.name());
@@ -386,6 +495,12 @@ impl Store {
         self.inner().control().catalog.state.at_rest(pool)
     }
 
+    /// Whether a pool that is protected so can be opened with nothing but the store's options: it has no key, or there is one. Whether that fits is another question.
+    #[must_use]
+    pub fn has_key_for(&self, at_rest: AtRest) -> bool {
+        !at_rest.mode().has_key() || self.inner().options.key.is_some()
+    }
+
     /// Refuses what cannot be done with a pool that is protected at rest.
     pub(crate) fn refuse_protected(&self, name: &str, what: &'static str) -> Result<(), StoreError> {
         let control = self.inner().control();
@@ -403,6 +518,15 @@ impl Store {
     /// [`StoreError::AtRest`]: the old key is wrong; [`StoreError::NotProtected`]: the pool has no key; it is open; as of a psync: nothing has changed then, or the store is poisoned.
     pub fn rekey_pool(&self, name: &str, old: &Keyring, new: &Keyring) -> Result<(), StoreError> {
         let inner = self.inner();
+        let due = |control: &Control| -> Result<bool, StoreError> {
+            let puddles = control.catalog.state.puddles_of(find(control, name)?);
+            Ok(puddles.iter().any(|puddle| control.catalog.state.due.contains_key(&puddle.uuid)))
+        };
+        if due(&inner.control())? {
+            // A puddle that is due is sealed as what it is a copy of: by that key it becomes its own first. Whoever is given the new key gets none with it that opens the original.
+            let pool = self.open_pool_with(name, Access::ReadOnly, Some(old))?;
+            pool.finish_relocation(&mut |_| ControlFlow::Continue(()))?;
+        }
         let control = inner.begin_write("change the key of a pool")?;
         let id = find(&control, name)?;
         let mode = control.catalog.state.at_rest(id).mode();
@@ -417,6 +541,7 @@ impl Store {
             return Err(StoreError::PoolDamaged { name: name.into(), damage: Vec::new() });
         };
         let opened = self.inner().open_sealed(&control, name, root, (mode, Some(old), Patches::new()))?;
+        opened.protection.disinherit();
         let (changes, header) =
             cenote_sealed::rekey(&named(name, &root), &opened.protection, &opened.source, new)
                 .map_err(|error| at_rest(name, error))?;

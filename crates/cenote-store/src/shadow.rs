@@ -25,6 +25,7 @@ use crate::psync::Gate;
 use crate::puddle::{
     DIR, Kind, PRIMARY_DIR, Puddle, create_file, file_name, primary_name, text, verify_file, verify_primary,
 };
+use crate::relocate::reseal::SealedFile;
 use crate::relocate::{Found, Needs};
 use crate::report::{Damage, OpenReport, RestoredPool};
 use crate::sealed::{DATA_AT, file_len};
@@ -220,7 +221,7 @@ impl Inner {
         let shadow = Arc::new(Shadow { gate: Gate::default(), parts: Mutex::default() });
         let mut needs = Needs::default();
         for record in control.catalog.state.puddles_of(pool) {
-            if let Some(due) = control.catalog.state.due.get(&record.uuid).copied() {
+            if let Some(due) = control.catalog.state.due.get(&record.uuid).copied().filter(|_| !protected) {
                 // What is wrong with it is said by whoever opens the pool.
                 let _ = self.mark_due(control, &record, due, &mut needs)?;
             }
@@ -426,7 +427,7 @@ pub(crate) fn restore(
         for record in &puddles {
             let due = control.catalog.state.due.get(&record.uuid);
             if at_rest != AtRest::None {
-                if let Some(problem) = inner.verify_sealed(record, at_rest)? {
+                if let SealedFile::Damaged(problem) = inner.look_at_sealed(control, record, at_rest)? {
                     problems.push(lost(record, problem));
                 }
                 continue;

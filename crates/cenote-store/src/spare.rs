@@ -1,8 +1,8 @@
 //! Spare puddles for pools (PUD-11; Puddles paper, 4.3): a pool that is created or grows takes one instead of making a file.
 //!
 //! A *spare* is a puddle of role `Spare`: the catalog names it, it has its file and its address, and no pool. What is
-//! removed with a pool becomes spare, and the puddle that a growing pool will ask for next is made ahead of time, by a
-//! thread that knows nothing but the medium. Both are bounded: [`OpenOptions::spare_bytes_max`](crate::OpenOptions::spare_bytes_max)
+//! removed with a pool becomes spare, and the puddle that a growing pool will ask for next is made ahead of time, whole, by a
+//! thread that knows nothing but the medium: taking it is one batch of the catalog. Both are bounded: [`OpenOptions::spare_bytes_max`](crate::OpenOptions::spare_bytes_max)
 //! in all, [`COUNT_MAX`] in number, a sixteenth of what the disk has left. A spare is wanted by its exact size.
 //!
 //! **Invariant.** If a spare's file has the header of that spare, the rest of the file is zeros, durably. A spare with
@@ -14,8 +14,9 @@
 //! catalog's batch commits**; (2) the file is made zeros in place, its space taken, and synced; (3) the spare's header is
 //! written and synced: **this sync makes the contents believed**.
 //!
-//! **A spare is made ahead.** (1) the file is made with the spare's header, and synced: an orphan; (2) it is taken by a pool
-//! as below, or the batch of a close names it: **the catalog's batch commits**.
+//! **A puddle is made ahead**, for one pool and index. (1) the file is made with the header that it will have there, and synced, and so is the primary if the pool is in shadowed mode: orphans; (2) one
+//! batch gives it to that pool: **the catalog's batch commits**. If another pool takes it, or a close names it, it is an unnamed spare from there on: its primary is removed, its header written anew and synced, and then
+//! **the catalog's batch commits**.
 //!
 //! **A spare is taken.** (1) if its header is not its own, the file is made zeros, and synced; (2) the header of the new
 //! puddle is written and synced: by its record the file is spare still; (3) one batch gives it to the pool: **the
@@ -30,40 +31,142 @@
 
 use crate::error::StoreError;
 use crate::pool::PoolHandle;
-use crate::puddle::{DIR, create_file, create_primary, file_name, make_header, verify_file};
+use crate::puddle::{DIR, create_file, create_primary, file_name, make_header, primary_name, verify_file};
 use crate::store::{Control, Inner};
 use cenote_layout::catalog::{PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{MediumError, Operation};
+use cenote_medium::{Medium, MediumError, Operation};
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use zerocopy::IntoBytes;
 
 /// Most spare puddles.
 pub(crate) const COUNT_MAX: usize = 16;
 /// A puddle up to this size is made ahead for any pool, a larger one only for a pool of 16 times as much.
 const AHEAD_BYTES: u64 = 8 << 20;
+/// How long that begins after it was asked for, unless somebody waits for it.
+const PAUSE: Duration = Duration::from_millis(2);
+/// Stack of the thread that makes puddles ahead.
+const STACK_BYTES: usize = 128 << 10;
 
-/// A puddle that is being made ahead, or was.
+/// The puddle that is made ahead, and the thread that makes it.
 #[derive(Debug, Default)]
-pub(crate) enum Ahead {
-    /// None.
+pub(crate) struct Ahead {
+    stage: Stage,
+    maker: Option<Maker>,
+}
+
+#[derive(Debug, Default)]
+enum Stage {
+    /// There is none.
     #[default]
     Nothing,
-    /// A thread makes the file.
-    Making(PuddleRecord, JoinHandle<Result<(), MediumError>>),
-    /// The file is there; no record names it yet.
-    Made(PuddleRecord),
+    /// The thread makes its files.
+    Making(Plan),
+    /// They are there, and no record names them yet. The descriptor is for the client that will be given it.
+    Made(Plan, Option<File>),
+}
+
+/// What a puddle that is made ahead will be.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    /// As its header says.
+    record: PuddleRecord,
+    /// It has a primary.
+    shadowed: bool,
+    /// It will be handed out.
+    granted: bool,
+}
+
+/// One thread for a store, from the first order on until the store is closed.
+#[derive(Debug)]
+struct Maker {
+    orders: Sender<Order>,
+    made: Receiver<Made>,
+    thread: JoinHandle<()>,
+}
+
+/// What the thread is told.
+#[derive(Debug)]
+enum Order {
+    Make(Plan),
+    /// Somebody waits for it.
+    Hurry,
+}
+
+/// What the thread says: a descriptor, if one was wanted and could be had.
+type Made = Result<Option<File>, MediumError>;
+
+/// A spare that is about to be taken.
+struct Ready {
+    record: PuddleRecord,
+    /// A record names it.
+    named: bool,
+    /// Its files are just those of the puddle that is wanted.
+    fits: bool,
+    file: Option<File>,
+}
+
+impl Plan {
+    /// Makes the files; if that fails they are gone again.
+    fn make(&self, medium: &dyn Medium, store: Uuid) -> Made {
+        create_file(medium, &self.record, store)?;
+        let file = file_name(self.record.uuid);
+        if self.shadowed
+            && let Err(error) = create_primary(medium, &self.record, store)
+        {
+            let _ = medium.remove(name(&file));
+            return Err(error);
+        }
+        // Whoever is given it gets another one if there is none now.
+        Ok(if self.granted { medium.grant(name(&file), true).unwrap_or(None) } else { None })
+    }
+}
+
+impl Maker {
+    fn start(medium: Arc<dyn Medium>, store: Uuid) -> std::io::Result<Self> {
+        let (orders, ordered) = mpsc::channel::<Order>();
+        let (done, made) = mpsc::channel();
+        let work = move || {
+            let _quiet = cenote_sys::signals::Blocked::new();
+            while let Ok(order) = ordered.recv() {
+                let Order::Make(plan) = order else { continue };
+                // To take its space occupies a processor for as long as a millisecond, which whoever was given the last one had better have.
+                let _ = ordered.recv_timeout(PAUSE);
+                if done.send(plan.make(&*medium, store)).is_err() {
+                    return;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("cenote-spare".into()).stack_size(STACK_BYTES);
+        let thread = thread.spawn(work)?;
+        Ok(Self { orders, made, thread })
+    }
 }
 
 impl Ahead {
+    fn plan(&self) -> Option<&Plan> {
+        match &self.stage {
+            Stage::Nothing => None,
+            Stage::Making(plan) | Stage::Made(plan, _) => Some(plan),
+        }
+    }
+
     fn record(&self) -> Option<&PuddleRecord> {
-        match self {
-            Self::Nothing => None,
-            Self::Making(record, _) | Self::Made(record) => Some(record),
+        self.plan().map(|plan| &plan.record)
+    }
+
+    /// Waits for the end of the thread: it uses the directory under the store's lock.
+    pub(crate) fn stop(self) {
+        if let Some(Maker { orders, thread, .. }) = self.maker {
+            drop(orders);
+            let _ = thread.join();
         }
     }
 }
@@ -106,63 +209,94 @@ impl Inner {
 
     /// Begins to make a puddle of `size` bytes that nobody has asked for yet.
     pub(crate) fn make_ahead(&self, control: &mut Control, pool: PoolId, size: u64) {
-        let kept = named(control);
-        let held: u64 =
-            control.catalog.state.puddles.values().filter(|p| p.pool == pool).map(|p| p.size).sum();
-        if control.ahead.record().is_some()
-            || kept.iter().any(|p| p.size == size)
+        let state = &control.catalog.state;
+        // A protected pool's puddles have files of another kind.
+        if control.ahead.plan().is_some() || state.is_protected(pool) {
+            return;
+        }
+        let (mut held, mut index, mut kept) = (0, 0, Vec::new());
+        for puddle in state.puddles.values() {
+            if puddle.role == Role::Spare {
+                kept.push(*puddle);
+            } else if puddle.pool == pool {
+                held += puddle.size;
+                index = index.max(puddle.index + 1);
+            }
+        }
+        if kept.iter().any(|p| p.size == size)
             || size > AHEAD_BYTES.max(held / 16)
             || !self.has_room_for_spare(control, &kept, size)
         {
             return;
         }
         let (Some(addr), Ok(uuid)) = (control.space.take(size), self.random_uuid()) else { return };
-        let record = PuddleRecord { uuid, pool: PoolId(0), role: Role::Spare, index: 0, addr, size };
-        let (medium, store) = (Arc::clone(&self.medium), self.uuid);
-        let make = move || create_file(&*medium, &record, store);
-        control.ahead = if self.eager {
+        let record = PuddleRecord { uuid, pool, role: Role::Heap, index, addr, size };
+        let shadowed = control.catalog.state.is_shadowed(pool);
+        let plan = Plan { record, shadowed, granted: self.options.hosting };
+        control.ahead.stage = if self.eager {
             // The simulated medium wants one order of events.
-            let done = make();
-            self.made(control, record, done)
+            let made = plan.make(&*self.medium, self.uuid);
+            self.made(control, plan, made)
+        } else if self.order(control, plan) {
+            Stage::Making(plan)
         } else {
-            match std::thread::Builder::new().name("cenote-spare".into()).spawn(make) {
-                Ok(thread) => Ahead::Making(record, thread),
-                Err(_) => {
-                    control.space.give_back(addr, size);
-                    Ahead::Nothing
-                }
-            }
+            control.space.give_back(addr, size);
+            Stage::Nothing
         };
     }
 
+    /// Has the thread make it; false: there is no thread.
+    fn order(&self, control: &mut Control, plan: Plan) -> bool {
+        let maker = &mut control.ahead.maker;
+        if maker.is_none() {
+            *maker = Maker::start(Arc::clone(&self.medium), self.uuid).ok();
+        }
+        maker.as_ref().is_some_and(|maker| maker.orders.send(Order::Make(plan)).is_ok())
+    }
+
     /// What became of a puddle that was made ahead.
-    fn made(&self, control: &mut Control, record: PuddleRecord, done: Result<(), MediumError>) -> Ahead {
-        match done {
-            Ok(()) => Ahead::Made(record),
+    fn made(&self, control: &mut Control, plan: Plan, made: Made) -> Stage {
+        match made {
+            Ok(file) => Stage::Made(plan, file),
             Err(error) => {
                 let _ = self.failed(error);
-                control.space.give_back(record.addr, record.size);
-                Ahead::Nothing
+                control.space.give_back(plan.record.addr, plan.record.size);
+                Stage::Nothing
             }
         }
     }
 
-    /// Waits for the thread, if one is at work.
+    /// Waits for the thread, if it is at work.
     fn settle_ahead(&self, control: &mut Control) {
-        control.ahead = match core::mem::take(&mut control.ahead) {
-            Ahead::Making(record, thread) => {
-                let lost = || {
-                    Err(MediumError::from_io(
-                        Operation::Create,
-                        DIR,
-                        std::io::Error::other("the thread is gone"),
-                    ))
-                };
-                let done = thread.join().unwrap_or_else(|_| lost());
-                self.made(control, record, done)
+        control.ahead.stage = match core::mem::take(&mut control.ahead.stage) {
+            Stage::Making(plan) => {
+                let made = control.ahead.maker.as_ref().and_then(|maker| {
+                    maker.made.try_recv().ok().or_else(|| {
+                        let _ = maker.orders.send(Order::Hurry);
+                        maker.made.recv().ok()
+                    })
+                });
+                let made = made.unwrap_or_else(|| {
+                    control.ahead.maker = None;
+                    let gone = std::io::Error::other("the thread is gone");
+                    Err(MediumError::from_io(Operation::Create, DIR, gone))
+                });
+                self.made(control, plan, made)
             }
             other => other,
         };
+    }
+
+    /// Takes the puddle that was made ahead: for the one that is wanted, or as a spare that no record names.
+    fn take_ahead(&self, control: &mut Control, wanted: Option<(PoolId, u32)>) -> Option<Ready> {
+        self.settle_ahead(control);
+        let Stage::Made(plan, file) = core::mem::take(&mut control.ahead.stage) else { return None };
+        let fits = wanted == Some((plan.record.pool, plan.record.index)) || planted(Bug::AheadOfAnother);
+        if !fits && plan.shadowed {
+            // An orphan at worst, which the next open removes.
+            let _ = self.medium.remove(name(&primary_name(plan.record.uuid)));
+        }
+        Some(Ready { record: plan.record, named: false, fits, file })
     }
 
     /// Those of a pool's puddles that become spare when it is removed: the smallest, as many as there is room for.
@@ -218,52 +352,57 @@ impl Inner {
     }
 
     /// Gives pool `pool` its puddle `index`: a spare one, else a new one, with a primary if the pool is `shadowed`, and names it in one batch after the records
-    /// `with`.
+    /// `with`. With a descriptor to be handed out, if there is one already.
     pub(crate) fn add_heap_puddle(
         &self,
         control: &mut Control,
         (pool, index, size): (PoolId, u32, u64),
         shadowed: bool,
         with: &[Record],
-    ) -> Result<PuddleRecord, StoreError> {
-        if let Some((spare, is_named)) = self.ready_spare(control, size)? {
-            let record = PuddleRecord { pool, role: Role::Heap, index, ..spare };
-            let ready = self.write_header(&record).map_err(|error| self.failed(error));
-            if ready.is_ok() {
-                if shadowed && let Err(error) = create_primary(&*self.medium, &record, self.uuid) {
+    ) -> Result<(PuddleRecord, Option<File>), StoreError> {
+        if let Some(spare) = self.ready_spare(control, (pool, index, size))? {
+            let record = PuddleRecord { pool, role: Role::Heap, index, ..spare.record };
+            let header = if spare.fits { Ok(()) } else { self.write_header(&record) };
+            if header.map_err(|error| self.failed(error)).is_ok() {
+                if shadowed
+                    && !spare.fits
+                    && let Err(error) = create_primary(&*self.medium, &record, self.uuid)
+                {
                     let error = self.failed(error);
-                    self.drop_spare(control, &spare, is_named);
+                    self.drop_spare(control, &spare.record, spare.named);
                     return Err(error);
                 }
-                if is_named {
+                if spare.named {
                     let records: Vec<Record> = with.iter().cloned().chain([Record::Puddle(record)]).collect();
                     self.commit(control, &records)?;
                 } else {
                     self.commit_new_puddle(control, &record, with)?;
                 }
-                return Ok(record);
+                return Ok((record, spare.file));
             }
             self.check_poisoned()?;
-            self.drop_spare(control, &spare, is_named);
+            self.drop_spare(control, &spare.record, spare.named);
         }
         let record = self.new_puddle(control, pool, Role::Heap, index, size)?;
         if shadowed {
             self.new_primary(control, &record)?;
         }
         self.commit_new_puddle(control, &record, with)?;
-        Ok(record)
+        Ok((record, None))
     }
 
-    /// A spare of exactly `size` bytes whose contents are zeros, and whether a record names it.
+    /// A spare of exactly `size` bytes whose contents are zeros: the one that was made ahead for this pool and index, else any.
     fn ready_spare(
         &self,
         control: &mut Control,
-        size: u64,
-    ) -> Result<Option<(PuddleRecord, bool)>, StoreError> {
+        (pool, index, size): (PoolId, u32, u64),
+    ) -> Result<Option<Ready>, StoreError> {
         if control.catalog.is_damaged() {
             return Ok(None);
         }
-        for spare in named(control).into_iter().filter(|p| p.size == size) {
+        let right = |ahead: &PuddleRecord| (ahead.pool, ahead.index, ahead.size) == (pool, index, size);
+        let spares = if control.ahead.record().is_some_and(right) { Vec::new() } else { named(control) };
+        for spare in spares.into_iter().filter(|p| p.size == size) {
             let usable = match verify_file(&*self.medium, &spare, self.uuid, true) {
                 Ok(None) => true,
                 // Taken by somebody who did not come to name it, or not cleaned yet.
@@ -275,18 +414,16 @@ impl Inner {
             };
             self.check_poisoned()?;
             if usable {
-                return Ok(Some((spare, true)));
+                return Ok(Some(Ready { record: spare, named: true, fits: false, file: None }));
             }
             self.drop_spare(control, &spare, true);
         }
-        if control.ahead.record().is_some_and(|p| p.size == size) {
-            self.settle_ahead(control);
-            self.check_poisoned()?;
-            if let Ahead::Made(record) = core::mem::take(&mut control.ahead) {
-                return Ok(Some((record, false)));
-            }
+        if control.ahead.record().is_none_or(|p| p.size != size) {
+            return Ok(None);
         }
-        Ok(None)
+        let ready = self.take_ahead(control, Some((pool, index)));
+        self.check_poisoned()?;
+        Ok(ready)
     }
 
     /// Gives up a spare that cannot be used. If its record cannot be taken out it stays, and is tried again.
@@ -299,11 +436,10 @@ impl Inner {
 
     /// Gives up all spares; whether there were any.
     pub(crate) fn give_up_spares(&self, control: &mut Control) -> bool {
-        self.settle_ahead(control);
-        let mut any = false;
-        if let Ahead::Made(record) = core::mem::take(&mut control.ahead) {
-            self.drop_spare(control, &record, false);
-            any = true;
+        let ahead = self.take_ahead(control, None);
+        let any = ahead.is_some();
+        if let Some(spare) = ahead {
+            self.drop_spare(control, &spare.record, false);
         }
         let spares = named(control);
         if spares.is_empty() || control.catalog.is_damaged() || self.check_poisoned().is_err() {
@@ -320,13 +456,16 @@ impl Inner {
         true
     }
 
-    /// At a close: what was made ahead gets its record.
+    /// At a close: what was made ahead is a spare from now on, and gets its record.
     pub(crate) fn name_ahead(&self, control: &mut Control) -> Option<Record> {
-        self.settle_ahead(control);
-        match core::mem::take(&mut control.ahead) {
-            Ahead::Made(record) => Some(Record::Puddle(record)),
-            _ => None,
+        let ahead = self.take_ahead(control, None)?;
+        let spare = as_spare(&ahead.record);
+        if let Err(error) = self.write_header(&spare) {
+            let _ = self.failed(error);
+            self.drop_spare(control, &spare, false);
+            return None;
         }
+        Some(Record::Puddle(spare))
     }
 }
 

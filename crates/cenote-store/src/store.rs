@@ -9,6 +9,7 @@ use crate::options::OpenOptions;
 use crate::pool::PoolCore;
 use crate::puddle::Puddle;
 use crate::relocate::frontier::Frontier;
+use crate::relocate::hosted::Holds;
 use crate::relocate::{Backend, Rewritten};
 use crate::report::{Damage, StoreInfo};
 use crate::shadow::Shadows;
@@ -91,6 +92,8 @@ pub(crate) struct Control {
     pub(crate) ahead: Ahead,
     /// Sessions of other processes that this one serves.
     pub(crate) hosted: BTreeMap<Uuid, Hosted>,
+    /// Pools that are being copied or moved for one of them.
+    pub(crate) held: Holds,
     /// This session.
     pub(crate) client: Uuid,
     pub(crate) registration: Option<fault::Registration>,

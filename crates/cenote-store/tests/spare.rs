@@ -124,6 +124,52 @@ fn a_puddle_made_ahead_is_what_growth_takes_and_a_close_names_it() {
 }
 
 #[test]
+fn taking_what_was_made_ahead_is_one_batch_of_the_catalog() {
+    let (sim, store) = simulated(OpenOptions::default());
+    store.create_pool("p", &pool_options()).unwrap();
+    let pool = store.open_pool("p", Access::ReadWrite).unwrap();
+    // Both files of the catalog, each written once and synced once; nothing else is asked of the medium but the mapping.
+    let budget = [(Operation::Write, 2), (Operation::Sync, 2)];
+    let others =
+        [Operation::Create, Operation::Read, Operation::Examine, Operation::Remove, Operation::SyncDirectory];
+    for ahead in [true, false] {
+        if ahead {
+            pool.expect_puddle(MIB);
+        }
+        let faults = budget.into_iter().chain(others.map(|op| (op, 0)));
+        faults
+            .for_each(|(op, skip)| sim.inject(Fault::once(FaultPoint::Operation(op), skip, FaultEffect::Io)));
+        // The same without one made ahead makes a file, and fails here.
+        assert_eq!((pool.take_puddle(MIB).is_ok(), sim.fault_hits() > 0), (ahead, !ahead));
+        sim.clear_faults();
+    }
+}
+
+#[test]
+fn what_was_made_ahead_for_one_pool_is_given_to_another_as_its_own() {
+    let dir = Dir::formatted();
+    let (store, _) = dir.open();
+    let pools = ["a", "b"].map(|name| {
+        store.create_pool(name, &pool_options()).unwrap();
+        store.open_pool(name, Access::ReadWrite).unwrap()
+    });
+    pools[0].expect_puddle(MIB);
+    let taken = pools[1].take_puddle(MIB).unwrap().uuid();
+    // A second one, for a pool that has its own by then.
+    pools[0].expect_puddle(2 * MIB);
+    pools[0].take_puddle(MIB).unwrap();
+    pools[0].take_puddle(2 * MIB).unwrap();
+    assert!(pools.iter().all(is_zero));
+    drop(pools);
+    store.close().unwrap();
+    let (store, report) = dir.open();
+    assert!(report.damage.is_empty() && report.orphans_removed == 0, "{report:?}");
+    let pool = store.open_pool("b", Access::ReadWrite).unwrap();
+    assert!(pool.puddles().iter().any(|puddle| puddle.uuid() == taken));
+    assert!(is_zero(&pool) && is_zero(&store.open_pool("a", Access::ReadWrite).unwrap()));
+}
+
+#[test]
 fn spares_are_bounded_and_none_are_kept_where_none_are_wanted() {
     let dir = Dir::formatted();
     let bound = pool_options().puddle_size + MIB / 2;

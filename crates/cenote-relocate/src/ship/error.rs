@@ -45,6 +45,14 @@ pub enum ShipError {
         /// What is wrong.
         detail: String,
     },
+    /// Which pools are its pointers' targets is not known.
+    #[error(
+        "pool \"{pool}\" is protected at rest, and without its key nobody knows where its pointers lead: open the store with the key, or name the pools to be taken along"
+    )]
+    NoKey {
+        /// Its name.
+        pool: String,
+    },
     /// The file of the archive.
     #[error("cannot {what} {file}: {source}")]
     File {

@@ -2,10 +2,14 @@
 //!
 //! Of pools in direct mode the puddles' files are the truth when nobody has them open and nothing is left to replay. Of pools in shadowed mode so are the shadows: a
 //! store that was closed has psynced them, so that shadow and primary are the same; after a crash of processes a writable open has recovered them.
-//! A session that may only look cannot recover, and refuses what a crash left.
+//! A session that may only look cannot recover, and refuses what a crash left. Of a store that a daemon keeps it hands the files out, to be read, of a pool that nobody writes
+//! as long as this session lasts.
 //!
 //! Files are read from front to back, [`STEP`] bytes at a time, where they have data; what is zero is left out. If the store has no other pool than those that are taken, no pointer can lead to
 //! another one, and none is looked at: then the cost is that of a copy.
+//!
+//! A pool that is protected at rest goes as it lies there, sealed: no key is needed, and the archive holds nothing that the files do not. What is in it is looked at only if the store was opened with a key, which has to
+//! be the pool's then; without it all types of the store are taken along, and where its pointers lead is not known.
 
 use super::scan::{Found, Scan, World, closure, is_zero};
 use super::{OnShip, ShipError, tell};
@@ -14,10 +18,10 @@ use cenote_layout::PAGE_SIZE;
 use cenote_layout::archive::CHUNK_LEN_MAX;
 use cenote_layout::catalog::{AtRest, LeaseRecord, PoolRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
-use cenote_layout::puddle::header_space;
+use cenote_layout::types::TypeRecord;
 use cenote_medium::FileHandle;
 use cenote_store::relocate::QuiescentPool;
-use cenote_store::{Store, StoreError};
+use cenote_store::{Access, Store, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
@@ -61,6 +65,8 @@ pub struct Exported {
     pub archive_bytes: u64,
     /// Pools that pointers lead to and that were not taken along: in another store these pointers dangle.
     pub left: Vec<LeftEntry>,
+    /// Names of pools that are protected at rest and could not be looked into, because the store was opened without a key: where their pointers lead is not known.
+    pub unseen: Vec<String>,
 }
 
 /// Writes an archive of pools to a stream, which is flushed and not synced.
@@ -77,7 +83,7 @@ pub fn export<W: Write>(
 ) -> Result<(W, Exported), ShipError> {
     let ExportOptions { codec, with_targets, mut progress } = options;
     let infos = store.pools();
-    let all_puddles = store.puddle_records();
+    let all_puddles = store.places_of_pools()?;
     let type_of = |id| store.type_record(id);
     let world = World::new(&type_of, &all_puddles);
     let mut sources: BTreeMap<PoolId, QuiescentPool> = BTreeMap::new();
@@ -97,7 +103,7 @@ pub fn export<W: Write>(
         let info = infos.iter().find(|info| info.record.id == id);
         info.map(|info| info.record.name.as_str())
     };
-    let mut found = Found::default();
+    let (mut found, mut unseen) = (Found::default(), Vec::new());
     while let Some(id) = todo.pop() {
         if sources.contains_key(&id) {
             continue;
@@ -105,11 +111,26 @@ pub fn export<W: Write>(
         // A region pointer may still say the number of a pool that was removed.
         let Some(name) = name_of(id) else { continue };
         let source = source(store, name, id)?;
+        let sealed = source.at_rest != AtRest::None;
+        if sealed && !store.has_key_for(source.at_rest) {
+            if with_targets {
+                return Err(ShipError::NoKey { pool: name.into() });
+            }
+            unseen.push(name.to_owned());
+            sources.insert(id, source);
+            continue;
+        }
+        let opened = sealed.then(|| store.open_pool(name, Access::ReadOnly)).transpose()?;
         for (puddle, file) in &source.puddles {
-            let file = FileHandle::open(store.medium(), file)?;
-            Scan { file: &file, puddle, world: &world, pointers }.run(&mut found)?;
+            let file = store.open_quiescent(puddle, file)?;
+            let bytes = |offset: u64, bytes: &mut [u8]| match &opened {
+                Some(pool) => Ok(pool.read_at(puddle.addr.saturating_add(offset), bytes)?),
+                None => Ok(file.read_exact_at(offset, bytes)?),
+            };
+            Scan { bytes: &bytes, puddle, world: &world, pointers }.run(&mut found)?;
             tell(&mut progress, 0, 0)?;
         }
+        drop(opened);
         sources.insert(id, source);
         if with_targets {
             todo.extend(found.foreign.keys().filter(|id| !sources.contains_key(id)));
@@ -127,12 +148,21 @@ pub fn export<W: Write>(
         store: store.uuid(),
         window: store.window(),
         made_at_s: store.medium().now_s(),
-        pools: sources.values().map(|source| pool_entry(&source.record)).collect(),
+        pools: sources.values().map(|source| pool_entry(&source.record, source.at_rest)).collect(),
         puddles: sources
             .values()
             .flat_map(|source| source.puddles.iter().map(|(puddle, _)| puddle_entry(puddle)))
             .collect(),
-        types: closure(&found.types, &type_of),
+        types: match unseen.is_empty() {
+            true => closure(&found.types, &type_of),
+            // Nobody knows which of them are used.
+            false => {
+                let mut all: Vec<TypeRecord> =
+                    store.types().into_iter().map(|record| (*record).clone()).collect();
+                all.sort_by_key(|record| record.id);
+                all
+            }
+        },
         left: left.clone(),
     };
     let of = manifest.bytes();
@@ -140,9 +170,10 @@ pub fn export<W: Write>(
     let (mut number, mut done, mut buffer) = (0, 0, vec![0; STEP as usize]);
     for source in sources.values() {
         for (puddle, file) in &source.puddles {
-            let file = FileHandle::open(store.medium(), file)?;
-            write_puddle(&mut writer, number, puddle, &file, &mut buffer, &mut |at| {
-                tell(&mut progress, done + at, of)
+            let file = store.open_quiescent(puddle, file)?;
+            let extent = manifest.extent_of(&puddle_entry(puddle));
+            write_puddle(&mut writer, number, extent, &file, &mut buffer, &mut |at| {
+                tell(&mut progress, done + at.min(puddle.size), of)
             })?;
             number += 1;
             done += puddle.size;
@@ -157,17 +188,18 @@ pub fn export<W: Write>(
         totals,
         archive_bytes,
         left,
+        unseen,
     };
     Ok((out, exported))
 }
 
-fn pool_entry(pool: &PoolRecord) -> PoolEntry {
+fn pool_entry(pool: &PoolRecord, at_rest: AtRest) -> PoolEntry {
     PoolEntry {
         id: pool.id,
         name: pool.name.clone(),
         mode: pool.mode,
         heap: pool.heap,
-        at_rest: AtRest::None,
+        at_rest,
         puddle_size: pool.puddle_size,
         size_max: pool.size_max,
         permissions: pool.permissions,
@@ -204,17 +236,17 @@ fn source(store: &Store, name: &str, id: PoolId) -> Result<QuiescentPool, ShipEr
     Ok(pool)
 }
 
-/// Writes what is not zero of a puddle's body.
+/// Writes what is not zero of a part of a puddle's file.
 fn write_puddle<W: Write>(
     writer: &mut ArchiveWriter<W>,
     number: u32,
-    puddle: &PuddleRecord,
+    (from, end): (u64, u64),
     file: &FileHandle,
     buffer: &mut [u8],
     tell: &mut dyn FnMut(u64) -> Result<(), ShipError>,
 ) -> Result<(), ShipError> {
-    let mut at = header_space(puddle.size);
-    while let Some((from, to)) = file.next_data(at, puddle.size)? {
+    let mut at = from;
+    while let Some((from, to)) = file.next_data(at, end)? {
         at = from;
         while at < to {
             let step = (to - at).min(STEP);
@@ -225,7 +257,7 @@ fn write_puddle<W: Write>(
             tell(at)?;
         }
     }
-    tell(puddle.size)
+    tell(end)
 }
 
 /// Writes the pages of `bytes` that are not zero; a few that are between them go along.

@@ -8,12 +8,11 @@
 //! An archive is believed as far as its checksums and rules go. What is in the blocks is its author's: whoever imports an archive trusts its author as one whose store is opened.
 
 use super::{OnShip, ShipError, tell};
-use cenote_archive::{ArchiveError, ArchiveReader, Manifest, PoolEntry, PuddleEntry, Step};
-use cenote_layout::catalog::PoolMode;
+use cenote_archive::{ArchiveError, ArchiveReader, Manifest, PoolEntry, Step};
 use cenote_layout::id::{PoolId, TypeId};
 use cenote_layout::types::TypeRecord;
+use cenote_medium::MediumError;
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{FileHandle, MediumError};
 use cenote_store::relocate::{Import, ImportManifest, ImportPool, ImportPuddle, Imported};
 use cenote_store::{Store, StoreError, TypeMismatch};
 use std::io::Read;
@@ -87,15 +86,14 @@ pub fn unpack<R: Read>(
     let mut import = store.begin_import(asked.manifest)?;
     let of = manifest.bytes();
     let failed = |error: StoreError| match error {
-        StoreError::Medium(MediumError::NoSpace { .. }) => no_space(store, wanted),
+        StoreError::Medium(MediumError::NoSpace { .. }) if !store.is_connected() => no_space(store, wanted),
         error => error.into(),
     };
     // Before the first file, so that a disk that is too small is not filled first. It may become full all the same.
     if wanted > store.medium().free_bytes() {
         return Err(no_space(store, wanted));
     }
-    let (mut open, mut before, mut next): (Option<FileHandle>, u64, usize) = (None, 0, 0);
-    let mut done = 0;
+    let (mut before, mut next, mut done) = (0, 0, 0);
     loop {
         let step = match reader.step() {
             Err(ArchiveError::Truncated { .. }) if planted(Bug::ArchiveEndUnread) => break,
@@ -105,24 +103,18 @@ pub fn unpack<R: Read>(
             Step::End => break,
             Step::Skipped => {}
             Step::Chunk(chunk) => {
-                // Puddles come in order; one without chunks is made when a later one comes.
-                while next <= chunk.puddle {
-                    before +=
-                        next.checked_sub(1).and_then(|at| manifest.puddles.get(at)).map_or(0, |p| p.size);
-                    open = Some(import.create(next).map_err(failed)?);
+                // Puddles come in order.
+                while next < chunk.puddle {
+                    before += manifest.puddles.get(next).map_or(0, |puddle| puddle.size);
                     next += 1;
                 }
-                if let Some(file) = &open {
-                    file.write_at(chunk.offset, chunk.bytes).map_err(|error| failed(error.into()))?;
-                }
-                done = before + chunk.offset + chunk.bytes.len() as u64;
+                import.write(chunk.puddle, chunk.offset, chunk.bytes).map_err(failed)?;
+                done = (before + chunk.offset + chunk.bytes.len() as u64).min(of);
             }
         }
         tell(&mut progress, done, of)?;
     }
-    for rest in next..manifest.puddles.len() {
-        import.create(rest).map_err(failed)?;
-    }
+    import.create_rest().map_err(failed)?;
     let archive_bytes = reader.bytes_read();
     Ok(Unpacked { import, manifest, archive_bytes })
 }
@@ -189,12 +181,9 @@ fn asked(
     program: ProgramTypes<'_>,
 ) -> Result<Asked, ShipError> {
     agree(store, manifest, program)?;
-    let copies = |puddle: &PuddleEntry| match manifest.pool(puddle.pool).map(|pool| pool.mode) {
-        Some(PoolMode::Shadowed) => 2 * puddle.size,
-        _ => puddle.size,
-    };
-    let disk_bytes = manifest.puddles.iter().map(copies).sum();
-    Ok(Asked { manifest: wanted(manifest, names)?, disk_bytes })
+    let manifest = wanted(manifest, names)?;
+    let disk_bytes = manifest.disk_bytes();
+    Ok(Asked { manifest, disk_bytes })
 }
 
 /// Refuses types that the program has with another layout, unless the store has decided: what it knows it says itself, where such a type is used.
@@ -224,7 +213,8 @@ fn wanted(manifest: &Manifest, names: Vec<String>) -> Result<ImportManifest, Shi
     }
     let mut names = names.into_iter();
     let puddles = |id: PoolId| {
-        manifest.puddles_of(id).map(|(_, p)| ImportPuddle { old_addr: p.addr, size: p.size }).collect()
+        let puddles = manifest.puddles_of(id);
+        puddles.map(|(_, p)| ImportPuddle { old_addr: p.addr, size: p.size, identity: p.uuid }).collect()
     };
     let pool = |pool: &PoolEntry| ImportPool {
         name: names.next().unwrap_or_else(|| pool.name.clone()),
@@ -234,6 +224,7 @@ fn wanted(manifest: &Manifest, names: Vec<String>) -> Result<ImportManifest, Shi
         puddle_size: pool.puddle_size,
         size_max: pool.size_max,
         permissions: pool.permissions,
+        at_rest: pool.at_rest,
         puddles: puddles(pool.id),
     };
     Ok(ImportManifest { pools: manifest.pools.iter().map(pool).collect(), types: manifest.types.clone() })

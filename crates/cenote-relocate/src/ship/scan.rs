@@ -1,4 +1,4 @@
-//! What is in a heap puddle, read from its file: which types its blocks have, and which of its pointers lead to other pools.
+//! What is in a heap puddle, read from its file, or from an open pool that is protected at rest: which types its blocks have, and which of its pointers lead to other pools.
 //!
 //! Nothing is mapped, and the application is not asked: descriptors say where blocks of which type lie, marks which of them are allocated, and the types' pointer maps
 //! where the pointers are. Blocks without a type are not looked at: what is in them may be pointers or not.
@@ -14,7 +14,6 @@ use cenote_layout::heap::{
 use cenote_layout::id::{PoolId, TypeId};
 use cenote_layout::pointer::{PointerKind, RegionAddress, decode_relative};
 use cenote_layout::types::{PointerField, TypeRecord};
-use cenote_medium::FileHandle;
 use cenote_medium::planted::{Bug, planted};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,6 +21,9 @@ use zerocopy::FromBytes;
 
 /// Bytes that are read at once.
 const STEP: u64 = 1 << 20;
+
+/// Reads bytes of a puddle's body.
+pub(super) type ReadAt<'a> = &'a dyn Fn(u64, &mut [u8]) -> Result<(), ShipError>;
 
 /// What the scan needs to know of a store.
 pub(super) struct World<'a> {
@@ -64,7 +66,8 @@ pub(super) struct Found {
 
 /// One puddle that is looked at.
 pub(super) struct Scan<'a> {
-    pub(super) file: &'a FileHandle,
+    /// Reads what the puddle holds, from an offset on.
+    pub(super) bytes: ReadAt<'a>,
     pub(super) puddle: &'a PuddleRecord,
     pub(super) world: &'a World<'a>,
     /// Whether pointers are looked at, not just types.
@@ -98,7 +101,7 @@ impl Scan<'_> {
 
     fn read(&self, offset: u64, len: u64, bytes: &mut Vec<u8>) -> Result<(), ShipError> {
         bytes.resize(len as usize, 0);
-        Ok(self.file.read_exact_at(offset, bytes)?)
+        (self.bytes)(offset, bytes)
     }
 
     fn roots(&self, geometry: &HeapGeometry, found: &mut Found) -> Result<(), ShipError> {

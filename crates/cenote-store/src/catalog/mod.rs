@@ -7,6 +7,9 @@
 //! If a write fails for lack of space the files are cut back, the second first, and the change has not happened. If a
 //! sync or the cutting fails, nothing is known any more: the caller poisons the store.
 //!
+//! Both files stay open from the first change on, so that one takes a write and a sync of each and no more, and an error of an earlier write-back is told to the descriptor that it happened to. Whoever
+//! renames something over one of them lets go of both first.
+//!
 //! # Writing a file anew (compaction, repair)
 //!
 //! The new contents go to `catalog.N.new`, which is synced and renamed over `catalog.N`, then the directory is synced:
@@ -22,7 +25,7 @@ pub(crate) use state::State;
 use crate::error::StoreError;
 use cenote_layout::catalog::{Record, encode_frame};
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{Medium, MediumError};
+use cenote_medium::{FileHandle, Medium, MediumError};
 use std::sync::Arc;
 
 /// Files below this size are not worth compacting.
@@ -55,6 +58,8 @@ pub(crate) struct Catalog {
     compact_at: u64,
     /// There are no files: it says what a daemon has said.
     mirror: bool,
+    /// Both files, as soon as something was appended to them, until they are written anew.
+    open: Option<[FileHandle; 2]>,
 }
 
 /// The encoded frames of one batch.
@@ -106,13 +111,23 @@ impl Catalog {
             damaged: merged.canonical.is_none(),
             compact_at: COMPACT_MIN_BYTES,
             mirror: false,
+            open: None,
         }
     }
 
     /// A catalog without files, and without records.
     pub(crate) fn mirror(medium: Arc<dyn Medium>) -> Self {
         let state = State { next_pool: 1, ..State::default() };
-        Self { medium, state, batch: 0, lens: [0; 2], damaged: false, compact_at: u64::MAX, mirror: true }
+        Self {
+            medium,
+            state,
+            batch: 0,
+            lens: [0; 2],
+            damaged: false,
+            compact_at: u64::MAX,
+            mirror: true,
+            open: None,
+        }
     }
 
     pub(crate) fn batch(&self) -> u64 {
@@ -135,7 +150,7 @@ impl Catalog {
 
     /// Writes anew every file that is not as it should be, and removes what an interrupted rewrite left. Returns how
     /// many were written.
-    pub(crate) fn repair(&self, merged: &Merged, bytes: &Contents) -> Result<u32, MediumError> {
+    pub(crate) fn repair(&mut self, merged: &Merged, bytes: &Contents) -> Result<u32, MediumError> {
         for name in NEW_FILES {
             remove_if_there(&*self.medium, name)?;
         }
@@ -149,6 +164,7 @@ impl Catalog {
             }
             return Ok(0);
         };
+        self.open = None;
         let mut written = 0;
         for (file, bytes) in bytes.iter().enumerate() {
             if bytes.as_deref() != Some(canonical) {
@@ -169,12 +185,17 @@ impl Catalog {
             return Ok(());
         }
         let frames = encode(self.batch + 1, records);
-        for (file, name) in FILES.iter().enumerate() {
-            if let Err(error) = self.medium.write_at(name, self.lens[file], &frames) {
+        if self.open.is_none() {
+            let open = |name| FileHandle::open(&self.medium, name);
+            let [first, second] = FILES.map(open);
+            self.open = Some([first.map_err(AppendError::Undone)?, second.map_err(AppendError::Undone)?]);
+        }
+        for (file, open) in self.open.iter().flatten().enumerate() {
+            if let Err(error) = open.write_at(self.lens[file], &frames) {
                 return Err(self.cut_back(file, error));
             }
             if !planted(Bug::CatalogNotSynced) {
-                self.medium.sync(name).map_err(AppendError::Unknown)?;
+                open.sync().map_err(AppendError::Unknown)?;
             }
         }
         self.batch += 1;
@@ -221,6 +242,7 @@ impl Catalog {
                 return Err(AppendError::Undone(error));
             }
         }
+        self.open = None;
         for file in 0..2 {
             let renamed =
                 self.medium.rename(NEW_FILES[file], FILES[file]).and_then(|()| self.medium.sync_dir(""));

@@ -48,6 +48,8 @@ pub(crate) struct State {
     pub(crate) relocations: BTreeMap<Uuid, Arc<RelocationRecord>>,
     /// Puddles that are still to be rewritten.
     pub(crate) due: BTreeMap<Uuid, DueRecord>,
+    /// Of those, the ones that are sealed under another's identity, and that.
+    pub(crate) sealed_as: BTreeMap<Uuid, Uuid>,
 }
 
 impl State {
@@ -155,6 +157,9 @@ impl State {
             Record::PoolAtRest(id, at_rest) => {
                 self.at_rest.insert(*id, *at_rest);
             }
+            Record::SealedAs { puddle, identity } => {
+                self.sealed_as.insert(*puddle, *identity);
+            }
             Record::ObjectRemoved(puddle) => {
                 self.object_leases.retain(|(_, object), _| object != puddle);
                 if let Some(old) = self.objects.remove(puddle) {
@@ -166,6 +171,7 @@ impl State {
 
     /// A puddle is not due any more; a relocation that no other needs is forgotten.
     fn relocated(&mut self, puddle: &Uuid) {
+        self.sealed_as.remove(puddle);
         let Some(due) = self.due.remove(puddle) else { return };
         if self.due.values().all(|other| other.relocation != due.relocation) {
             self.relocations.remove(&due.relocation);
@@ -205,6 +211,10 @@ impl State {
         out.extend(self.relocations.values().map(|relocation| Record::Relocation((**relocation).clone())));
         out.extend(self.due.values().copied().map(Record::Due));
         out.extend(self.at_rest.iter().map(|(id, at_rest)| Record::PoolAtRest(*id, *at_rest)));
+        let sealed_as = self.sealed_as.iter();
+        out.extend(
+            sealed_as.map(|(puddle, identity)| Record::SealedAs { puddle: *puddle, identity: *identity }),
+        );
         out
     }
 
@@ -424,6 +434,9 @@ mod tests {
             due(3, 2),
             Record::PuddleRemoved(Uuid([3; 16])),
             Record::PoolAtRest(PoolId(1), AtRest::Authenticated),
+            Record::SealedAs { puddle: Uuid([1; 16]), identity: Uuid([4; 16]) },
+            Record::SealedAs { puddle: Uuid([5; 16]), identity: Uuid([6; 16]) },
+            Record::Relocated(Uuid([5; 16])),
         ] {
             state.apply(&record);
         }
@@ -438,6 +451,7 @@ mod tests {
         assert!(state.object_leases.keys().eq(&[(Uuid([9; 16]), Uuid([3; 16]))]), "{state:?}");
         assert_eq!(again.next_pool, 3, "the number of a removed pool is not given again");
         assert_eq!((again.relocations.len(), again.due.len()), (1, 1), "the second relocation is over");
+        assert!(again.sealed_as.keys().eq(&[Uuid([1; 16])]), "what is rewritten is sealed as itself");
     }
 
     #[test]

@@ -10,15 +10,18 @@
 //! Several threads at one puddle: each asks, the first question rewrites, the others find it done.
 //!
 //! A rewriting that fails, because the disk is full or the file is damaged, cannot return an error to a load. It is told on standard error, and the fault goes on as one that nobody resolves.
-//! Nothing has changed then. Who wants an error calls [`PoolHandle::finish_relocation`] or opens with [`Backend::Eager`](super::Backend).
+//! The puddle is still due then, and as good as it was. Who wants an error calls [`PoolHandle::finish_relocation`] or opens with [`Backend::Eager`](super::Backend).
 
+use super::in_place::InPlace;
 use super::replace::{Image, NewFile};
+use super::reseal::Sealing;
 use super::{
     Backend, Found, RelocationOptions, RelocationProgress, RewriteJob, Rewriter, Rewritten, look_at,
 };
 use crate::error::StoreError;
 use crate::pool::PoolHandle;
 use crate::puddle::{DIR, PRIMARY_DIR, Puddle, file_name, make_header_of, primary_name, text};
+use crate::sealed::at_rest;
 use crate::shadow::locked;
 use crate::store::{Control, Inner, is_sync};
 use cenote_layout::PAGE_SIZE;
@@ -26,6 +29,7 @@ use cenote_layout::catalog::{DueRecord, Record};
 use cenote_layout::id::Uuid;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MapMode, Medium, MediumError, Operation};
+use cenote_sealed::SealedError;
 use cenote_sys::desk::Desk;
 use cenote_sys::memory::{self, Access};
 use cenote_sys::signals;
@@ -47,6 +51,10 @@ pub(crate) struct Job {
     pub(crate) due: DueRecord,
     /// It has a primary as well.
     pub(crate) shadowed: bool,
+    /// Of a protected pool: how it is sealed.
+    pub(crate) sealing: Option<Sealing>,
+    /// Guests that had the pool before it moved may have the file still.
+    pub(crate) hosting: bool,
 }
 
 /// A puddle that is due; it lives until the store is dropped, after the clerk has gone home.
@@ -79,9 +87,9 @@ impl Drop for Turn<'_> {
 /// What an open store has of relocation. It does not keep the store open.
 #[derive(Debug)]
 pub(crate) struct Frontier {
-    medium: Arc<dyn Medium>,
-    store: Uuid,
-    writable: bool,
+    pub(super) medium: Arc<dyn Medium>,
+    pub(super) store: Uuid,
+    pub(super) writable: bool,
     /// Memory of the simulated medium is compared with what it mapped.
     simulated: bool,
     pub(crate) options: RelocationOptions,
@@ -152,9 +160,15 @@ impl Frontier {
         }
     }
 
+    /// What lets touches wait, those inside system calls, too: a process that may not have that is better off with the signal, which needs no thread.
+    fn touch(&self) -> Option<&FirstTouch> {
+        let open = || FirstTouch::open().ok().filter(FirstTouch::helps_system_calls);
+        self.touch.get_or_init(open).as_ref()
+    }
+
     /// Lets first touches of a puddle wait. What cannot be watched is left to the signal handler.
     fn watch(self: &Arc<Self>, puddle: &Puddle) {
-        let Some(touch) = self.touch.get_or_init(|| FirstTouch::open().ok()) else { return };
+        let Some(touch) = self.touch() else { return };
         let mut toucher = locked(&self.toucher);
         if toucher.is_none() {
             let frontier = Arc::clone(self);
@@ -196,11 +210,7 @@ impl Frontier {
     /// How puddles that are due are rewritten here: what was asked for, or what there is instead.
     pub(crate) fn backend(&self) -> Backend {
         match self.options.backend {
-            Backend::Userfault
-                if self.simulated || self.touch.get_or_init(|| FirstTouch::open().ok()).is_none() =>
-            {
-                Backend::Signal
-            }
+            Backend::Userfault if self.simulated || self.touch().is_none() => Backend::Signal,
             chosen => chosen,
         }
     }
@@ -240,7 +250,7 @@ impl Frontier {
             Err(_) => false,
             Ok(Err(error)) => {
                 cenote_sys::fault::tell(&format!(
-                    "cenote: puddle {} at {:#x} cannot be made ready: {error}; nothing was changed\n",
+                    "cenote: puddle {} at {:#x} cannot be made ready: {error}; it is still to be rewritten\n",
                     puddle.uuid(),
                     puddle.addr()
                 ));
@@ -291,48 +301,90 @@ impl Frontier {
         if !puddle.is_due() {
             return Ok(None);
         }
-        let failed = |detail: String| StoreError::NotRewritten { puddle: puddle.uuid(), detail };
         let Some(rewriter) = &self.options.rewriter else {
-            return Err(failed("this program cannot rewrite pointers".into()));
+            let detail = "this program cannot rewrite pointers".into();
+            return Err(StoreError::NotRewritten { puddle: puddle.uuid(), detail });
         };
         if let Some(reason) = self.poisoned.get() {
             return Err(StoreError::Poisoned { reason: reason.clone() });
         }
-        let rewritten = self.rewrite(puddle, job, &**rewriter).map_err(|error| match error {
-            Failed::Medium(error) => {
+        let pool = job.sealing.as_ref().map_or("", |sealing| &sealing.pool);
+        let rewritten = self.rewrite(puddle, job, &**rewriter);
+        let rewritten = rewritten.map_err(|failed| self.explain(failed, puddle.uuid(), pool))?;
+        self.add(&rewritten);
+        Ok(Some(rewritten))
+    }
+
+    /// Adds what was done to what this session did.
+    pub(super) fn add(&self, rewritten: &Rewritten) {
+        locked(&self.sum).add(rewritten);
+    }
+
+    /// Why a puddle was not rewritten, as callers are told; what ends the session's changes is noted.
+    pub(crate) fn explain(&self, failed: Failed, puddle: Uuid, pool: &str) -> StoreError {
+        let not_rewritten = |detail: String| StoreError::NotRewritten { puddle, detail };
+        match failed {
+            Failed::Medium(error) | Failed::Sealed(SealedError::Medium(error)) => {
                 if is_sync(&error) {
                     let _ = self.poisoned.set(error.to_string());
                 }
                 StoreError::from(error)
             }
-            Failed::Image(detail) => failed(detail),
+            Failed::Image(detail) => not_rewritten(detail),
+            Failed::Sealed(error) => at_rest(pool, error),
+            Failed::Store(error) => *error,
             Failed::Panicked => {
-                let detail = format!("what rewrites pointers panicked at puddle {}", puddle.uuid());
+                let detail = format!("what rewrites pointers panicked at puddle {puddle}");
                 let _ = self.poisoned.set(detail);
-                failed("what rewrites pointers panicked; this session changes nothing any more".into())
+                not_rewritten("what rewrites pointers panicked; this session changes nothing any more".into())
             }
-        })?;
-        locked(&self.sum).add(&rewritten);
-        Ok(Some(rewritten))
+        }
+    }
+
+    /// Makes the pointers of an image right, and its header.
+    /// A panic is an error of this puddle, whichever thread it is on: nobody may be left asleep, and nothing has changed.
+    fn careful(image: &mut [u8], work: &RewriteJob, rewriter: &dyn Rewriter) -> Result<Rewritten, Failed> {
+        let rewritten = catch_unwind(AssertUnwindSafe(|| rewriter.rewrite(image, work)));
+        rewritten.map_err(|_| Failed::Panicked)?.map_err(Failed::Image)
+    }
+
+    pub(super) fn change(
+        &self,
+        image: &mut [u8],
+        work: &RewriteJob,
+        generation: u64,
+        rewriter: &dyn Rewriter,
+    ) -> Result<Rewritten, Failed> {
+        let rewritten = Self::careful(image, work, rewriter)?;
+        let header = make_header_of(&work.puddle, self.store, generation);
+        if let Some(page) = image.get_mut(..PAGE_SIZE as usize) {
+            page.copy_from_slice(header.as_bytes());
+        }
+        Ok(rewritten)
     }
 
     fn rewrite(&self, puddle: &Puddle, job: &Job, rewriter: &dyn Rewriter) -> Result<Rewritten, Failed> {
+        if let Some(sealing) = &job.sealing {
+            return self.reseal_touched(puddle, sealing, job, rewriter);
+        }
         let record = &job.work.puddle;
-        let change = |image: &mut [u8]| {
-            // A panic is an error of this puddle, whichever thread it is on: nobody may be left asleep, and nothing has changed.
-            let rewritten = catch_unwind(AssertUnwindSafe(|| rewriter.rewrite(image, &job.work)));
-            let rewritten = rewritten.map_err(|_| Failed::Panicked)?.map_err(Failed::Image)?;
-            let header = make_header_of(record, self.store, job.due.generation);
-            if let Some(page) = image.get_mut(..PAGE_SIZE as usize) {
-                page.copy_from_slice(header.as_bytes());
-            }
-            Ok::<_, Failed>(rewritten)
-        };
+        let rewrite = |image: &mut [u8]| Self::careful(image, &job.work, rewriter);
+        let header = make_header_of(record, self.store, job.due.generation);
+        let change = |image: &mut [u8]| self.change(image, &job.work, job.due.generation, rewriter);
         let source = FileHandle::open(&self.medium, puddle.file_name())?;
         if !self.writable {
             let mut image = Image::in_memory(&source, record.size)?;
             let rewritten = change(image.bytes())?;
             self.show(puddle, image.bytes())?;
+            return Ok(rewritten);
+        }
+        if !(job.shadowed || job.hosting || planted(Bug::RewrittenInPlace))
+            && let Some(mut own) = InPlace::begin(&source, &job.work, rewriter)?
+        {
+            let rewritten = rewrite(own.bytes())?;
+            own.finish(&*self.medium, &header, &rewritten.holes)?;
+            puddle.set_done();
+            self.note_done(puddle.uuid());
             return Ok(rewritten);
         }
         let (file, primary) = (file_name(record.uuid), primary_name(record.uuid));
@@ -361,7 +413,7 @@ impl Frontier {
     }
 
     /// Puts an image into private memory at the puddle's address, to be read.
-    fn show(&self, puddle: &Puddle, image: &[u8]) -> Result<(), MediumError> {
+    pub(super) fn show(&self, puddle: &Puddle, image: &[u8]) -> Result<(), MediumError> {
         let (addr, len) = (puddle.addr() as usize, image.len());
         let failed = |source| MediumError::from_io(Operation::Map, puddle.file_name(), source);
         puddle.show(|| {
@@ -382,10 +434,24 @@ impl Frontier {
 }
 
 /// Why a puddle was not rewritten.
-enum Failed {
+pub(crate) enum Failed {
     Medium(MediumError),
+    Sealed(SealedError),
+    Store(Box<StoreError>),
     Image(String),
     Panicked,
+}
+
+impl From<SealedError> for Failed {
+    fn from(error: SealedError) -> Self {
+        Self::Sealed(error)
+    }
+}
+
+impl From<StoreError> for Failed {
+    fn from(error: StoreError) -> Self {
+        Self::Store(Box::new(error))
+    }
 }
 
 impl From<MediumError> for Failed {
@@ -427,7 +493,7 @@ impl PoolHandle {
     /// is due as before ([`PoolHandle::due`]). Where the store is open read-only, the rewritten puddles are memory of this process.
     ///
     /// # Errors
-    /// The first puddle that cannot be rewritten, and why: no space for a second file of it, damage. It and those behind it are as they were.
+    /// The first puddle that cannot be rewritten, and why: no space for a second file of it, damage. It and those behind it are still due, and as good as they were.
     pub fn finish_relocation(
         &self,
         progress: &mut dyn FnMut(RelocationProgress) -> ControlFlow<()>,

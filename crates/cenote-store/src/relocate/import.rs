@@ -10,24 +10,35 @@
 //! where there is room. So off-holders inside a pool usually stay right as they are; but nothing relies on it, because the rewriter corrects them where two puddles
 //! moved by different distances.
 //!
+//! # Pools that are protected at rest
+//!
+//! come sealed, as they were, and no key is needed: the headers of the puddles' protections are compared with the manifest, pages are checked when they are opened. Every such puddle is due, wherever it lies: what it is sealed under is another's, and
+//! **is not sealed under again** (reseal.rs). The batch says whose. There are no primaries; the file is all that there is.
+//!
+//! # What is due
+//!
 //! If every pool keeps its addresses, and no registered type has region pointers to a pool that has another number now, nothing is due: no rewriting, no fault. Else all
-//! puddles of the import are due, also those that did not move: what they point to may have.
+//! puddles of the import are due, also those that did not move: what they point to may have. Those of protected pools always are.
 
 use super::moving::add_neighbours;
 use super::replace::copy;
+use super::through::Remote;
 use crate::error::{StoreError, TypeMismatch};
-use crate::pool::{check_size, why_no_name};
+use crate::pools::{check_size, why_no_name};
 use crate::puddle::{DIR, PRIMARY_DIR, create_primary, file_name, make_header, primary_name, text};
 use crate::store::{Control, Inner, Store};
 use crate::window::Space;
+use cenote_layout::at_rest::AtRestHeader;
 use cenote_layout::catalog::{
-    DueRecord, HeapKind, MoveRecord, PoolMode, PoolRecord, PuddleRecord, RELOCATION_MOVES_MAX, Record,
-    RelocationRecord,
+    AtRest, DueRecord, HeapKind, MoveRecord, PoolMode, PoolRecord, PuddleRecord, RELOCATION_MOVES_MAX,
+    Record, RelocationRecord,
 };
+use cenote_layout::header::{read, seal};
 use cenote_layout::heap::{HeapGeometry, MEMBERS_SIZE};
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::pointer::PointerKind;
-use cenote_layout::puddle::Role;
+use cenote_layout::puddle::{COMPAT_SHARES_BLOCKS, Role};
+use cenote_layout::superblock::{INCOMPAT_POOLS_AT_REST, INCOMPAT_SEALED_AS};
 use cenote_layout::types::TypeRecord;
 use cenote_layout::{PAGE_SIZE, SLOT_SIZE};
 use cenote_medium::FileHandle;
@@ -49,6 +60,20 @@ pub struct ImportManifest {
     pub types: Vec<TypeRecord>,
 }
 
+impl ImportManifest {
+    /// Bytes of all files that its pools take.
+    #[must_use]
+    pub fn disk_bytes(&self) -> u64 {
+        let of_pool = |pool: &ImportPool| {
+            let of = |puddle: &ImportPuddle| pool.at_rest.stored_len(puddle.size).unwrap_or(u64::MAX);
+            let sum = pool.puddles.iter().fold(0_u64, |sum, puddle| sum.saturating_add(of(puddle)));
+            let twice = pool.mode == PoolMode::Shadowed && pool.at_rest == AtRest::None;
+            if twice { sum.saturating_mul(2) } else { sum }
+        };
+        self.pools.iter().fold(0, |sum, pool| sum.saturating_add(of_pool(pool)))
+    }
+}
+
 /// A pool to be imported.
 #[derive(Clone, Debug)]
 pub struct ImportPool {
@@ -66,6 +91,8 @@ pub struct ImportPool {
     pub size_max: u64,
     /// Permission bits, as of a file.
     pub permissions: u32,
+    /// How it is protected at rest: then its puddles come sealed.
+    pub at_rest: AtRest,
     /// In index order, from the root puddle on, without a gap.
     pub puddles: Vec<ImportPuddle>,
 }
@@ -77,6 +104,8 @@ pub struct ImportPuddle {
     pub old_addr: u64,
     /// Its bytes, header included.
     pub size: u64,
+    /// Its identity where it comes from: if it is sealed, it is so as that.
+    pub identity: Uuid,
 }
 
 /// Where the bytes of one puddle go.
@@ -84,7 +113,7 @@ pub struct ImportPuddle {
 pub struct ImportSlot {
     /// The file's name in the store's directory.
     pub file: String,
-    /// Its bytes.
+    /// Its bytes; of a protected pool with what lies behind the sealed pages.
     pub size: u64,
     /// Which pool of the manifest.
     pub pool: usize,
@@ -101,8 +130,16 @@ pub struct Import {
     ids: Vec<Uuid>,
     /// Files that are there, to be removed if nothing comes of it.
     made: BTreeSet<String>,
+    /// The file that was written last.
+    open: Option<(usize, FileHandle)>,
+    /// Slots whose files share blocks with others.
+    shared: BTreeSet<usize>,
     uid: u32,
     gid: u32,
+    /// The guest that asked for it, and by which request.
+    by: Option<(Uuid, Uuid)>,
+    /// It is made by the daemon that keeps the store.
+    remote: Option<Remote>,
 }
 
 /// What was imported.
@@ -123,6 +160,8 @@ pub struct ImportedPool {
     pub moved: bool,
     /// Puddles that are to be rewritten when they are touched.
     pub due: u64,
+    /// Puddles whose files share blocks with what they are copies of.
+    pub shared: u64,
 }
 
 fn refused(detail: impl Into<String>) -> StoreError {
@@ -147,6 +186,9 @@ fn check(manifest: &ImportManifest) -> Result<(), StoreError> {
         if !names.insert(&pool.name) || !numbers.insert(pool.old_id) {
             return Err(refused(format!("pool \"{}\" is in it twice, by name or number", name())));
         }
+        if pool.at_rest != AtRest::None && pool.mode != PoolMode::Shadowed {
+            return Err(StoreError::Protected { name: name(), what: "a pool in direct mode" });
+        }
         if pool.puddles.is_empty() {
             return Err(refused(format!("pool \"{}\" has no puddle", name())));
         }
@@ -160,6 +202,12 @@ fn check(manifest: &ImportManifest) -> Result<(), StoreError> {
             }
             if ranges.insert(puddle.old_addr, end.unwrap_or(0)).is_some() {
                 return Err(refused(format!("two puddles were at {:#x}", puddle.old_addr)));
+            }
+            if pool.at_rest != AtRest::None && puddle.identity.is_nil() {
+                return Err(refused(format!("nobody knows what pool \"{}\" is sealed as", name())));
+            }
+            if pool.at_rest.stored_len(puddle.size).is_none() {
+                return Err(refused(format!("a puddle of {} bytes is longer than any can be", puddle.size)));
             }
         }
         check_size(pool.puddle_size, true)?;
@@ -220,10 +268,11 @@ impl Store {
     pub fn check_import(&self, manifest: &ImportManifest) -> Result<(), StoreError> {
         check(manifest)?;
         let inner = self.inner();
-        if inner.connection.is_some() {
-            return Err(StoreError::NotHosted { what: "a pool is imported".into() });
-        }
         inner.check_usable()?;
+        if let Some(connection) = &inner.connection {
+            refuse_protected(manifest)?;
+            return connection.keeper.check_import(manifest);
+        }
         let control = inner.control();
         new_types(&control, manifest)?;
         free_names(&control, manifest)?;
@@ -237,21 +286,49 @@ impl Store {
     /// Begins to import pools: checks what can be checked, and changes nothing. What is in the puddles comes next ([`Import::create`]), and then [`Import::commit`].
     ///
     /// # Errors
-    /// A manifest that cannot be; a name that is taken; a type with another layout here; no room in the window; a store that is read-only, or kept by a daemon.
+    /// A manifest that cannot be; a name that is taken; a type with another layout here; no room in the window; a store that is read-only.
     pub fn begin_import(&self, manifest: ImportManifest) -> Result<Import, StoreError> {
-        self.check_import(&manifest)?;
+        self.begin_import_for(manifest, crate::lease::us())
+    }
+
+    /// The same for the user and the group that the pools are to belong to.
+    pub(super) fn begin_import_for(
+        &self,
+        manifest: ImportManifest,
+        (uid, gid): (u32, u32),
+    ) -> Result<Import, StoreError> {
         let inner = self.inner();
-        drop(inner.begin_write("import a pool")?);
+        let mut remote = None;
+        if let Some(connection) = &inner.connection {
+            check(&manifest)?;
+            inner.check_usable()?;
+            refuse_protected(&manifest)?;
+            remote = Some(Remote::begin(self, connection, &manifest)?);
+        } else {
+            self.check_import(&manifest)?;
+            drop(inner.begin_write("import a pool")?);
+        }
         let (mut slots, mut ids) = (Vec::new(), Vec::new());
         for (pool, from) in manifest.pools.iter().enumerate() {
             for (puddle, image) in from.puddles.iter().enumerate() {
                 let id = inner.random_uuid()?;
                 ids.push(id);
-                slots.push(ImportSlot { file: text(&file_name(id)).into(), size: image.size, pool, puddle });
+                let size = from.at_rest.stored_len(image.size).unwrap_or(image.size);
+                slots.push(ImportSlot { file: text(&file_name(id)).into(), size, pool, puddle });
             }
         }
-        let (uid, gid) = (cenote_sys::process::uid(), cenote_sys::process::gid());
-        Ok(Import { store: self.clone(), manifest, slots, ids, made: BTreeSet::new(), uid, gid })
+        let (store, made, shared, open, by) = (self.clone(), BTreeSet::new(), BTreeSet::new(), None, None);
+        Ok(Import { store, manifest, slots, ids, made, shared, open, uid, gid, by, remote })
+    }
+}
+
+/// A daemon keeps no pools that are protected.
+fn refuse_protected(manifest: &ImportManifest) -> Result<(), StoreError> {
+    match manifest.pools.iter().find(|pool| pool.at_rest != AtRest::None) {
+        Some(pool) => {
+            Err(StoreError::Protected { name: pool.name.clone(), what: "a pool that a daemon keeps" })
+        }
+        None => Ok(()),
     }
 }
 
@@ -294,6 +371,16 @@ struct Plan {
     records: Vec<PuddleRecord>,
     pools: Vec<PoolId>,
     relocation: Option<RelocationRecord>,
+    /// Whether it concerns the pools that are not protected, too.
+    all_due: bool,
+}
+
+impl Plan {
+    /// What the puddles of a pool need, if they are due.
+    fn due(&self, pool: &ImportPool) -> Option<&RelocationRecord> {
+        let due = self.all_due || pool.at_rest != AtRest::None;
+        self.relocation.as_ref().filter(|_| due)
+    }
 }
 
 impl Import {
@@ -316,16 +403,77 @@ impl Import {
         Ok(FileHandle::open(&inner.medium, &slot.file)?)
     }
 
+    /// Writes a part of what a slot's puddle holds, at the offset where it was. Its file is made by the first.
+    ///
+    /// # Errors
+    /// As [`Import::create`]; the part does not lie behind the first page of the puddle and before its end.
+    pub fn write(&mut self, slot: usize, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
+        let place = self.slots.get(slot).ok_or_else(|| refused("there is no such slot"))?;
+        let end = offset.checked_add(bytes.len() as u64).filter(|end| *end <= place.size);
+        if offset < PAGE_SIZE || end.is_none() {
+            return Err(refused(format!(
+                "{} bytes at {offset:#x} are not in the puddle's body",
+                bytes.len()
+            )));
+        }
+        if let Some(remote) = &mut self.remote {
+            return remote.write(slot, offset, bytes);
+        }
+        let known = self.open.as_ref().is_some_and(|(open, _)| *open == slot);
+        if !known {
+            let file = match self.made.contains(&place.file) {
+                true => FileHandle::open(&self.store.inner().medium, &place.file)?,
+                false => self.create(slot)?,
+            };
+            self.open = Some((slot, file));
+        }
+        match &self.open {
+            Some((_, file)) => file.write_at(offset, bytes).map_err(|error| self.store.inner().failed(error)),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes the files of all slots that nothing was written to.
+    ///
+    /// # Errors
+    /// As [`Import::create`].
+    pub fn create_rest(&mut self) -> Result<(), StoreError> {
+        if self.remote.is_some() {
+            return Ok(());
+        }
+        let missing =
+            |(slot, place): (usize, &ImportSlot)| (!self.made.contains(&place.file)).then_some(slot);
+        let rest: Vec<usize> = self.slots.iter().enumerate().filter_map(missing).collect();
+        rest.into_iter().try_for_each(|slot| self.create(slot).map(drop))
+    }
+
+    /// What its puddles are, by bytes.
+    #[must_use]
+    pub fn manifest(&self) -> &ImportManifest {
+        &self.manifest
+    }
+
+    /// As [`Import::commit`], at the request of a guest, by its token: the batch says so, too.
+    ///
+    /// # Errors
+    /// As [`Import::commit`]; there is no such guest.
+    pub fn commit_for(mut self, client: Uuid, token: Uuid) -> Result<Imported, StoreError> {
+        self.by = Some((client, token));
+        self.create_rest()?;
+        self.commit()
+    }
+
     /// Makes the file of a slot by sharing the blocks of another, if it can be shared and will be rewritten before it is mapped. `false`: it is still to be made.
-    pub(super) fn share(&mut self, slot: usize, source: &FileHandle) -> Result<bool, StoreError> {
+    pub(super) fn share(&mut self, number: usize, source: &FileHandle) -> Result<bool, StoreError> {
         let inner = self.store.inner();
-        let slot = self.slots.get(slot).ok_or_else(|| refused("there is no such slot"))?;
+        let slot = self.slots.get(number).ok_or_else(|| refused("there is no such slot"))?;
         let failed = |error| inner.failed(error);
         // An empty file: what is shared needs no space of its own.
         inner.medium.create(&slot.file, 0).map_err(failed)?;
         self.made.insert(slot.file.clone());
         let target = inner.medium.descriptor(&slot.file).map_err(failed)?;
         if target.is_some_and(|target| source.share_blocks_with(&target)) {
+            self.shared.insert(number);
             return Ok(true);
         }
         inner.medium.remove(&slot.file).map_err(failed)?;
@@ -340,7 +488,11 @@ impl Import {
     /// A file that was not made; a name that was taken meanwhile; no room in the window any more; a full disk; the medium. Nothing was imported then, and the files are gone.
     pub fn commit(mut self) -> Result<Imported, StoreError> {
         let store = self.store.clone();
+        if let Some(remote) = self.remote.take() {
+            return remote.commit(&self.manifest);
+        }
         let inner = store.inner();
+        self.open = None;
         if let Some(slot) = self.slots.iter().find(|slot| !self.made.contains(&slot.file)) {
             return Err(refused(format!("the file {} of a puddle was not made", slot.file)));
         }
@@ -392,15 +544,21 @@ impl Import {
             .collect();
         let says_numbers =
             |record: &TypeRecord| record.pointers.iter().any(|p| p.kind == PointerKind::REGION);
-        let relocation =
-            if moves.is_empty() && (renumbered.is_empty() || !self.manifest.types.iter().any(says_numbers)) {
-                None
-            } else {
-                Some(RelocationRecord { id: inner.random_uuid()?, moves, pools: renumbered })
-            };
+        let all_due =
+            !moves.is_empty() || !renumbered.is_empty() && self.manifest.types.iter().any(says_numbers);
+        let protected = self.manifest.pools.iter().any(|pool| pool.at_rest != AtRest::None);
+        let relocation = match all_due || protected {
+            true => Some(RelocationRecord { id: inner.random_uuid()?, moves, pools: renumbered }),
+            false => None,
+        };
         control.space = space;
         control.catalog.state.next_pool += self.manifest.pools.len() as u64;
-        Ok(Plan { records, pools, relocation })
+        Ok(Plan { records, pools, relocation, all_due })
+    }
+
+    /// The pool of a slot.
+    fn pool_of(&self, number: usize) -> &ImportPool {
+        &self.manifest.pools[self.slots[number].pool]
     }
 
     fn old(&self, number: usize) -> ImportPuddle {
@@ -415,17 +573,27 @@ impl Import {
         let failed = |error| inner.failed(error);
         let mut shadowed = false;
         for (number, record) in plan.records.iter().enumerate() {
-            let said = match plan.relocation {
+            let pool = self.pool_of(number);
+            let said = match plan.due(pool) {
                 Some(_) => PuddleRecord { addr: self.old(number).old_addr, ..*record },
                 None => *record,
             };
             let file = FileHandle::open(&inner.medium, &self.slots[number].file).map_err(failed)?;
-            file.write_at(0, make_header(&said, inner.uuid).as_bytes()).map_err(failed)?;
-            if let Some(geometry) = HeapGeometry::new(record.size, true).filter(|_| record.index == 0) {
+            let mut header = make_header(&said, inner.uuid);
+            if self.shared.contains(&number) {
+                header.prefix.compat |= COMPAT_SHARES_BLOCKS;
+                seal(&mut header);
+            }
+            file.write_at(0, header.as_bytes()).map_err(failed)?;
+            let sealed = pool.at_rest != AtRest::None;
+            if sealed {
+                check_protection(&file, record.size, self.old(number).identity, pool)?;
+            } else if let Some(geometry) = HeapGeometry::new(record.size, true).filter(|_| record.index == 0)
+            {
                 // Who had the pool open elsewhere has not this one.
                 file.write_at(geometry.members, &[0; MEMBERS_SIZE as usize]).map_err(failed)?;
             }
-            if self.manifest.pools[self.slots[number].pool].mode == PoolMode::Shadowed {
+            if self.pool_of(number).mode == PoolMode::Shadowed && !sealed {
                 shadowed = true;
                 let primary = primary_name(record.uuid);
                 create_primary(&*inner.medium, &said, inner.uuid).map_err(failed)?;
@@ -451,6 +619,12 @@ impl Import {
         let mut control = inner.begin_write("import a pool")?;
         free_names(&control, &self.manifest)?;
         let mut records = new_types(&control, &self.manifest)?;
+        if let (Some((client, token)), Some(pool)) = (self.by, plan.pools.first().copied()) {
+            records.extend(control.introduce(client)?);
+            if !planted(Bug::ImportNotRemembered) {
+                records.push(Record::PoolMade { client, token, pool });
+            }
+        }
         if self.manifest.pools.iter().any(|pool| pool.mode == PoolMode::Shadowed) {
             // Before the pool, so that there is none without a journal.
             inner.pool_journal(&control.catalog.state)?;
@@ -469,28 +643,65 @@ impl Import {
                 permissions: pool.permissions,
                 created_at_s: inner.medium.now_s(),
             }));
+            if pool.at_rest != AtRest::None {
+                inner.announce(&mut control, INCOMPAT_POOLS_AT_REST | INCOMPAT_SEALED_AS)?;
+                records.push(Record::PoolAtRest(*id, pool.at_rest));
+            }
             // It is not as a pool is when it is created.
             records.push(Record::PoolUsed(*id));
             let own = plan.records.iter().filter(|record| record.pool == *id);
             let moved = own.zip(&pool.puddles).any(|(record, old)| record.addr != old.old_addr);
-            let due = if plan.relocation.is_some() { pool.puddles.len() as u64 } else { 0 };
-            imported.pools.push(ImportedPool { id: *id, name: pool.name.clone(), moved, due });
+            let due = plan.due(pool).map_or(0, |_| pool.puddles.len() as u64);
+            let of_pool = |slot: &&usize| plan.records.get(**slot).is_some_and(|record| record.pool == *id);
+            let shared = self.shared.iter().filter(of_pool).count() as u64;
+            imported.pools.push(ImportedPool { id: *id, name: pool.name.clone(), moved, due, shared });
         }
         records.extend(plan.records.iter().map(|record| Record::Puddle(*record)));
         if let Some(relocation) = &plan.relocation {
             records.push(Record::Relocation(relocation.clone()));
-            let due = |(number, record): (usize, &PuddleRecord)| {
-                let from = self.old(number).old_addr;
-                Record::Due(DueRecord { puddle: record.uuid, relocation: relocation.id, from, generation: 2 })
-            };
-            if !planted(Bug::ImportNotDue) {
-                records.extend(plan.records.iter().enumerate().map(due));
+            for (number, record) in plan.records.iter().enumerate().filter(|_| !planted(Bug::ImportNotDue)) {
+                let (pool, old, puddle) = (self.pool_of(number), self.old(number), record.uuid);
+                if plan.due(pool).is_none() {
+                    continue;
+                }
+                let (relocation, from) = (relocation.id, old.old_addr);
+                records.push(Record::Due(DueRecord { puddle, relocation, from, generation: 2 }));
+                if pool.at_rest != AtRest::None && !planted(Bug::SealedAsForgotten) {
+                    records.push(Record::SealedAs { puddle, identity: old.identity });
+                }
             }
         }
         inner.commit(&mut control, &records)?;
         self.made.clear();
+        if let Some((client, _)) = self.by {
+            control.introduced(client);
+        }
         Ok(imported)
     }
+}
+
+/// Refuses a file whose protection is not the one that the manifest says.
+fn check_protection(
+    file: &FileHandle,
+    size: u64,
+    identity: Uuid,
+    pool: &ImportPool,
+) -> Result<(), StoreError> {
+    let mut bytes = [0; size_of::<AtRestHeader>()];
+    file.read_exact_at(size, &mut bytes)?;
+    let not_it = |detail: String| refused(format!("a puddle of pool \"{}\" is not it: {detail}", pool.name));
+    let header: AtRestHeader = read(&bytes, true).map_err(|error| not_it(error.to_string()))?;
+    let mode = pool.at_rest.mode();
+    if header.object != identity {
+        return Err(not_it(format!("it is sealed as {}, not as {identity}", header.object)));
+    }
+    if header.mode != mode as u32 {
+        return Err(not_it(format!("its protection is not \"{mode}\"")));
+    }
+    if header.pages != (size - PAGE_SIZE) / PAGE_SIZE {
+        return Err(not_it(format!("its protection is of {} pages", header.pages)));
+    }
+    Ok(())
 }
 
 impl Drop for Import {
@@ -514,7 +725,11 @@ mod tests {
 
     fn puddles(list: &[(u64, u64)]) -> Vec<ImportPuddle> {
         list.iter()
-            .map(|&(slot, slots)| ImportPuddle { old_addr: BASE + slot * SLOT_SIZE, size: slots * SLOT_SIZE })
+            .map(|&(slot, slots)| ImportPuddle {
+                old_addr: BASE + slot * SLOT_SIZE,
+                size: slots * SLOT_SIZE,
+                identity: Uuid::NIL,
+            })
             .collect()
     }
 

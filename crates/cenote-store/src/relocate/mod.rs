@@ -14,7 +14,8 @@
 //!
 //! # Rewriting one puddle
 //!
-//! The header of a puddle's file says for which address its contents are right, and a generation. States:
+//! The header of a puddle's file says for which address its contents are right, and a generation. Where doing it twice is as doing it once the puddle is rewritten in its file (in_place.rs has those states).
+//! Otherwise:
 //!
 //! 1. *Old*: the catalog says due, the header has the old address and the generation before.
 //! 2. What the file holds is copied into a new file, under a name that nobody knows, and rewritten there: an orphan (replace.rs). It is synced.
@@ -28,6 +29,8 @@
 //!
 //! A store that is open for reading only writes no file: the rewritten image is put into private memory at the puddle's address.
 //!
+//! A puddle of a pool that is protected at rest is opened into memory, rewritten there and sealed anew (reseal.rs); the states are the same.
+//!
 //! # Who reads a puddle without touching it
 //!
 //! | who | and a puddle that is due |
@@ -36,26 +39,34 @@
 //! | going back to the last psync | is copied from its primary as any, headers included |
 //! | the journal of psyncs | has no record of it: it is trimmed before a pool moves |
 //! | psync, comparing shadows with primaries | is skipped: they are equal, or about to be made so |
-//! | a daemon, granting a pool | refuses: the pool is to be finished first |
+//! | a daemon, granting a pool | rewrites all of it first, by its files (hosted.rs) |
 //! | removing a pool | may; the puddle does not become spare |
 //! | heap, tracing, check, trim, statistics | map it first, by [`crate::Store::ensure_mapped`] or by a fault, and so rewrite it |
 
 pub(crate) mod frontier;
+pub(crate) mod hosted;
 pub(crate) mod import;
+mod in_place;
 pub(crate) mod moving;
 mod replace;
+pub(crate) mod reseal;
+mod through;
 
-use crate::puddle::{Puddle, file_name, primary_name, text, verify_named};
+use crate::puddle::{DIR, Puddle, file_name, make_header_of, primary_name, text, verify_all};
 use crate::store::{Control, Inner};
+use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{DueRecord, PuddleRecord};
 use cenote_layout::id::{TypeId, Uuid};
 use cenote_layout::moves::Moves;
 use cenote_layout::types::TypeRecord;
-use cenote_medium::{MapMode, Medium, MediumError};
+use cenote_medium::planted::{Bug, planted};
+use cenote_medium::{FileHandle, MapMode, Medium, MediumError};
 use frontier::Job;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use zerocopy::IntoBytes;
 
+pub use hosted::GuestSource;
 pub use import::{Import, ImportManifest, ImportPool, ImportPuddle, ImportSlot, Imported, ImportedPool};
 pub use moving::QuiescentPool;
 
@@ -70,6 +81,13 @@ pub trait Rewriter: Send + Sync + core::fmt::Debug {
     /// # Errors
     /// Why the image is no puddle's; it is not used then.
     fn rewrite(&self, image: &mut [u8], job: &RewriteJob) -> Result<Rewritten, String>;
+
+    /// Stretches of the image in which [`Rewriter::rewrite`] may change words, if it may be run again, over an image in which any of these words are new already and the others old, and makes of it what
+    /// it makes of one that is old. Then the puddle is rewritten in its file. `None`: that is not so, or not known. As pure as [`Rewriter::rewrite`].
+    fn repeatable(&self, image: &[u8], job: &RewriteJob) -> Option<Vec<(u64, u64)>> {
+        let _ = (image, job);
+        None
+    }
 }
 
 /// What is to be done to one puddle.
@@ -202,17 +220,35 @@ fn look_at(
     record: &PuddleRecord,
     due: &DueRecord,
 ) -> Result<Found, MediumError> {
+    look_at_len(medium, name, (store, writing), (record, record.size), due)
+}
+
+/// The same for a file that is longer than its puddle.
+fn look_at_len(
+    medium: &dyn Medium,
+    name: &str,
+    (store, writing): (Uuid, bool),
+    (record, len): (&PuddleRecord, u64),
+    due: &DueRecord,
+) -> Result<Found, MediumError> {
     let old = PuddleRecord { addr: due.from, ..*record };
     let check = |record: &PuddleRecord, generation| {
-        verify_named(medium, name, record, store, writing, Some(generation))
+        verify_all(medium, name, (record, len), store, writing, Some(generation))
     };
     if check(record, due.generation)?.is_none() {
         return Ok(Found::New);
     }
-    Ok(match check(&old, due.generation.saturating_sub(1))? {
-        None => Found::Old,
-        Some(problem) => Found::Damaged(problem),
-    })
+    let generation = due.generation.saturating_sub(1);
+    let Some(problem) = check(&old, generation)? else { return Ok(Found::Old) };
+    let mut page = [0; PAGE_SIZE as usize];
+    let begun = medium.read_at(name, 0, &mut page).is_ok_and(|len| len == page.len())
+        && medium.len(name)? == record.size
+        && in_place::is_begun(
+            &page,
+            &make_header_of(&old, store, generation),
+            &make_header_of(record, store, due.generation),
+        );
+    Ok(if begun { Found::Old } else { Found::Damaged(problem) })
 }
 
 /// What the puddles of one pool that are due need, each read once.
@@ -223,6 +259,20 @@ pub(crate) struct Needs {
 }
 
 impl Inner {
+    /// Makes durable that a puddle's file is the new one, before a batch says so: who renamed it, or wrote its header, may have died before its sync. A header that was written in the file itself (`generation`) is
+    /// written once more: after a sync that failed its page may count as clean.
+    pub(crate) fn keep_new(&self, record: &PuddleRecord, generation: Option<u64>) -> Result<(), MediumError> {
+        if !self.writable || planted(Bug::FoundNewNotKept) {
+            return Ok(());
+        }
+        let file = FileHandle::open(&self.medium, text(&file_name(record.uuid)))?;
+        if let Some(generation) = generation {
+            file.write_at(0, make_header_of(record, self.uuid, generation).as_bytes())?;
+        }
+        file.sync()?;
+        self.medium.sync_dir(DIR)
+    }
+
     /// Looks at a puddle that the catalog says is due, before it can be found, and marks it unless it has been rewritten. `Some`: why it cannot be used.
     pub(crate) fn mark_due(
         &self,
@@ -244,6 +294,8 @@ impl Inner {
         match found {
             Found::Damaged(detail) => return Ok(Some(detail)),
             Found::New => {
+                let own = (!by_primary && !self.options.hosting).then_some(due.generation);
+                self.keep_new(record, own)?;
                 self.frontier.note_done(record.uuid);
                 return Ok(None);
             }
@@ -254,27 +306,48 @@ impl Inner {
         if shadowed && let Found::Damaged(detail) = self.look_at_primary(record, &due)? {
             return Ok(Some(detail));
         }
-        let moves = match (needs.moves.get(&due.relocation), state.relocations.get(&due.relocation)) {
-            (Some(known), _) => Arc::clone(known),
-            (None, None) => return Ok(Some("it has moved, and the catalog has lost where from".into())),
-            (None, Some(relocation)) => match Moves::new(relocation) {
-                Err(reason) => {
-                    return Ok(Some(format!("it has moved, and the record of that cannot be: {reason}")));
-                }
-                Ok(moves) => {
-                    let moves = Arc::new(moves);
-                    needs.moves.insert(due.relocation, Arc::clone(&moves));
-                    moves
-                }
-            },
+        let work = match self.work_of(control, record, &due, needs) {
+            Ok(work) => work,
+            Err(detail) => return Ok(Some(detail)),
         };
-        let types = Arc::clone(needs.types.get_or_insert_with(|| Arc::new(state.types.clone())));
-        let work = RewriteJob { puddle: *record, from: due.from, moves, types };
         let puddle = self.own(control, *record, MapMode::ReadOnly);
         // SAFETY: as above.
-        unsafe { puddle.as_ref() }.set_due(Job { work, due, shadowed });
-        self.frontier.expect(puddle);
+        unsafe { puddle.as_ref() }.set_due(Job {
+            work,
+            due,
+            shadowed,
+            sealing: None,
+            hosting: self.options.hosting,
+        });
+        // Who hosts maps no pools, so no thread of its own touches one.
+        if !self.options.hosting {
+            self.frontier.expect(puddle);
+        }
         Ok(None)
+    }
+
+    /// What is to be done to a puddle that is due, or why nobody knows.
+    fn work_of(
+        &self,
+        control: &Control,
+        record: &PuddleRecord,
+        due: &DueRecord,
+        needs: &mut Needs,
+    ) -> Result<RewriteJob, String> {
+        let state = &control.catalog.state;
+        let moves = match (needs.moves.get(&due.relocation), state.relocations.get(&due.relocation)) {
+            (Some(known), _) => Arc::clone(known),
+            (None, None) => return Err("it has moved, and the catalog has lost where from".into()),
+            (None, Some(relocation)) => {
+                let moves = Moves::new(relocation)
+                    .map_err(|reason| format!("it has moved, and the record of that cannot be: {reason}"))?;
+                let moves = Arc::new(moves);
+                needs.moves.insert(due.relocation, Arc::clone(&moves));
+                moves
+            }
+        };
+        let types = Arc::clone(needs.types.get_or_insert_with(|| Arc::new(state.types.clone())));
+        Ok(RewriteJob { puddle: *record, from: due.from, moves, types })
     }
 
     /// What the file of a puddle that is due is.

@@ -8,18 +8,19 @@
 //! contents at a place in a file; (2) one batch gives the pool's puddles their addresses and says that every puddle of the store's pools is due: **the catalog's batch commits**. No file is touched. Other pools
 //! may point into the one that moved, so they are due as well; they stay where they are.
 
-use super::import::{ImportManifest, ImportPool, ImportPuddle, Imported};
+use super::import::{Import, ImportManifest, ImportPool, ImportPuddle, Imported};
 use super::replace::copy;
 use crate::error::{StoreError, concerns};
 use crate::options::Access;
-use crate::pool::find;
+use crate::pools::find;
 use crate::puddle::{file_name, text};
 use crate::report::Damage;
 use crate::store::{Control, Inner, Store};
 use crate::window::Space;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{
-    DueRecord, MoveRecord, PoolMode, PoolRecord, PuddleRecord, RELOCATION_MOVES_MAX, Record, RelocationRecord,
+    AtRest, DueRecord, MoveRecord, PoolMode, PoolRecord, PuddleRecord, RELOCATION_MOVES_MAX, Record,
+    RelocationRecord,
 };
 use cenote_layout::header::read;
 use cenote_layout::id::PoolId;
@@ -34,8 +35,25 @@ use std::sync::Arc;
 pub struct QuiescentPool {
     /// What the catalog says of it.
     pub record: PoolRecord,
-    /// Its puddles in index order, each with the name of the file that holds it. Of a pool in shadowed mode that is what whoever opens it next will see.
+    /// How it is protected at rest.
+    pub at_rest: AtRest,
+    /// Its puddles in index order, each with the name of the file that holds it. Of a pool in shadowed mode that is what whoever opens it next will see; of one that is protected, sealed, and behind
+    /// the puddle's bytes what belongs to that ([`AtRest::stored_len`]).
     pub puddles: Vec<(PuddleRecord, String)>,
+}
+
+impl QuiescentPool {
+    fn new(control: &Control, record: PoolRecord, at_rest: AtRest) -> Self {
+        let puddles = control.catalog.state.puddles_of(record.id);
+        let named = |puddle: PuddleRecord| (puddle, text(&file_name(puddle.uuid)).to_owned());
+        Self { record, at_rest, puddles: puddles.into_iter().map(named).collect() }
+    }
+
+    /// Bytes of the file of one of its puddles.
+    #[must_use]
+    pub fn stored_len(&self, puddle: &PuddleRecord) -> u64 {
+        self.at_rest.stored_len(puddle.size).unwrap_or(puddle.size)
+    }
 }
 
 impl Store {
@@ -43,14 +61,13 @@ impl Store {
     /// long as nobody opens it, which the caller sees to.
     ///
     /// # Errors
-    /// It is open, in this process or by a guest; it is damaged, torn or to be traced; a log that names it is set aside; it has moved and cannot be rewritten.
+    /// It is open, in this process or by a guest; it is protected at rest, has moved, and there is no key; it is damaged, torn or to be traced; a log that names it is set aside; it has moved and cannot be rewritten.
     pub fn quiescent_pool(&self, name: &str) -> Result<QuiescentPool, StoreError> {
         let inner = self.inner();
-        if inner.connection.is_some() {
-            return Err(StoreError::NotHosted { what: "a pool is copied as it lies there".into() });
+        if let Some(connection) = &inner.connection {
+            return self.quiescent_through(connection, name);
         }
-        self.refuse_protected(name, "a copy, an export or a move of a pool, or of one beside it,")?;
-        {
+        let (at_rest, due) = {
             let control = inner.control();
             refuse_open(&control, name)?;
             let state = &control.catalog.state;
@@ -60,6 +77,11 @@ impl Store {
             if due && !inner.writable {
                 return Err(StoreError::ReadOnly { what: "finish a pool that has moved" });
             }
+            (state.at_rest(id), due)
+        };
+        if at_rest != AtRest::None && !due {
+            // No key is needed: nothing is to be rewritten.
+            return self.quiescent_sealed(name, at_rest);
         }
         // Verifies every puddle, and rewrites what is due.
         let handle = self.open_pool(name, Access::ReadOnly)?;
@@ -70,14 +92,59 @@ impl Store {
         }
         let record = handle.record().clone();
         drop(handle);
+        if at_rest != AtRest::None {
+            return self.quiescent_sealed(name, at_rest);
+        }
         let control = inner.control();
         refuse_open(&control, name)?;
-        let puddles = control.catalog.state.puddles_of(record.id);
-        let named = |puddle: PuddleRecord| (puddle, text(&file_name(puddle.uuid)).to_owned());
-        Ok(QuiescentPool { record, puddles: puddles.into_iter().map(named).collect() })
+        Ok(QuiescentPool::new(&control, record, at_rest))
     }
 
-    /// Makes a copy of a pool under another name, in this store, whatever is in it: its pointers are rewritten when they are first touched. Pointers into other pools stay. Durable on return.
+    /// The same for a pool that is protected at rest, and not due. Its files are brought to what whoever opened it next would see: what was written in this session is psynced, and what the journal has is in the files.
+    fn quiescent_sealed(&self, name: &str, at_rest: AtRest) -> Result<QuiescentPool, StoreError> {
+        let inner = self.inner();
+        let mut control = inner.control();
+        refuse_open(&control, name)?;
+        let id = find(&control, name)?;
+        let Some(record) = control.catalog.state.pools.get(&id).cloned() else {
+            return Err(StoreError::PoolUnknown { name: name.into() });
+        };
+        let puddles = control.catalog.state.puddles_of(id);
+        if inner.writable {
+            inner.check_poisoned()?;
+            if !planted(Bug::CopyNotPsynced) {
+                crate::psync::psync_quiet(inner, &mut control, &[id])?;
+            }
+            let journal = inner.pool_journal(&control.catalog.state)?;
+            for puddle in &puddles {
+                journal.settle(puddle.uuid)?;
+            }
+        } else {
+            let left = inner.patches_if_any(&control)?;
+            if puddles.iter().any(|puddle| left.contains_key(&puddle.uuid)) {
+                return Err(StoreError::ReadOnly {
+                    what: "bring a protected pool's last psync into its files",
+                });
+            }
+        }
+        let mut damage = concerns(&control.damage, id);
+        for puddle in &puddles {
+            if let Some(detail) = inner.verify_sealed(puddle, at_rest)? {
+                let (uuid, index) = (puddle.uuid, puddle.index);
+                damage.push(Damage::Puddle { uuid, pool: id, index, detail });
+            }
+        }
+        damage.extend(
+            control.damage.iter().filter(|d| matches!(d, Damage::Catalog { .. }) && d.is_lost()).cloned(),
+        );
+        if !damage.is_empty() {
+            return Err(StoreError::PoolDamaged { name: name.into(), damage });
+        }
+        Ok(QuiescentPool::new(&control, record, at_rest))
+    }
+
+    /// Makes a copy of a pool under another name, in this store, whatever is in it: its pointers are rewritten when they are first touched. Of a pool that is protected at rest its sealed files are copied, for which no key is needed; the copy has the
+    /// original's key until it is given another, and is sealed under new data keys when it is first touched. Pointers into other pools stay. Durable on return.
     ///
     /// # Errors
     /// As [`Store::quiescent_pool`] and [`Store::begin_import`]; a full disk. There is no copy then.
@@ -95,8 +162,25 @@ impl Store {
     }
 
     fn clone_by(&self, name: &str, copy_name: &str, share: bool) -> Result<Imported, StoreError> {
-        let inner = self.inner();
+        if let Some(connection) = &self.inner().connection {
+            if share {
+                return Err(StoreError::NotHosted { what: "blocks are shared with a copy".into() });
+            }
+            return self.clone_through(connection, name, copy_name);
+        }
         let from = self.quiescent_pool(name)?;
+        self.copy_of(&from, copy_name, share, crate::lease::us())?.commit()
+    }
+
+    /// The files of a copy, which belongs to that user and group when it is committed. Nobody changes the source meanwhile.
+    pub(super) fn copy_of(
+        &self,
+        from: &QuiescentPool,
+        copy_name: &str,
+        share: bool,
+        owner: (u32, u32),
+    ) -> Result<Import, StoreError> {
+        let inner = self.inner();
         let pool = ImportPool {
             name: copy_name.into(),
             old_id: from.record.id,
@@ -105,22 +189,24 @@ impl Store {
             puddle_size: from.record.puddle_size,
             size_max: from.record.size_max,
             permissions: from.record.permissions,
+            at_rest: from.at_rest,
             puddles: from
                 .puddles
                 .iter()
-                .map(|(p, _)| ImportPuddle { old_addr: p.addr, size: p.size })
+                .map(|(p, _)| ImportPuddle { old_addr: p.addr, size: p.size, identity: p.uuid })
                 .collect(),
         };
         let types = self.types().into_iter().map(|record| (*record).clone()).collect();
-        let mut import = self.begin_import(ImportManifest { pools: vec![pool], types })?;
+        let mut import = self.begin_import_for(ImportManifest { pools: vec![pool], types }, owner)?;
         for (slot, (record, file)) in from.puddles.iter().enumerate() {
             let source = FileHandle::open(&inner.medium, file)?;
             if !(share && import.share(slot, &source)?) {
                 let target = import.create(slot)?;
-                copy(&source, &target, PAGE_SIZE, record.size).map_err(|error| inner.failed(error))?;
+                let len = from.stored_len(record);
+                copy(&source, &target, PAGE_SIZE, len).map_err(|error| inner.failed(error))?;
             }
         }
-        import.commit()
+        Ok(import)
     }
 
     /// Gives a pool addresses that are chosen afresh, at random. Pointers into it, its own and those of the store's other pools, are rewritten when they are first touched. Durable on
@@ -130,23 +216,42 @@ impl Store {
     /// As [`Store::quiescent_pool`], for every pool of the store; no room in the window. Nothing has moved then.
     pub fn randomize_pool(&self, name: &str) -> Result<(), StoreError> {
         let inner = self.inner();
+        if let Some(connection) = &inner.connection {
+            inner.check_usable()?;
+            return connection.keeper.randomize_pool(name);
+        }
         find(&inner.control(), name)?;
         let names: Vec<String> = inner.control().catalog.state.names.keys().cloned().collect();
         for other in &names {
             self.quiescent_pool(other)?;
         }
+        self.move_pool(name)
+    }
+
+    /// The move itself, of a pool in a store in which nothing is due and all pools are sound.
+    pub(super) fn move_pool(&self, name: &str) -> Result<(), StoreError> {
+        let inner = self.inner();
         let mut control = inner.begin_write("move a pool")?;
+        let names: Vec<String> = control.catalog.state.names.keys().cloned().collect();
         for other in &names {
             refuse_open(&control, other)?;
         }
         let id = find(&control, name)?;
+        inner.record_done(&mut control)?;
+        if let Some(due) = control.catalog.state.due.keys().next() {
+            // Of a pool that has come or moved since it was looked at: what is left to do of one move is not known after another.
+            let pool = control.catalog.state.puddles.get(due).map_or(PoolId(0), |puddle| puddle.pool);
+            let puddles = control.catalog.state.due.len() as u64;
+            let record = control.catalog.state.pools.get(&pool);
+            let name = record.map_or_else(|| pool.to_string(), |record| record.name.clone());
+            return Err(StoreError::RelocationDue { name, puddles });
+        }
         inner.settle_logs(&control);
         let shadowed = |pool: &PoolRecord| pool.mode == PoolMode::Shadowed;
         if control.catalog.state.pools.values().any(shadowed) && !planted(Bug::MovedNotTrimmed) {
             crate::psync::psync_leased(inner, &mut control)?;
             inner.pool_journal(&control.catalog.state)?.trim_all()?;
         }
-        inner.record_done(&mut control)?;
         let mut space = control.space.clone();
         let (records, old) = inner.move_records(&control, id, &mut space)?;
         inner.commit(&mut control, &records)?;
@@ -171,12 +276,18 @@ impl Store {
 fn refuse_open(control: &Control, name: &str) -> Result<(), StoreError> {
     let id = find(control, name)?;
     let state = &control.catalog.state;
-    if control.pools.get(&id).is_some_and(|core| Arc::strong_count(core) > 1) {
+    if control.pools.get(&id).is_some_and(|core| Arc::strong_count(core) > 1) || control.held.any(id) {
         return Err(StoreError::PoolInUse { name: name.into() });
     }
     if state.leases.keys().any(|(holder, pool)| *pool == id && control.hosted.contains_key(holder)) {
         return Err(StoreError::PoolInUse { name: name.into() });
     }
+    refuse_doubtful(control, id, name)
+}
+
+/// Refuses a pool about which something is open.
+pub(super) fn refuse_doubtful(control: &Control, id: PoolId, name: &str) -> Result<(), StoreError> {
+    let state = &control.catalog.state;
     if state.not_covered.contains(&id) {
         return Err(StoreError::PoolNotCovered { name: name.into() });
     }

@@ -35,6 +35,29 @@ impl Image {
         Ok(image)
     }
 
+    /// The file itself, to be changed; or what it holds, in memory, if the system does not map it.
+    pub(super) fn itself(file: &FileHandle, len: u64) -> Result<Self, MediumError> {
+        // SAFETY: a puddle that is due: nobody has mapped it, and only who has the turn writes it.
+        let Some(region) = (unsafe { file.whole(len as usize) }) else { return Self::in_memory(file, len) };
+        Ok(Self { region, len: len as usize, in_file: true })
+    }
+
+    /// Makes what the file has between two offsets such that loads from it cannot fail; whether that could be.
+    pub(super) fn can_be_read(&self, file: &FileHandle, from: u64, to: u64) -> Result<bool, MediumError> {
+        if !self.in_file {
+            return Ok(true);
+        }
+        let mut stretches =
+            stretches(file, from / PAGE_SIZE * PAGE_SIZE, to.next_multiple_of(PAGE_SIZE))?.into_iter();
+        Ok(stretches
+            .all(|(from, to)| self.region.populate_to_read(from as usize, (to - from) as usize).is_ok()))
+    }
+
+    /// The same for stores.
+    pub(super) fn can_be_stored(&self, (from, to): (u64, u64)) -> bool {
+        !self.in_file || self.region.populate(from as usize, (to - from) as usize).is_ok()
+    }
+
     /// The same in another file of that length, of zeros, that nobody knows. `None`: what is stored there may find no space, or the medium has no descriptors.
     fn in_file(source: &FileHandle, target: &FileHandle, len: u64) -> Result<Option<Self>, MediumError> {
         // SAFETY: a new file under a name that nobody knows, made as long as this.
@@ -65,8 +88,13 @@ impl Image {
 
 /// Where the first `len` bytes of a file may not be zero.
 fn data(source: &FileHandle, len: u64) -> Result<Vec<(u64, u64)>, MediumError> {
-    let (mut stretches, mut at) = (Vec::new(), 0);
-    while let Some(stretch) = source.next_data(at, len)? {
+    stretches(source, 0, len)
+}
+
+/// The same between two offsets.
+fn stretches(source: &FileHandle, from: u64, to: u64) -> Result<Vec<(u64, u64)>, MediumError> {
+    let (mut stretches, mut at) = (Vec::new(), from);
+    while let Some(stretch) = source.next_data(at, to)? {
         stretches.push(stretch);
         at = stretch.1;
     }
@@ -102,9 +130,14 @@ impl<'a> NewFile<'a> {
 
     /// What `source` holds, to be changed: in this file, or in memory if that cannot be; then it is to be written.
     pub(super) fn image(&self, source: &FileHandle, len: u64) -> Result<Image, MediumError> {
-        let target = FileHandle::open(self.medium, &self.fresh)?;
+        let target = self.open()?;
         let in_file = if self.is_named() { None } else { Image::in_file(source, &target, len)? };
         in_file.map_or_else(|| Image::in_memory(source, len), Ok)
+    }
+
+    /// The file, to be written.
+    pub(super) fn open(&self) -> Result<FileHandle, MediumError> {
+        FileHandle::open(self.medium, &self.fresh)
     }
 
     fn is_named(&self) -> bool {
@@ -113,7 +146,7 @@ impl<'a> NewFile<'a> {
 
     /// Writes what is not zero.
     pub(super) fn write(&self, bytes: &[u8]) -> Result<(), MediumError> {
-        write_sparse(&FileHandle::open(self.medium, &self.fresh)?, 0, bytes)
+        write_sparse(&self.open()?, 0, bytes)
     }
 
     /// Gives it its name, durably, in place of the file that has it: **the renaming commits**. The parts in `holes` need no space.

@@ -1,0 +1,417 @@
+//! Pools that are copied, moved and taken in for a daemon's guests, by the code that does it in an embedded store.
+//!
+//! An embedded store opens a pool before it copies or moves it: then nobody else writes it, its puddles are verified, and what has moved is rewritten. A store that hosts maps no pool:
+//! files that guests can cut short are read, not mapped. What opening gives, a *hold* gives here. It is memory of this process, and says of a pool:
+//!
+//! * *copied*: as long as it lasts no guest is granted the pool for writing, and nobody removes or moves it. Guests that read it may be there, and may come.
+//! * *moved*: no guest has the pool, and none is granted it.
+//!
+//! Nothing on the medium depends on a hold. A daemon that dies under one leaves what an embedded store leaves at the same step of a clone, an import or a rewriting ([`crate::relocate`],
+//! import.rs, moving.rs): orphans, or all of it.
+//!
+//! # Who rewrites
+//!
+//! Pointers of a pool that has moved are rewritten here, all of them, **before the pool is granted**, and not by the guest when it touches a puddle:
+//!
+//! * A guest that reads has descriptors for reading. It could rewrite in memory of its own, but then two guests would have two images of one pool, and the file would never be done with.
+//! * A guest that writes could store into its mapping, but one that is killed in the middle would leave half of a puddle. What makes a rewriting whole is a new file under the old name, and names are the daemon's.
+//! * A daemon that rewrote one puddle while others are mapped by guests, whose threads wait for it in a fault, would have them wait for its socket there.
+//!
+//! So `a puddle that is due has never been mapped since it moved` holds as in an embedded store. The rewriter sees bytes that guests have written, and nothing else: it is given a private image, whatever becomes of the file meanwhile.
+//!
+//! # An import
+//!
+//! A guest reads the archive; what it found arrives as a manifest and pieces of puddles. The files are made here, under identities that no guest hears of before the end, and no descriptor of them is given away: so nobody can change a puddle behind its
+//! verification, and no file of an import that came to nothing is anybody's. States and commit are those of import.rs; **the batch that makes the pools also says which request of the guest made them, and commits both**, so who asks again because
+//! the answer was lost is told what there is ([`Store::guest_made`]).
+
+use super::import::{Import, ImportManifest, Imported, ImportedPool};
+use super::moving::{QuiescentPool, refuse_doubtful};
+use super::{Needs, Rewritten};
+use crate::error::StoreError;
+use crate::guests::{Credentials, bad_permissions};
+use crate::options::Access;
+use crate::pools::find;
+use crate::puddle::{file_name, text, verify_file, verify_primary};
+use crate::report::Damage;
+use crate::store::{Control, Inner, Store};
+use cenote_layout::catalog::{AtRest, PoolMode, PoolRecord, PuddleRecord};
+use cenote_layout::id::{PoolId, Uuid};
+use cenote_medium::planted::{Bug, planted};
+use cenote_medium::{MediumError, Operation};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+/// Pools that are held.
+#[derive(Debug, Default)]
+pub(crate) struct Holds(BTreeMap<PoolId, Hold>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hold {
+    /// By this many copies.
+    Copied(u32),
+    Moved,
+}
+
+impl Holds {
+    /// Whether a pool cannot be granted for this.
+    pub(crate) fn exclude(&self, pool: PoolId, access: Access) -> bool {
+        match self.0.get(&pool) {
+            None => false,
+            Some(Hold::Copied(_)) => access.writes() && !planted(Bug::CopyNotHeld),
+            Some(Hold::Moved) => true,
+        }
+    }
+
+    /// Whether it is held at all.
+    pub(crate) fn any(&self, pool: PoolId) -> bool {
+        self.0.contains_key(&pool)
+    }
+
+    fn add(&mut self, pool: PoolId, hold: Hold) -> bool {
+        match (self.0.entry(pool), hold) {
+            (Entry::Vacant(place), hold) => {
+                place.insert(hold);
+                true
+            }
+            (Entry::Occupied(mut place), Hold::Copied(_)) => match place.get_mut() {
+                Hold::Copied(copies) => {
+                    *copies += 1;
+                    true
+                }
+                Hold::Moved => false,
+            },
+            (Entry::Occupied(_), Hold::Moved) => false,
+        }
+    }
+
+    fn end(&mut self, pool: PoolId) {
+        if let Some(Hold::Copied(copies)) = self.0.get_mut(&pool)
+            && *copies > 1
+        {
+            *copies -= 1;
+            return;
+        }
+        self.0.remove(&pool);
+    }
+}
+
+/// A hold; dropped without the control lock.
+#[derive(Debug)]
+struct Held {
+    store: Store,
+    pool: PoolId,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.store.inner().control().held.end(self.pool);
+    }
+}
+
+/// A pool that a guest may read and that nobody changes as long as this value lives: it is to be copied.
+#[derive(Debug)]
+pub struct GuestSource {
+    pool: QuiescentPool,
+    _held: Held,
+}
+
+impl GuestSource {
+    /// Its puddles.
+    #[must_use]
+    pub fn puddles(&self) -> u64 {
+        self.pool.puddles.len() as u64
+    }
+
+    /// Bytes of those.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.pool.puddles.iter().map(|(puddle, _)| puddle.size).sum()
+    }
+}
+
+impl Store {
+    /// Whether a pool is held, so that who wants it may wait for that.
+    #[must_use]
+    pub fn is_held(&self, name: &str) -> bool {
+        let control = self.inner().control();
+        find(&control, name).is_ok_and(|id| control.held.any(id))
+    }
+
+    /// Rewrites what is due of a pool, for a guest that may read it, so that it can be granted. Nothing to do for most.
+    ///
+    /// # Errors
+    /// [`StoreError::Permission`]; [`StoreError::PoolBusy`]: it is being done for another; a puddle that cannot be rewritten: what was done stays done.
+    pub fn guest_finish(&self, credentials: &Credentials, name: &str) -> Result<Rewritten, StoreError> {
+        let inner = self.inner();
+        let (_held, due) = {
+            let mut control = inner.begin_write("rewrite a pool that has moved")?;
+            inner.record_done(&mut control)?;
+            let (id, _) = control.readable(credentials, name)?;
+            let state = &control.catalog.state;
+            if state.is_protected(id) {
+                // It is not granted, and who has its key rewrites it.
+                return Ok(Rewritten::default());
+            }
+            let mut due = state.puddles_of(id);
+            due.retain(|puddle| state.due.contains_key(&puddle.uuid));
+            if due.is_empty() {
+                return Ok(Rewritten::default());
+            }
+            if inner.options.relocation.rewriter.is_none() {
+                return Err(StoreError::RelocationDue { name: name.into(), puddles: due.len() as u64 });
+            }
+            (control.hold(self, (id, name), Hold::Moved)?, due)
+        };
+        let mut fresh = Vec::new();
+        let rewritten = inner.rewrite_unmapped(&due, &mut fresh);
+        let mut control = inner.control();
+        for record in &fresh {
+            inner.forget_unmapped(&mut control, record);
+        }
+        let rewritten = rewritten?;
+        inner.check_poisoned()?;
+        inner.record_done(&mut control)?;
+        drop(control);
+        Ok(rewritten)
+    }
+
+    /// Holds a pool that a guest may read, to be copied: nobody writes it, nothing about it is in doubt, all of it is rewritten that has moved.
+    ///
+    /// # Errors
+    /// [`StoreError::Permission`]; [`StoreError::PoolBusy`]: a guest writes it, or it is being moved; as [`Store::quiescent_pool`].
+    pub fn guest_source(&self, credentials: &Credentials, name: &str) -> Result<GuestSource, StoreError> {
+        let inner = self.inner();
+        self.guest_finish(credentials, name)?;
+        self.refuse_protected(name, "a copy of a pool that a daemon keeps")?;
+        let (held, record, puddles) = {
+            let mut control = inner.begin_write("copy a pool")?;
+            let (id, record) = control.readable(credentials, name)?;
+            let state = &control.catalog.state;
+            let writes = |((holder, pool), writes): (&(Uuid, PoolId), &bool)| {
+                (*pool == id && *writes).then(|| control.hosted.get(holder)).flatten()
+            };
+            if let Some(writer) = state.leases.iter().find_map(writes) {
+                let by = format!("process {}", writer.pid());
+                return Err(StoreError::PoolBusy { name: name.into(), by });
+            }
+            refuse_doubtful(&control, id, name)?;
+            let puddles = state.puddles_of(id);
+            let due = puddles.iter().filter(|puddle| state.due.contains_key(&puddle.uuid)).count() as u64;
+            if due > 0 {
+                return Err(StoreError::RelocationDue { name: name.into(), puddles: due });
+            }
+            (control.hold(self, (id, name), Hold::Copied(1))?, record, puddles)
+        };
+        self.verify_files(&record, &puddles)?;
+        let named = |puddle: PuddleRecord| (puddle, text(&file_name(puddle.uuid)).to_owned());
+        let pool = QuiescentPool {
+            record,
+            at_rest: AtRest::None,
+            puddles: puddles.into_iter().map(named).collect(),
+        };
+        Ok(GuestSource { pool, _held: held })
+    }
+
+    /// Looks at the files of a pool.
+    fn verify_files(&self, pool: &PoolRecord, puddles: &[PuddleRecord]) -> Result<(), StoreError> {
+        let inner = self.inner();
+        let mut damage = Vec::new();
+        for (expected, puddle) in puddles.iter().enumerate() {
+            let mut problem = match puddle.index as usize == expected {
+                true => verify_file(&*inner.medium, puddle, inner.uuid, true)?,
+                false => Some("the catalog has no record of one before it".into()),
+            };
+            if problem.is_none() && pool.mode == PoolMode::Shadowed {
+                problem = verify_primary(&*inner.medium, puddle, inner.uuid, true)?;
+            }
+            let (uuid, pool, index) = (puddle.uuid, puddle.pool, puddle.index);
+            damage.extend(problem.map(|detail| Damage::Puddle { uuid, pool, index, detail }));
+        }
+        if damage.is_empty() && !puddles.is_empty() {
+            return Ok(());
+        }
+        Err(StoreError::PoolDamaged { name: pool.name.clone(), damage })
+    }
+
+    /// Copies a pool that is held, for a guest whose the copy will be.
+    ///
+    /// # Errors
+    /// As [`Store::clone_pool`]. There is no copy then.
+    pub fn guest_clone(
+        &self,
+        source: GuestSource,
+        (client, token): (Uuid, Uuid),
+        credentials: &Credentials,
+        copy_name: &str,
+    ) -> Result<Imported, StoreError> {
+        let owner = (credentials.uid, credentials.gid);
+        let copy = self.copy_of(&source.pool, copy_name, false, owner)?;
+        let made = copy.commit_for(client, token);
+        // Not before the batch: a pool that moved meanwhile would leave the copy's pointers behind.
+        drop(source);
+        made
+    }
+
+    /// Gives a pool that a guest may write addresses that are chosen afresh. No guest, not even this one, may have any pool of the store: all of them may point into it.
+    ///
+    /// # Errors
+    /// [`StoreError::Permission`]; [`StoreError::PoolInUse`] with the first pool that somebody has; as [`Store::randomize_pool`]. Nothing has moved then.
+    pub fn guest_randomize(&self, credentials: &Credentials, name: &str) -> Result<(), StoreError> {
+        let inner = self.inner();
+        let pools: Vec<PoolRecord> = {
+            let control = inner.begin_write("move a pool")?;
+            let id = find(&control, name)?;
+            let state = &control.catalog.state;
+            if state.pools.get(&id).is_some_and(|pool| !credentials.allow(pool, Access::ReadWrite)) {
+                return Err(StoreError::Permission { name: name.into(), what: "written" });
+            }
+            // Told before the work of rewriting; what counts is asked again with the move.
+            let held = state.leases.keys().find(|(holder, _)| control.hosted.contains_key(holder));
+            if let Some(pool) = held.and_then(|(_, pool)| state.pools.get(pool)) {
+                return Err(StoreError::PoolInUse { name: pool.name.clone() });
+            }
+            state.pools.values().cloned().collect()
+        };
+        // The store's own doing: who may write one pool moves it, and pointers in all others follow it.
+        let daemon = Credentials { uid: 0, gid: 0, groups: Vec::new() };
+        for pool in &pools {
+            self.refuse_protected(&pool.name, "a move of a pool that a daemon keeps, or of one beside it,")?;
+            self.guest_finish(&daemon, &pool.name)?;
+            let puddles = inner.control().catalog.state.puddles_of(pool.id);
+            self.verify_files(pool, &puddles)?;
+        }
+        self.move_pool(name)
+    }
+
+    /// Begins to import pools that will be a guest's. They count as the guest's doing only with [`Import::commit_for`].
+    ///
+    /// # Errors
+    /// As [`Store::begin_import`]; permission bits that are none; the disk has no room.
+    pub fn guest_begin_import(
+        &self,
+        credentials: &Credentials,
+        manifest: ImportManifest,
+    ) -> Result<Import, StoreError> {
+        self.guest_check_import(&manifest)?;
+        self.begin_import_for(manifest, (credentials.uid, credentials.gid))
+    }
+
+    /// Checks what [`Store::guest_begin_import`] checks.
+    ///
+    /// # Errors
+    /// As that.
+    pub fn guest_check_import(&self, manifest: &ImportManifest) -> Result<(), StoreError> {
+        self.check_import(manifest)?;
+        if let Some(pool) = manifest.pools.iter().find(|pool| pool.permissions & !0o777 != 0) {
+            return Err(bad_permissions(pool.permissions));
+        }
+        if manifest.disk_bytes() > self.inner().medium.free_bytes() {
+            let full = std::io::ErrorKind::StorageFull.into();
+            return Err(MediumError::from_io(Operation::Create, "the puddles of an import", full).into());
+        }
+        Ok(())
+    }
+
+    /// What a guest's request of that token has made, if that was its last one that made pools: as many as it says.
+    #[must_use]
+    pub fn guest_made(&self, client: Uuid, token: Uuid, pools: u64) -> Option<Imported> {
+        let control = self.inner().control();
+        let state = &control.catalog.state;
+        let (_, first) = state.made.get(&client).filter(|(known, _)| *known == token)?;
+        let numbers = (0..pools).map(|number| first.0.checked_add(number).map(PoolId));
+        let made = numbers.map(|id| {
+            let record = state.pools.get(&id?)?;
+            let puddles = state.puddles_of(record.id);
+            let dues = || puddles.iter().filter_map(|p| state.due.get(&p.uuid).map(|due| (p.addr, due.from)));
+            let moved = dues().any(|(addr, from)| addr != from);
+            let due = dues().count() as u64;
+            Some(ImportedPool { id: record.id, name: record.name.clone(), moved, due, shared: 0 })
+        });
+        Some(Imported { pools: made.collect::<Option<Vec<_>>>()? })
+    }
+}
+
+impl Control {
+    /// A pool that a guest may read.
+    fn readable(&self, credentials: &Credentials, name: &str) -> Result<(PoolId, PoolRecord), StoreError> {
+        let id = find(self, name)?;
+        match self.catalog.state.pools.get(&id) {
+            Some(pool) if credentials.allow(pool, Access::ReadOnly) => Ok((id, pool.clone())),
+            Some(_) => Err(StoreError::Permission { name: name.into(), what: "read" }),
+            None => Err(StoreError::PoolUnknown { name: name.into() }),
+        }
+    }
+
+    fn hold(&mut self, store: &Store, (id, name): (PoolId, &str), hold: Hold) -> Result<Held, StoreError> {
+        match self.held.add(id, hold) {
+            true => Ok(Held { store: store.clone(), pool: id }),
+            false => Err(StoreError::PoolBusy { name: name.into(), by: "the daemon itself".into() }),
+        }
+    }
+}
+
+impl Inner {
+    /// Rewrites puddles that nobody has mapped, nor will before this is over. Those that this made known are in `fresh`.
+    fn rewrite_unmapped(
+        &self,
+        due: &[PuddleRecord],
+        fresh: &mut Vec<PuddleRecord>,
+    ) -> Result<Rewritten, StoreError> {
+        let mut puddles = Vec::with_capacity(due.len());
+        {
+            let mut control = self.begin_write("rewrite a pool that has moved")?;
+            let mut needs = Needs::default();
+            for record in due {
+                let Some(of) = control.catalog.state.due.get(&record.uuid).copied() else { continue };
+                let known = control.puddles.contains_key(&record.uuid);
+                if let Some(detail) = self.mark_due(&mut control, record, of, &mut needs)? {
+                    let (uuid, pool, index) = (record.uuid, record.pool, record.index);
+                    return Err(StoreError::PuddleDamaged(Damage::Puddle { uuid, pool, index, detail }));
+                }
+                if let Some(puddle) = control.puddles.get(&record.uuid) {
+                    if !known {
+                        fresh.push(*record);
+                    }
+                    puddles.push(*puddle);
+                }
+            }
+        }
+        let mut sum = Rewritten::default();
+        for puddle in puddles {
+            // SAFETY: puddles live until the store is dropped, and those in `fresh` until the caller forgets them.
+            if let Some(rewritten) = self.frontier.finish(unsafe { puddle.as_ref() })? {
+                sum.add(&rewritten);
+            }
+        }
+        Ok(sum)
+    }
+
+    /// Forgets a puddle that [`Inner::rewrite_unmapped`] made known, under a hold that keeps others from it: a daemon may live long, and nothing of it is needed any more.
+    fn forget_unmapped(&self, control: &mut Control, record: &PuddleRecord) {
+        let Some(puddle) = control.puddles.remove(&record.uuid) else { return };
+        // SAFETY: made by `Box::leak` in `own`, for the holder of the hold alone: in no slot of the window, among those whose faults are waited for, or mapped.
+        drop(unsafe { Box::from_raw(puddle.as_ptr()) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_go_beside_each_other_and_a_move_goes_alone() {
+        let (mut holds, pool) = (Holds::default(), PoolId(7));
+        assert!(holds.add(pool, Hold::Copied(1)) && holds.add(pool, Hold::Copied(1)));
+        assert!(!holds.add(pool, Hold::Moved), "it is being copied");
+        assert!(holds.exclude(pool, Access::ReadWrite) && holds.exclude(pool, Access::Shared));
+        assert!(!holds.exclude(pool, Access::ReadOnly) && !holds.exclude(PoolId(8), Access::ReadWrite));
+        holds.end(pool);
+        assert!(holds.any(pool), "the other copy goes on");
+        holds.end(pool);
+        assert!(!holds.any(pool) && holds.add(pool, Hold::Moved));
+        assert!(holds.exclude(pool, Access::ReadOnly) && !holds.add(pool, Hold::Copied(1)));
+        holds.end(pool);
+        assert!(!holds.any(pool));
+    }
+}
