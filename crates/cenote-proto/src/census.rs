@@ -73,7 +73,7 @@ pub struct ClientItem {
 
 impl Request {
     /// Names of the kinds of requests, by [`Request::kind`].
-    pub const KINDS: [&str; 34] = [
+    pub const KINDS: [&str; 41] = [
         "hello",
         "ping",
         "stat",
@@ -108,6 +108,13 @@ impl Request {
         "psync_objects",
         "set_object_owner",
         "parcel",
+        "places",
+        "clone_pool",
+        "randomize_pool",
+        "begin_import",
+        "fill_import",
+        "commit_import",
+        "abandon_import",
     ];
 
     /// Which kind it is.
@@ -148,13 +155,20 @@ impl Request {
             Self::PsyncObjects { .. } => 31,
             Self::SetObjectOwner { .. } => 32,
             Self::Parcel => 33,
+            Self::Places { .. } => 34,
+            Self::ClonePool { .. } => 35,
+            Self::RandomizePool { .. } => 36,
+            Self::BeginImport { .. } => 37,
+            Self::FillImport { .. } => 38,
+            Self::CommitImport { .. } => 39,
+            Self::AbandonImport { .. } => 40,
         }
     }
 }
 
 impl Refusal {
     /// Names of the reasons, by [`Refusal::reason`].
-    pub const REASONS: [&str; 19] = [
+    pub const REASONS: [&str; 21] = [
         "pool_unknown",
         "pool_exists",
         "pool_in_use",
@@ -174,6 +188,8 @@ impl Refusal {
         "no_space",
         "psync_too_large",
         "no_parcel",
+        "no_import",
+        "import",
     ];
 
     /// Which reason it is.
@@ -199,6 +215,8 @@ impl Refusal {
             Self::NoSpace => 16,
             Self::PsyncTooLarge { .. } => 17,
             Self::NoParcel => 18,
+            Self::NoImport => 19,
+            Self::Import { .. } => 20,
         }
     }
 }
@@ -211,16 +229,21 @@ mod tests {
     #[test]
     fn the_kind_of_a_request_is_its_place_in_the_protocol() {
         // The first byte of a body is the number of the variant.
-        for request in
-            [Request::Ping, Request::LogSpace, Request::Goodbye, Request::SetAside, Request::Metrics]
-        {
+        for request in [
+            Request::Ping,
+            Request::LogSpace,
+            Request::Goodbye,
+            Request::SetAside,
+            Request::Metrics,
+            Request::AbandonImport { import: 1 },
+        ] {
             let packet = encode(1, &request).expect("encode");
             assert_eq!(usize::from(packet[16]), request.kind(), "{request:?}");
             assert!(Request::KINDS.get(request.kind()).is_some(), "{request:?}");
         }
-        let last = Request::Parcel;
+        let last = Request::AbandonImport { import: 1 };
         assert_eq!(Request::KINDS.len(), last.kind() + 1);
-        assert_eq!(Refusal::REASONS.len(), Refusal::NoParcel.reason() + 1);
+        assert_eq!(Refusal::REASONS.len(), Refusal::Import { detail: String::new() }.reason() + 1);
         let mut names: Vec<&str> = Request::KINDS.iter().chain(&Refusal::REASONS).copied().collect();
         names.sort_unstable();
         names.dedup();

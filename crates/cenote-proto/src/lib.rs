@@ -20,10 +20,12 @@
 mod census;
 mod channel;
 mod message;
+mod spec;
 
 pub use census::{ClientItem, ClientState, HeldPool};
 pub use channel::{Channel, DESCRIPTORS_MAX, Listener, Received};
 pub use message::{
-    DecodeError, MESSAGE_LEN_MAX, MediumText, ObjectItem, PoolItem, PoolSpec, Refusal, Reply, Request,
+    DecodeError, MESSAGE_LEN_MAX, MediumText, ObjectItem, Place, PoolItem, PoolSpec, Refusal, Reply, Request,
     SetAsideItem, Stat, VERSION, decode, encode, peek,
 };
+pub use spec::{IMPORT_LEN_MAX, IMPORT_POOLS_MAX, ImportPoolSpec, ImportSpec};

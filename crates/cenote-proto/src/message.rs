@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// The version that this release speaks, and the only one that it understands.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// Most bytes of one message, its header included.
 pub const MESSAGE_LEN_MAX: usize = 64 << 10;
 /// `CNTE`, little endian.
@@ -46,6 +46,18 @@ pub enum DecodeError {
     TooLong {
         /// Bytes that it would have.
         len: usize,
+    },
+    /// An import is too large to be asked of a daemon.
+    #[error(
+        "the import has {pools} pools and a list of {len} bytes, and a daemon takes {} and {}: import fewer pools at once",
+        crate::spec::IMPORT_POOLS_MAX,
+        crate::spec::IMPORT_LEN_MAX
+    )]
+    SpecTooLong {
+        /// Bytes of its list.
+        len: usize,
+        /// Pools.
+        pools: usize,
     },
 }
 
@@ -270,6 +282,59 @@ pub enum Request {
     },
     /// A file in memory for the next psync, of the daemon's making: no descriptor of a client's ever reaches the daemon.
     Parcel,
+    /// Where the puddles of all pools lie, those behind `after` by pool and number: for telling to which pool a pointer leads.
+    Places {
+        /// The last one of the page before.
+        after: Option<(PoolId, u32)>,
+    },
+    /// Copies a pool. Asked again with the same token, because the answer was lost, it says what the copy is.
+    ClonePool {
+        /// The pool.
+        name: String,
+        /// What the copy is to be called.
+        copy: String,
+        /// As in [`Request::CreatePool`].
+        token: Uuid,
+    },
+    /// Gives a pool addresses that are chosen afresh.
+    RandomizePool {
+        /// Its name.
+        name: String,
+    },
+    /// Begins an import: what it is to be is an [`ImportSpec`](crate::ImportSpec) in a parcel, which is used up.
+    BeginImport {
+        /// The parcel.
+        parcel: u64,
+        /// Bytes of it.
+        len: u32,
+        /// It is only checked, and nothing is begun.
+        check_only: bool,
+    },
+    /// Writes stretches of one puddle of an import, whose bytes are one after the other in a parcel, which is used up.
+    FillImport {
+        /// The import.
+        import: u64,
+        /// Which of its puddles, by place in the spec.
+        slot: u32,
+        /// The parcel.
+        parcel: u64,
+        /// Offset in the puddle, and bytes, of each stretch.
+        pieces: Vec<(u64, u32)>,
+    },
+    /// Makes the pools of an import pools of the store. Asked again with the same token, because the answer was lost, it says what they are.
+    CommitImport {
+        /// The import.
+        import: u64,
+        /// As in [`Request::CreatePool`].
+        token: Uuid,
+        /// How many pools it has.
+        pools: u32,
+    },
+    /// Ends an import that comes to nothing.
+    AbandonImport {
+        /// The import.
+        import: u64,
+    },
 }
 
 /// An object in a list.
@@ -311,6 +376,19 @@ pub struct MediumText {
     pub power: bool,
     /// Why.
     pub note: String,
+}
+
+/// Where a puddle lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// Its pool.
+    pub pool: PoolId,
+    /// Its number there.
+    pub index: u32,
+    /// First address.
+    pub addr: u64,
+    /// Bytes.
+    pub size: u64,
 }
 
 /// A pool in a list.
@@ -436,6 +514,13 @@ pub enum Refusal {
     },
     /// There is no such parcel: the daemon is another one than it was of, say.
     NoParcel,
+    /// There is no such import: the daemon is another one than it was begun with, say, or it has failed. Nothing of it is left.
+    NoImport,
+    /// What is to be imported cannot be.
+    Import {
+        /// Why, and what to do.
+        detail: String,
+    },
 }
 
 /// What the daemon answers. The order of variants is part of the protocol: add at the end only.
@@ -559,6 +644,23 @@ pub enum Reply {
     Parcel {
         /// Its number in this session.
         number: u64,
+    },
+    /// To [`Request::Places`].
+    Places {
+        /// The page.
+        items: Vec<Place>,
+        /// Whether there are more.
+        more: bool,
+    },
+    /// To [`Request::BeginImport`].
+    Import {
+        /// Its number in this session.
+        number: u64,
+    },
+    /// To [`Request::CommitImport`] and [`Request::ClonePool`]: the pools in the order of the request.
+    Imported {
+        /// Their numbers, whether they have other addresses now, and how many puddles are to be rewritten.
+        pools: Vec<(PoolId, bool, u64)>,
     },
 }
 

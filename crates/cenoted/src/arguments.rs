@@ -52,6 +52,18 @@ struct LimitsOfClients {
     /// Most bytes of those; without it, as far as there is space
     #[arg(long, value_name = "N")]
     client_bytes: Option<u64>,
+    /// Most puddles that one user other than root may have: in its pools and objects, and as logs of its programs; without it, any number
+    #[arg(long, value_name = "N")]
+    user_puddles: Option<u64>,
+    /// Most bytes of those
+    #[arg(long, value_name = "N")]
+    user_bytes: Option<u64>,
+    /// Most types that the programs of one user may register while this daemon runs, root's too; types stay for good
+    #[arg(long, value_name = "N", default_value_t = 1 << 16)]
+    user_types: u64,
+    /// Most bytes of their descriptions
+    #[arg(long, value_name = "N", default_value_t = 64 << 20)]
+    user_type_bytes: u64,
 }
 
 /// A level, or none at all.
@@ -92,6 +104,10 @@ impl Arguments {
         config.limits.connections_per_user = self.limits.clients_per_user;
         config.limits.puddles = self.limits.client_puddles;
         config.limits.bytes = self.limits.client_bytes.unwrap_or(u64::MAX);
+        config.limits.user_puddles = self.limits.user_puddles.unwrap_or(u64::MAX);
+        config.limits.user_bytes = self.limits.user_bytes.unwrap_or(u64::MAX);
+        config.limits.user_types = self.limits.user_types;
+        config.limits.user_type_bytes = self.limits.user_type_bytes;
         config.options.spare_bytes_max = self.spare_bytes;
         config
     }

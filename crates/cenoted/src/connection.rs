@@ -5,42 +5,76 @@
 use crate::log::say;
 use crate::metrics::LimitHit;
 use crate::requests;
-use crate::server::Shared;
+use crate::server::{Counted, Shared};
 use crate::sessions::{self, NotResumed, Session};
 use cenote_layout::catalog::GuestRecord;
 use cenote_layout::id::Uuid;
 use cenote_proto::{Channel, MESSAGE_LEN_MAX, Received, Refusal, Reply, Request, decode, encode, peek};
 use cenote_store::Credentials;
-use cenote_sys::peer;
+use cenote_sys::peer::Peer;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// How long a process that reconnects is waited for to be known as disconnected.
 const REATTACH_TRIES: u32 = 200;
 /// How long one that is turned away has for its hello.
 const TURNED_AWAY: Duration = Duration::from_millis(200);
+/// How many of those there are at once.
+const TURNED_AWAY_MAX: usize = 64;
 
-/// Serves one client until its connection ends.
-pub(crate) fn serve(shared: &Arc<Shared>, channel: &Channel) {
+/// Connections that are turned away and have not said anything yet, on the thread that accepts them: a hello that nobody has read when the socket is closed would take the answer with it. There are few, each for a
+/// short time; who comes when it is full takes the place of the one that has waited longest, which is closed without an answer.
+#[derive(Debug, Default)]
+pub(crate) struct TurnedAway(VecDeque<(Channel, Instant)>);
+
+impl TurnedAway {
+    /// One more.
+    pub(crate) fn add(&mut self, channel: Channel) {
+        if self.0.len() >= TURNED_AWAY_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back((channel, Instant::now() + TURNED_AWAY));
+    }
+
+    /// Their sockets, to be waited for.
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.0.iter().map(|(channel, _)| channel.as_fd())
+    }
+
+    /// How long the first of them has left.
+    pub(crate) fn patience(&self) -> Option<Duration> {
+        self.0.front().map(|(_, until)| until.saturating_duration_since(Instant::now()))
+    }
+
+    /// Answers those that have said something, or never will. None of this waits.
+    pub(crate) fn answer(&mut self, shared: &Shared) {
+        let now = Instant::now();
+        self.0.retain(|(channel, until)| {
+            let heard = readable_within(channel, Duration::ZERO);
+            if !heard && now < *until {
+                return true;
+            }
+            let mut buffer = [0; 64];
+            let received = if heard { channel.receive_bytes(&mut buffer).ok() } else { None };
+            let number = received.map_or(0, |received| peek(buffer.get(..received.len).unwrap_or_default()));
+            let detail = "there are as many connections as this daemon serves: try again later".into();
+            refuse(shared, channel, number, Refusal::Limit { detail });
+            false
+        });
+    }
+}
+
+/// Serves one client, that counts, until its connection ends.
+pub(crate) fn serve(shared: &Arc<Shared>, channel: &Channel, peer: Peer, counted: Counted) {
     if channel.set_send_timeout(shared.limits.patience).is_err() {
         return;
     }
-    // Gone already, or of another machine's namespace: whom nobody can wait for is not let in.
-    let Ok(peer) = peer::of(channel.as_fd()) else { return };
+    // Gone already: whom nobody can wait for is not let in.
     let Some(start_ticks) = cenote_sys::process::start_ticks(peer.pid) else { return };
-    let Some(counted) = shared.count(peer.uid) else {
-        let detail = "there are as many connections as this daemon serves: try again later".into();
-        // A hello that nobody has read when the socket is closed would take the answer with it.
-        let mut buffer = vec![0; 4096];
-        let heard =
-            readable_within(channel, TURNED_AWAY).then(|| channel.receive_bytes(&mut buffer).ok()).flatten();
-        let number = heard.map_or(0, |received| peek(buffer.get(..received.len).unwrap_or_default()));
-        refuse(shared, channel, number, Refusal::Limit { detail });
-        return;
-    };
     let credentials = Credentials { uid: peer.uid, gid: peer.gid, groups: peer.groups.clone() };
     let mut buffer = vec![0; 4096];
     if !readable_within(channel, shared.limits.patience) {
@@ -65,7 +99,9 @@ pub(crate) fn serve(shared: &Arc<Shared>, channel: &Channel) {
     drop(buffer);
     session.messages.fetch_add(1, Ordering::Relaxed);
     let welcome = requests::welcome(shared, session.client);
-    if !answer(channel, number, &welcome, &[]) || !converse(shared, channel, &session, &credentials) {
+    let well = answer(channel, number, &welcome, &[]) && converse(shared, channel, &session, &credentials);
+    session.end_imports();
+    if !well {
         // Who was given nothing leaves nothing: connecting and going away costs the daemon nothing for good.
         if shared.store.guest_has_anything(session.client) {
             shared.sessions.detach(session.client);
@@ -103,7 +139,7 @@ fn check(received: &Received) -> Result<(), String> {
 
 fn attach(
     shared: &Arc<Shared>,
-    peer: peer::Peer,
+    peer: Peer,
     start_ticks: u64,
     credentials: &Credentials,
     resume: Option<Uuid>,
@@ -131,7 +167,7 @@ fn attach(
 fn begin(
     shared: &Arc<Shared>,
     client: Uuid,
-    peer: peer::Peer,
+    peer: Peer,
     start_ticks: u64,
     credentials: &Credentials,
 ) -> Result<Arc<Session>, Refusal> {
@@ -149,10 +185,41 @@ fn begin(
     Ok(shared.sessions.begin(client, peer, start_ticks))
 }
 
+/// Buffers for messages that are being read: as many as threads read at once, however many connections there are. One for each connection would be most of the daemon's memory, as soon as each has sent one long
+/// message.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers(Mutex<Vec<Vec<u8>>>);
+
+/// Buffers that are kept.
+const BUFFERS_MAX: usize = 8;
+
+impl Buffers {
+    fn with<T>(&self, work: impl FnOnce(&mut [u8]) -> T) -> T {
+        let kept = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let ready = kept().pop();
+        let mut buffer = ready.unwrap_or_else(|| vec![0; MESSAGE_LEN_MAX]);
+        let done = work(&mut buffer);
+        let mut kept = kept();
+        if kept.len() < BUFFERS_MAX {
+            kept.push(buffer);
+        }
+        done
+    }
+}
+
+/// The next message, which is there: its number and the request, or what is wrong with it. `None`: the connection has ended.
+fn receive(shared: &Shared, channel: &Channel) -> Option<Result<(u32, Request), (u32, String)>> {
+    shared.buffers.with(|buffer| {
+        let received = channel.receive_bytes(buffer).ok().filter(|received| received.len > 0)?;
+        let packet = buffer.get(..received.len).unwrap_or_default();
+        let checked =
+            check(&received).and_then(|()| decode::<Request>(packet).map_err(|error| error.to_string()));
+        Some(checked.map_err(|detail| (peek(packet), detail)))
+    })
+}
+
 /// Answers messages. True: the session has ended with a goodbye; false: the connection or the process has.
 fn converse(shared: &Shared, channel: &Channel, session: &Session, credentials: &Credentials) -> bool {
-    // Of the system's zero pages: short messages touch one.
-    let mut buffer = vec![0; 4 * MESSAGE_LEN_MAX];
     // A client has one request on its way: what comes after that from a socket whose process has ended is another's, who has inherited it.
     let mut last = false;
     loop {
@@ -160,20 +227,14 @@ fn converse(shared: &Shared, channel: &Channel, session: &Session, credentials: 
             return false;
         }
         last = session.has_ended();
-        let Ok(received) = channel.receive_bytes(&mut buffer[..MESSAGE_LEN_MAX]) else { return false };
-        if received.len == 0 {
-            return false;
-        }
+        let Some(received) = receive(shared, channel) else { return false };
         shared.messages.fetch_add(1, Ordering::Relaxed);
         session.messages.fetch_add(1, Ordering::Relaxed);
-        let packet = &buffer[..received.len];
-        let checked =
-            check(&received).and_then(|()| decode::<Request>(packet).map_err(|error| error.to_string()));
-        let (number, request) = match checked {
+        let (number, request) = match received {
             Ok(request) => request,
-            Err(detail) => {
+            Err((number, detail)) => {
                 // A peer that does not speak the protocol is not listened to any further.
-                refuse(shared, channel, peek(packet), Refusal::Malformed { detail });
+                refuse(shared, channel, number, Refusal::Malformed { detail });
                 return false;
             }
         };
@@ -184,10 +245,18 @@ fn converse(shared: &Shared, channel: &Channel, session: &Session, credentials: 
             answer(channel, number, if ended { &Reply::Done } else { &refused }, &[]);
             return true;
         }
+        let grown = match &request {
+            Request::TakePuddle { pool, size, .. } => Some((*pool, *size)),
+            _ => None,
+        };
         let (reply, descriptors) = requests::answer(shared, session, credentials, request);
         let sent = answer(channel, number, &reply, &descriptors);
         if !sent {
             return false;
+        }
+        // The next one is made while the client is at work with this one.
+        if let (Some((pool, size)), Reply::Puddles { .. }) = (grown, &reply) {
+            shared.store.guest_expect(session.client, pool, size);
         }
     }
 }

@@ -7,8 +7,10 @@
 //! [`Clients`](cenote_proto::Request::Clients).
 
 use crate::server::Shared;
+use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::puddle::Role;
 use cenote_proto::{Refusal, Request};
+use cenote_store::relocate::Rewritten;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -40,10 +42,28 @@ pub(crate) enum LimitHit {
     Puddles,
     /// Bytes of those.
     Bytes,
+    /// Puddles that a user may have.
+    PuddlesOfUser,
+    /// Bytes of those.
+    BytesOfUser,
+    /// Types that a user may register, or bytes of them.
+    Types,
+    /// Imports that are under way.
+    Imports,
 }
 
 impl LimitHit {
-    const NAMES: [&str; 5] = ["connections", "connections_of_user", "sessions", "puddles", "bytes"];
+    const NAMES: [&str; 9] = [
+        "connections",
+        "connections_of_user",
+        "sessions",
+        "puddles",
+        "bytes",
+        "puddles_of_user",
+        "bytes_of_user",
+        "types",
+        "imports",
+    ];
 }
 
 /// Upper ends of the buckets of replay times, in microseconds, as they are written in seconds.
@@ -102,6 +122,8 @@ pub(crate) struct Metrics {
     pub(crate) logs_set_aside: Counter,
     /// Ends of sessions that could not be done, and are tried again.
     pub(crate) ends_failed: Counter,
+    /// Pointers that were rewritten because what they lead to has moved.
+    pointers_rewritten: Counter,
     pub(crate) replay: Histogram,
 }
 
@@ -120,12 +142,19 @@ impl Default for Metrics {
             entries_replayed: Counter::default(),
             logs_set_aside: Counter::default(),
             ends_failed: Counter::default(),
+            pointers_rewritten: Counter::default(),
             replay: Histogram::default(),
         }
     }
 }
 
 impl Metrics {
+    /// Puddles whose descriptors are given away.
+    pub(crate) fn granted(&self, puddles: &[PuddleRecord]) {
+        self.puddles_granted.add(puddles.len() as u64);
+        self.bytes_granted.add(puddles.iter().map(|puddle| puddle.size).sum());
+    }
+
     pub(crate) fn request(&self, request: &Request) {
         if let Some(counter) = self.requests.get(request.kind()) {
             counter.add(1);
@@ -136,6 +165,11 @@ impl Metrics {
         if let Some(counter) = self.refused.get(refusal.reason()) {
             counter.add(1);
         }
+    }
+
+    /// Pointers of a pool were rewritten.
+    pub(crate) fn rewritten(&self, rewritten: &Rewritten) {
+        self.pointers_rewritten.add(rewritten.native + rewritten.relative + rewritten.region);
     }
 
     pub(crate) fn limit(&self, hit: LimitHit) {
@@ -274,6 +308,11 @@ pub(crate) fn page(shared: &Shared) -> String {
             &metrics.logs_set_aside,
         ),
         ("ends_failed_total", "Ends of sessions that failed and are tried again.", &metrics.ends_failed),
+        (
+            "pointers_rewritten_total",
+            "Pointers of pools that were rewritten because what they lead to has moved.",
+            &metrics.pointers_rewritten,
+        ),
     ];
     for (name, help, counter) in counters {
         page.one(name, "counter", help, counter.get());

@@ -1,6 +1,7 @@
 //! What a client asks about objects. As in `requests.rs`, everything in a request is an allegation; `cenote_object` checks it against the catalog.
 
-use crate::requests::{Answer, PAGE_LEN, done, malformed, refusal, settle_those, spend};
+use crate::quotas::spend;
+use crate::requests::{Answer, PAGE_LEN, done, malformed, refusal, settle_those};
 use crate::server::Shared;
 use crate::sessions::Session;
 use cenote_object::{Guest, ObjectError, Objects, ObjectsOptions, Permission};
@@ -42,7 +43,7 @@ pub(crate) fn answer(
         }
         Request::Object { name } => one(objects.listed(Some(&name), None, 1).map_err(refused)?),
         Request::CreateObject { id, name, data_len, permissions, at_rest, header } => {
-            let spent = spend(shared, session, data_len)?;
+            let spent = spend(shared, session, session.uid, data_len)?;
             let new = NewObject { id, name, data_len, permissions, at_rest, header };
             objects.create_for(&guest, &new).map_err(refused)?;
             spent.keep();

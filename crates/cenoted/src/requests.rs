@@ -2,7 +2,7 @@
 //! [`cenote_store`]'s operations for guests; the session and its credentials come from the kernel.
 
 use crate::log::say;
-use crate::metrics::LimitHit;
+use crate::quotas::{Spent, spend, spend_types};
 use crate::server::Shared;
 use crate::sessions::Session;
 use crate::{metrics, overview};
@@ -17,7 +17,6 @@ use cenote_proto::{
 };
 use cenote_store::{Access, Credentials, LogDecision, PermissionChange, PoolOptions, PoolStart, StoreError};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Bytes of a page of a list: what is left of a message for the rest.
@@ -100,6 +99,13 @@ fn try_answer(
         | Request::DetachObject { .. }
         | Request::PsyncObjects { .. }
         | Request::SetObjectOwner { .. } => crate::objects::answer(shared, session, credentials, request),
+        Request::Places { .. }
+        | Request::ClonePool { .. }
+        | Request::RandomizePool { .. }
+        | Request::BeginImport { .. }
+        | Request::FillImport { .. }
+        | Request::CommitImport { .. }
+        | Request::AbandonImport { .. } => crate::imports::answer(shared, session, credentials, request),
         Request::Primaries { pool, first } => {
             let (mut records, _) =
                 store.guest_puddles(client, pool, first, DESCRIPTORS_MAX + 1).map_err(refusal)?;
@@ -126,10 +132,13 @@ fn try_answer(
         Request::Metrics => Ok((Reply::Metrics { text: metrics::page(shared) }, Vec::new())),
         Request::Pools { after } => Ok((pools(shared, after), Vec::new())),
         Request::CreatePool { name, spec, token } => {
-            let spent = spend(shared, session, spec.puddle_size)?;
+            // Asked again because the answer was lost: it was counted with the first one.
+            let again = store.guest_has_made(client, token);
+            let spent =
+                if again { None } else { Some(spend(shared, session, session.uid, spec.puddle_size)?) };
             let made = store.guest_create((client, token), credentials, &name, &options_of(&spec));
             let id = made.map_err(refusal)?;
-            spent.keep();
+            spent.into_iter().for_each(Spent::keep);
             Ok((Reply::Created(id), Vec::new()))
         }
         Request::RemovePool { name } => {
@@ -142,7 +151,7 @@ fn try_answer(
         }
         Request::SharePool { name } => open(shared, client, credentials, &name, Access::Shared),
         Request::Members { pool } => {
-            settle(shared, pool);
+            settle(shared, client, pool);
             let members = store.guest_members(client, pool).map_err(refusal)?;
             let (living, doubts) = (members.living, short(members.doubts));
             Ok((Reply::Members { living, doubts }, Vec::new()))
@@ -155,19 +164,25 @@ fn try_answer(
             give(shared, records, writable, more)
         }
         Request::TakePuddle { pool, index, size } => {
-            settle(shared, pool);
+            settle(shared, client, pool);
             let (there, _) = store.guest_puddles(client, pool, index, 1).map_err(refusal)?;
-            let record = match there.first() {
+            let (record, ready) = match there.first() {
                 // Its answer was lost.
-                Some(record) if record.index == index && record.size == size => *record,
+                Some(record) if record.index == index && record.size == size => (*record, None),
                 Some(_) => return Err(malformed("the pool has another puddle of that number")),
                 None => {
-                    let spent = spend(shared, session, size)?;
+                    // Of the pool, whoever lets it grow.
+                    let owner = store.owner_of(pool).unwrap_or(session.uid);
+                    let spent = spend(shared, session, owner, size)?;
                     let taken = store.guest_take(client, pool, size).map_err(refusal)?;
                     spent.keep();
                     taken
                 }
             };
+            if let Some(file) = ready {
+                shared.metrics.granted(&[record]);
+                return Ok((Reply::Puddles { records: vec![record], more: false }, vec![file.into()]));
+            }
             // A lease for reading is refused by `guest_take`, and must not get a writable descriptor here.
             let (_, writable) = store.guest_puddles(client, pool, index, 1).map_err(refusal)?;
             give(shared, vec![record], writable, false)
@@ -177,13 +192,14 @@ fn try_answer(
             give(shared, vec![record], true, false)
         }
         Request::LogPuddle { size } => {
-            let spent = spend(shared, session, size)?;
+            let spent = spend(shared, session, session.uid, size)?;
             let record = store.guest_log(client, Role::Log, size).map_err(refusal)?;
             spent.keep();
             give(shared, vec![record], true, false)
         }
         Request::Types { after } => Ok((types(shared, after), Vec::new())),
         Request::RegisterTypes { records } => {
+            spend_types(shared, session, &records)?;
             let records: Vec<&TypeRecord> = records.iter().collect();
             store.register_types(&records).map_err(refusal)?;
             done()
@@ -193,7 +209,7 @@ fn try_answer(
             done()
         }
         Request::EnsureSpace { pool, addr, len } => {
-            settle(shared, pool);
+            settle(shared, client, pool);
             store.guest_ensure(client, pool, addr, len).map_err(refusal)?;
             done()
         }
@@ -221,55 +237,6 @@ pub(crate) fn malformed(detail: &str) -> Refusal {
     Refusal::Malformed { detail: detail.into() }
 }
 
-/// A puddle that a session may make. What is not made is not counted.
-#[must_use]
-pub(crate) struct Spent<'s> {
-    session: &'s Session,
-    bytes: u64,
-}
-
-impl Spent<'_> {
-    /// It has been made.
-    pub(crate) fn keep(self) {
-        core::mem::forget(self);
-    }
-}
-
-impl Drop for Spent<'_> {
-    fn drop(&mut self) {
-        self.session.puddles.fetch_sub(1, Ordering::Relaxed);
-        self.session.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
-
-/// Counts what a session makes, before it is made.
-pub(crate) fn spend<'s>(shared: &Shared, session: &'s Session, bytes: u64) -> Result<Spent<'s>, Refusal> {
-    let limits = &shared.limits;
-    let add = |counter: &std::sync::atomic::AtomicU64, more: u64, most: u64| {
-        let fits = |now: u64| now.checked_add(more).filter(|sum| *sum <= most);
-        counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
-    };
-    let (hit, what, most) = if !add(&session.puddles, 1, limits.puddles) {
-        (LimitHit::Puddles, "puddles", limits.puddles)
-    } else if !add(&session.bytes, bytes, limits.bytes) {
-        session.puddles.fetch_sub(1, Ordering::Relaxed);
-        (LimitHit::Bytes, "bytes of puddles", limits.bytes)
-    } else {
-        return Ok(Spent { session, bytes });
-    };
-    shared.metrics.limit(hit);
-    say!(
-        shared,
-        Refusals,
-        WARN,
-        pid = session.pid,
-        uid = session.uid,
-        "a client has come to its limit of {most} {what}"
-    );
-    let detail = format!("this session may make {most} {what} in all, and has come to that");
-    Err(Refusal::Limit { detail })
-}
-
 fn options_of(spec: &PoolSpec) -> PoolOptions {
     PoolOptions {
         heap: spec.heap,
@@ -288,19 +255,8 @@ fn open(
     name: &str,
     access: Access,
 ) -> Result<Answer, Refusal> {
-    let began = Instant::now();
-    if let Ok(pool) = shared.store.pool_id(name) {
-        settle(shared, pool);
-    }
-    let grant = loop {
-        match shared.store.guest_open(client, credentials, name, access) {
-            // Whoever has it may be dead, and its logs about to be replayed.
-            Err(StoreError::PoolBusy { .. }) if shared.sessions.any_ending() && began.elapsed() < ENDING => {
-                std::thread::sleep(Duration::from_micros(500));
-            }
-            other => break other.map_err(refusal)?,
-        }
-    };
+    let want = || shared.store.guest_open(client, credentials, name, access);
+    let grant = granted(shared, (client, credentials), name, want)?;
     let start = match grant.start {
         PoolStart::Fresh => 0,
         PoolStart::Clean => 1,
@@ -318,14 +274,59 @@ fn open(
     Ok((reply, Vec::new()))
 }
 
+/// What is wanted of a pool, as soon as it can be had. Whoever has the pool may be dead, and its logs about to be replayed; the daemon itself may be copying it, or rewriting its pointers for another; and of one that has moved they
+/// are rewritten here, for who may read it.
+pub(crate) fn granted<R>(
+    shared: &Shared,
+    (client, credentials): (Uuid, &Credentials),
+    name: &str,
+    want: impl Fn() -> Result<R, StoreError>,
+) -> Result<R, Refusal> {
+    let began = Instant::now();
+    if let Ok(pool) = shared.store.pool_id(name) {
+        settle(shared, client, pool);
+    }
+    loop {
+        let error = match want() {
+            Ok(got) => return Ok(got),
+            Err(error) => error,
+        };
+        let over = began.elapsed() > ENDING;
+        match error {
+            StoreError::PoolBusy { name, .. } | StoreError::PoolInUse { name }
+                if !over && (ending(shared, &name) || shared.store.is_held(&name)) =>
+            {
+                std::thread::sleep(Duration::from_micros(500));
+            }
+            StoreError::RelocationDue { .. } if !over => match shared.store.guest_finish(credentials, name) {
+                Ok(rewritten) => shared.metrics.rewritten(&rewritten),
+                Err(StoreError::PoolBusy { .. }) => std::thread::sleep(Duration::from_micros(500)),
+                Err(error) => return Err(refusal(error)),
+            },
+            error => return Err(refusal(error)),
+        }
+    }
+}
+
+/// Whether somebody who has the pool is about to have it no more.
+fn ending(shared: &Shared, name: &str) -> bool {
+    let holders = shared.store.pool_id(name).map(|pool| shared.store.guest_holders(pool));
+    holders.is_ok_and(|holders| shared.sessions.any_ended_of(&holders))
+}
+
 /// Doubts that fit into a message.
 fn short(doubts: Vec<String>) -> Vec<String> {
     doubts.into_iter().take(16).map(|text| text.chars().take(1000).collect()).collect()
 }
 
 /// Holds the caller until those are recovered that had the pool and whose processes have ended. Where that cannot be, the caller finds them in the pool still.
-fn settle(shared: &Shared, pool: PoolId) {
-    settle_those(shared, || shared.store.guest_holders(pool));
+fn settle(shared: &Shared, client: Uuid, pool: PoolId) {
+    settle_those(shared, || {
+        let mut holders = shared.store.guest_holders(pool);
+        // Who asks has not.
+        holders.retain(|holder| *holder != client);
+        holders
+    });
 }
 
 /// The same of whoever holds something.
@@ -359,8 +360,7 @@ fn remove(shared: &Shared, client: Uuid, credentials: &Credentials, name: &str) 
 fn give(shared: &Shared, records: Vec<PuddleRecord>, writable: bool, more: bool) -> Result<Answer, Refusal> {
     let descriptor = |record: &PuddleRecord| shared.store.grant_file(record, writable).map(OwnedFd::from);
     let descriptors = records.iter().map(descriptor).collect::<Result<Vec<_>, _>>().map_err(refusal)?;
-    shared.metrics.puddles_granted.add(records.len() as u64);
-    shared.metrics.bytes_granted.add(records.iter().map(|record| record.size).sum());
+    shared.metrics.granted(&records);
     Ok((Reply::Puddles { records, more }, descriptors))
 }
 
@@ -417,6 +417,7 @@ pub(crate) fn refusal(error: StoreError) -> Refusal {
         StoreError::WindowFull { .. } => Refusal::NoSpace,
         StoreError::Medium(error) if error.is_no_space() => Refusal::NoSpace,
         StoreError::PsyncTooLarge { limit, .. } => Refusal::PsyncTooLarge { limit },
+        StoreError::Import { detail } => Refusal::Import { detail: detail.chars().take(2000).collect() },
         other => Refusal::Other { detail: other.to_string().chars().take(2000).collect() },
     }
 }

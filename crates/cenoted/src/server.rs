@@ -7,17 +7,21 @@
 //! Ending: told to; or because the store is poisoned (a sync has failed, so that nothing more can be promised), which is an error: the service manager, or whoever starts it, has the next one recover from what is on
 //! the medium, and clients go on there.
 
-use crate::connection;
+use crate::connection::{self, Buffers, TurnedAway};
 use crate::exporter::{Exporter, MetricsAt};
+use crate::imports::{Careful, Counts};
 use crate::log::{Quiet, say};
 use crate::metrics::{LimitHit, Metrics};
+use crate::quotas::Quotas;
 use crate::sessions::Sessions;
 use cenote_layout::catalog::GuestRecord;
 use cenote_medium::{Medium, MediumOptions, RealMedium};
 use cenote_object::Objects;
 use cenote_proto::{Channel, Listener};
+use cenote_store::relocate::{Backend, RelocationOptions, Rewriter};
 use cenote_store::{FormatError, FormatOptions, OpenError, OpenOptions, OpenReport, Store, StoreError};
-use rustix::event::{EventfdFlags, PollFd, PollFlags};
+use cenote_sys::peer;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use std::collections::HashMap;
 use std::fs::Permissions;
 use std::io;
@@ -94,6 +98,14 @@ pub struct Limits {
     pub puddles: u64,
     /// Bytes of those.
     pub bytes: u64,
+    /// Puddles that one user has, whatever sessions made them. The superuser has no such limit.
+    pub user_puddles: u64,
+    /// Bytes of those.
+    pub user_bytes: u64,
+    /// Types that sessions of one user register while the daemon runs.
+    pub user_types: u64,
+    /// Bytes of their descriptions.
+    pub user_type_bytes: u64,
     /// How long a client may take to say hello, and to take an answer.
     pub patience: Duration,
 }
@@ -105,6 +117,10 @@ impl Default for Limits {
             connections_per_user: 256,
             puddles: 1 << 20,
             bytes: u64::MAX,
+            user_puddles: u64::MAX,
+            user_bytes: u64::MAX,
+            user_types: 1 << 16,
+            user_type_bytes: 64 << 20,
             patience: Duration::from_secs(10),
         }
     }
@@ -146,12 +162,17 @@ pub(crate) struct Shared {
     pub(crate) began: Instant,
     /// Connections by user.
     connections: Mutex<HashMap<u32, usize>>,
+    /// What users have registered and make, against their limits.
+    pub(crate) quotas: Quotas,
+    pub(crate) buffers: Buffers,
     /// Why the daemon cannot go on, and what wakes its main thread to hear it.
     given_up: OnceLock<String>,
     gives_up: OwnedFd,
     /// The store's objects, from the first request about one on; and who opens them.
     pub(crate) objects: OnceLock<Objects>,
     pub(crate) opening: Mutex<()>,
+    /// Imports that are under way.
+    pub(crate) imports: Arc<Counts>,
 }
 
 /// A daemon that listens.
@@ -240,7 +261,10 @@ impl Server {
         if !medium.exists("superblock")? {
             cenote_store::format(Arc::clone(&medium), &FormatOptions::default())?;
         }
-        let options = OpenOptions { hosting: true, ..config.options.clone() };
+        // Whose pointers are to be made right is found by pointer maps, which the store has: no application's code.
+        let rewriter: Option<Arc<dyn Rewriter>> = Some(Careful::new());
+        let relocation = RelocationOptions { rewriter, backend: Backend::Eager };
+        let options = OpenOptions { hosting: true, relocation, ..config.options.clone() };
         let (store, report) = Store::open(medium, options)?;
         close_to_others(&config.store)?;
         let guests: Vec<GuestRecord> = store.guests();
@@ -273,10 +297,13 @@ impl Server {
             quiet: Quiet::default(),
             began: Instant::now(),
             connections: Mutex::default(),
+            quotas: Quotas::default(),
+            buffers: Buffers::default(),
             given_up: OnceLock::new(),
             gives_up,
             objects: OnceLock::new(),
             opening: Mutex::default(),
+            imports: Arc::default(),
         });
         for guest in guests {
             let unwatched = |source| StartError::Client { pid: guest.pid, source };
@@ -327,22 +354,32 @@ impl Server {
     /// # Errors
     /// Waiting for connections fails; or the store is poisoned, and the next daemon has to recover it.
     pub fn run(mut self, stop: BorrowedFd<'_>) -> io::Result<()> {
+        let mut turned_away = TurnedAway::default();
         loop {
-            let mut fds = [
-                PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN),
-                PollFd::from_borrowed_fd(stop, PollFlags::IN),
-                PollFd::from_borrowed_fd(self.shared.gives_up.as_fd(), PollFlags::IN),
-            ];
-            match rustix::event::poll(&mut fds, None) {
+            let ours = [self.listener.as_fd(), stop, self.shared.gives_up.as_fd()];
+            let mut fds: Vec<PollFd<'_>> = ours
+                .into_iter()
+                .chain(turned_away.sockets())
+                .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+                .collect();
+            let patience = turned_away
+                .patience()
+                .map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
+            match rustix::event::poll(&mut fds, patience.as_ref()) {
                 Ok(_) => {}
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(errno) => return Err(errno.into()),
             }
-            if !fds[1].revents().is_empty() || !fds[2].revents().is_empty() {
+            let [connects, stops, gives_up] = [0, 1, 2].map(|at: usize| !fds[at].revents().is_empty());
+            if stops || gives_up {
                 break;
             }
+            turned_away.answer(&self.shared);
+            if !connects {
+                continue;
+            }
             match self.listener.accept() {
-                Ok(channel) => self.serve(channel),
+                Ok(channel) => self.serve(channel, &mut turned_away),
                 Err(error) => {
                     // Out of descriptors, say: those who are there go on, and one of them may leave.
                     say!(self.shared, Failures, ERROR, "a connection was not accepted: {error}");
@@ -374,10 +411,14 @@ impl Server {
         Ok(())
     }
 
-    fn serve(&self, channel: Channel) {
+    /// Has a thread serve a connection, if it counts. Who is one too many takes no thread.
+    fn serve(&self, channel: Channel, turned_away: &mut TurnedAway) {
+        // Gone already, or of another machine's namespace: whom nobody can wait for is not let in.
+        let Ok(peer) = peer::of(channel.as_fd()) else { return };
+        let Some(counted) = self.shared.count(peer.uid) else { return turned_away.add(channel) };
         let shared = Arc::clone(&self.shared);
         let thread = std::thread::Builder::new().name("cenoted-client".into()).stack_size(STACK_BYTES);
-        if let Err(error) = thread.spawn(move || connection::serve(&shared, &channel)) {
+        if let Err(error) = thread.spawn(move || connection::serve(&shared, &channel, peer, counted)) {
             say!(self.shared, Failures, ERROR, "a client cannot be served: {error}");
         }
     }

@@ -18,6 +18,7 @@
 //! dead client's pools and locks stay its own. Only where the store itself is of no use any more, because a sync has failed, there is nothing to be tried: the daemon ends with an error, and the next one
 //! recovers from what is on the medium.
 
+use crate::imports::Imports;
 use crate::log::say;
 use crate::parcels::Parcels;
 use crate::server::Shared;
@@ -57,6 +58,7 @@ pub(crate) struct Session {
     pub(crate) puddles: AtomicU64,
     pub(crate) bytes: AtomicU64,
     pub(crate) parcels: Parcels,
+    pub(crate) imports: Imports,
 }
 
 impl Session {
@@ -202,6 +204,7 @@ impl Sessions {
             puddles: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             parcels: Parcels::default(),
+            imports: Imports::default(),
         });
         let token = self.tokens.fetch_add(1, Ordering::Relaxed);
         let entry = Entry { session: Arc::clone(&session), state: State::Attached, token, tries: 0 };
@@ -262,12 +265,7 @@ impl Sessions {
         self.table().remove(&client);
     }
 
-    /// Whether any session's process has ended, or said goodbye, and its end is not done with.
-    pub(crate) fn any_ending(&self) -> bool {
-        self.table().values().any(Entry::is_ending)
-    }
-
-    /// The same of some sessions.
+    /// Whether the process of one of these sessions has ended, or said goodbye, and its end is not done with.
     pub(crate) fn any_ended_of(&self, clients: &[Uuid]) -> bool {
         let table = self.table();
         clients.iter().filter_map(|client| table.get(client)).any(Entry::is_ending)

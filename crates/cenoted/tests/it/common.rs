@@ -160,7 +160,12 @@ pub(crate) struct Actor {
 
 impl Actor {
     pub(crate) fn start(role: &str, daemon: &Daemon) -> Self {
-        let mut child = Command::new(std::env::current_exe().expect("this program"))
+        Self::start_program(&std::env::current_exe().expect("this program"), role, daemon)
+    }
+
+    /// The same by a copy of this program.
+    pub(crate) fn start_program(program: &std::path::Path, role: &str, daemon: &Daemon) -> Self {
+        let mut child = Command::new(program)
             .args(["common::a_child_plays_its_role", "--exact", "--nocapture", "--quiet"])
             .env("CENOTED_ROLE", role)
             .env("CENOTED_SOCKET", daemon.socket())
@@ -314,6 +319,8 @@ fn a_child_plays_its_role() {
         "locker" => crate::shared::lock_and_stay(&socket),
         "object" => crate::objects::obey(&socket),
         "psyncer" => crate::shadowed::obey(&socket),
+        "importer" => crate::moving::import_on(&socket),
+        "unmapper" => crate::hostile::unmap(&socket),
         "mover" => crate::shared::move_between(&socket),
         other => panic!("no role {other}"),
     }

@@ -2,6 +2,7 @@
 
 use crate::common::{Actor, Counter, Daemon, add, count, listen, make_counter, say};
 use cenote::{Access, LogDecision, Reader, Store};
+use cenote_proto::{Refusal, Reply, Request};
 use cenote_store::{OpenError, StoreError};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -62,15 +63,22 @@ fn while_a_large_log_is_replayed_others_go_on() {
     let mut child = Actor::start("burdened", &daemon);
     assert_eq!(child.hear(), "inside");
     let store = daemon.connect();
+    // Somebody else has a pool, and lives.
+    let mut other = crate::hostile::Raw::connect(&daemon);
+    let (name, spec) = ("taken".to_owned(), crate::limits::spec(2 << 20));
+    let made = other.ask(&Request::CreatePool { name: name.clone(), spec, token: other.client }).0;
+    assert!(matches!(made, Reply::Created(_)), "{made:?}");
+    assert!(matches!(other.ask(&Request::OpenPool { name, writable: true }).0, Reply::Pool { .. }));
     child.kill();
     let killed = Instant::now();
-    // Every round changes the catalog twice.
+    // Every round changes the catalog twice, and asks for what the other one has: that is refused, and not waited for.
     let (mut during, mut longest) = (0, Duration::ZERO);
     while daemon.stat().recoveries == 0 {
         assert!(killed.elapsed() < Duration::from_secs(120), "it is never replayed");
         let began = Instant::now();
         store.create_pool("short-lived", &cenote::PoolOptions::default()).expect("create");
         store.remove_pool("short-lived").expect("remove");
+        assert!(store.pool("taken").is_err(), "it is another's");
         if began > killed + Duration::from_millis(20) && daemon.stat().recoveries == 0 {
             (during, longest) = (during + 1, longest.max(began.elapsed()));
         }
@@ -127,6 +135,42 @@ fn a_client_that_is_killed_is_recovered_at_once_by_the_daemon() {
         let pool = daemon.connect().pool("numbers").expect("the pool, recovered");
         assert_eq!(count(&pool), round);
         add(&pool);
+    }
+}
+
+#[test]
+fn a_killed_writer_is_recovered_although_its_program_and_its_rights_are_gone() {
+    let daemon = Daemon::start(&[]);
+    let store = daemon.connect();
+    {
+        let pool = store.pool("numbers").expect("pool");
+        make_counter(&pool);
+        add(&pool);
+    }
+    drop(store);
+    let program = daemon.path("writer");
+    std::fs::copy(std::env::current_exe().expect("this program"), &program).expect("a copy");
+    let mut child = Actor::start_program(&program, "holder", &daemon);
+    assert_eq!(child.hear(), "inside");
+    std::fs::remove_file(&program).expect("removed");
+    let store = daemon.connect();
+    // The pool is another user's now, and nobody else's to open; only root may do that, and where the test is not root it takes the mode alone.
+    let uid = crate::permissions::is_root().then_some(crate::permissions::ALICE);
+    let change =
+        cenote::PermissionChange { uid, permissions: Some(0o000), ..cenote::PermissionChange::default() };
+    store.set_permissions("numbers", change).expect("withdrawn");
+    child.kill();
+    daemon.wait_until("its logs are replayed", |stat| stat.recoveries == 1);
+    let stat = daemon.stat();
+    assert_eq!((stat.logs_replayed, stat.logs_set_aside), (1, 0));
+    if let Some(alice) = uid {
+        let pool = store.pool("numbers").expect("root may");
+        assert_eq!((count(&pool), add(&pool)), (1, 2), "the transaction is undone");
+        drop(pool);
+        let open = Request::OpenPool { name: "numbers".into(), writable: false };
+        let third = || crate::hostile::Raw::connect(&daemon).ask(&open).0;
+        let refused = crate::permissions::as_user(alice + 1, alice + 1, third);
+        assert!(matches!(refused, Reply::Refused(Refusal::Permission { .. })), "{refused:?}");
     }
 }
 

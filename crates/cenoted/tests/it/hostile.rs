@@ -1,6 +1,7 @@
 //! Clients that do not keep to anything: the daemon goes on, others do not notice, and nothing changes that they could not write.
 
 use crate::common::{Actor, Daemon, add, count, make_counter};
+use cenote::Reader;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::log_space::{ENTRY_HEAD, LOG_SPACE_ENTRIES_OFFSET, LogSpaceEntry};
 use cenote_layout::puddle::header_space;
@@ -270,6 +271,99 @@ fn silent_clients_and_too_many_of_them_keep_nobody_waiting() {
     assert_eq!(add(&pool), 2);
     drop((silent, deaf, more));
     store.create_pool("others", &cenote::PoolOptions::default()).expect("others are served");
+}
+
+#[test]
+fn thousands_of_connections_come_and_go_and_nothing_of_them_stays() {
+    let daemon = Daemon::start(&["--clients", "64"]);
+    let pool = daemon.connect().pool("numbers").expect("pool");
+    make_counter(&pool);
+    let pid = daemon.pid().as_raw_nonzero();
+    let count_in = |of: &str| std::fs::read_dir(format!("/proc/{pid}/{of}")).expect("proc").count();
+    let resident = || {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("status");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line").to_owned();
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number")
+    };
+    let (files, threads, kib) = (count_in("fd"), count_in("task"), resident());
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let daemon = &daemon;
+            scope.spawn(move || {
+                for number in 0..1000 {
+                    match (thread + number) % 4 {
+                        // They come and say nothing, say hello and go, ask for something, say goodbye.
+                        0 => drop(Channel::connect(&daemon.socket()).expect("connect")),
+                        1 => drop(Raw::hello(daemon, None)),
+                        _ => {
+                            if let Ok(mut raw) = Raw::hello(daemon, None) {
+                                assert!(matches!(raw.ask(&Request::LogSpace).0, Reply::Puddles { .. }));
+                                raw.ask(&Request::Goodbye);
+                            }
+                        }
+                    }
+                }
+            });
+        }
+        (1..=200).for_each(|number| assert_eq!(add(&pool), number));
+    });
+    daemon.wait_until("all of them are gone", |stat| stat.sessions == 2);
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while (count_in("fd") > files + 4 || count_in("task") > threads + 2) && std::time::Instant::now() < end {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let now = (count_in("fd"), count_in("task"), resident());
+    println!("{files} descriptors, {threads} threads, {kib} KiB before; {now:?} after");
+    assert!(
+        now.0 <= files + 4 && now.1 <= threads + 2 && now.2 <= kib + (16 << 10),
+        "{files} {threads} {kib} {now:?}"
+    );
+    assert_eq!(add(&pool), 201);
+}
+
+/// A child: within a transaction, it takes its own mapping of the pool away, and touches it.
+pub(crate) fn unmap(socket: &std::path::Path) {
+    let store = cenote::Store::connect(socket).expect("connect");
+    let pool = store.pool("numbers").expect("pool");
+    let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+    rustix::process::setrlimit(rustix::process::Resource::Core, none).expect("no core files");
+    let _ = pool.write(|tx| -> cenote::Result<()> {
+        let at = tx.root::<crate::common::Counter>()?.expect("a counter");
+        tx.get_mut(at)?.count += 1;
+        // SAFETY: addresses, no values.
+        let raw = unsafe { store.as_raw() };
+        let puddle = raw.puddle_of(at.addr()).expect("its puddle");
+        // SAFETY: none: this is a program that goes wrong, and dies of it.
+        unsafe { cenote_sys::memory::unmap_to_reserved(puddle.addr() as usize, puddle.size() as usize) }
+            .expect("unmapped");
+        crate::common::say("unmapped");
+        crate::common::listen();
+        tx.get_mut(at)?.twice += 2;
+        Ok(())
+    });
+}
+
+#[test]
+fn a_client_that_unmaps_what_it_was_given_harms_nobody_else() {
+    let mut daemon = Daemon::start(&[]);
+    let store = daemon.connect();
+    {
+        let pool = store.pool("numbers").expect("pool");
+        make_counter(&pool);
+        add(&pool);
+    }
+    drop(store);
+    let store = daemon.connect();
+    let other = store.pool("others").expect("pool");
+    make_counter(&other);
+    let mut child = Actor::start("unmapper", &daemon);
+    assert_eq!(child.hear(), "unmapped");
+    assert_eq!(add(&other), 1);
+    child.tell("touch it");
+    daemon.wait_until("it has died of it, and is recovered", |stat| stat.recoveries == 1);
+    assert!(daemon.is_running());
+    let pool = store.pool("numbers").expect("recovered");
+    assert_eq!((count(&pool), add(&pool), add(&other)), (1, 2, 2));
 }
 
 /// A log that is no log, in a log space that names it: set aside whole, when its writer says goodbye.

@@ -6,7 +6,15 @@ use cenote_proto::{Refusal, Reply, Request};
 
 /// What the daemon counts under this name.
 fn figure(daemon: &Daemon, sample: &str) -> f64 {
-    let text = cenote::DaemonWatcher::connect(daemon.socket()).expect("connect").metrics().expect("metrics");
+    // Connections that were closed count until the daemon has noticed.
+    let connected = (0..2000).find_map(|_| {
+        let connected = cenote::DaemonWatcher::connect(daemon.socket()).ok();
+        connected.or_else(|| {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            None
+        })
+    });
+    let text = connected.expect("there is no room after 10 s").metrics().expect("metrics");
     crate::metrics::sample(&text, sample)
 }
 
@@ -85,6 +93,143 @@ fn connections_have_a_limit_in_all_and_for_each_user() {
     let _there: Vec<Raw> = (0..5).map(|_| Raw::connect(&daemon)).collect();
     crate::permissions::as_user(61_010, 61_010, || drop(Raw::connect(&daemon)));
     assert_eq!(figure(&daemon, "cenoted_limit_hits_total{limit=\"connections_of_user\"}"), 1.0);
+}
+
+/// Whether something is done as a user who has limits: root has none of these.
+fn as_somebody(work: impl FnOnce() + Send) {
+    match crate::permissions::is_root() {
+        true => crate::permissions::as_user(61_011, 61_011, work),
+        false => work(),
+    }
+}
+
+pub(crate) fn spec(puddle_size: u64) -> cenote_proto::PoolSpec {
+    cenote_proto::PoolSpec {
+        mode: cenote::PoolMode::Direct,
+        heap: cenote::HeapKind::Traced,
+        puddle_size,
+        size_max: u64::MAX,
+        permissions: 0o600,
+    }
+}
+
+#[test]
+fn a_user_has_limits_over_all_sessions_and_what_is_gone_is_given_back() {
+    let daemon = Daemon::start(&["--user-puddles", "4", "--user-bytes", "6000000"]);
+    as_somebody(|| {
+        let mut raws = [Raw::connect(&daemon), Raw::connect(&daemon)];
+        let log = |raw: &mut Raw| raw.ask(&Request::LogPuddle { size: 8192 }).0;
+        for at in 0..4 {
+            assert!(matches!(log(&mut raws[at % 2]), Reply::Puddles { .. }));
+        }
+        let [mut one, mut other] = raws;
+        let reply = log(&mut other);
+        assert!(limit(&reply).contains("4 puddles"), "{reply:?}");
+        assert_eq!(one.ask(&Request::Goodbye).0, Reply::Done);
+        let made = |raw: &mut Raw, number: u8, size| {
+            let token = cenote::Uuid([number; 16]);
+            raw.ask(&Request::CreatePool { name: format!("pool {number}"), spec: spec(size), token }).0
+        };
+        let reply = made(&mut other, 1, 8 << 20);
+        assert!(limit(&reply).contains("6000000 bytes"), "{reply:?}");
+        assert!(matches!(made(&mut other, 2, 2 << 20), Reply::Created(_)));
+        assert!(matches!(made(&mut other, 3, 2 << 20), Reply::Created(_)));
+        assert!(limit(&made(&mut other, 4, 128 << 10)).contains("4 puddles"));
+        assert_eq!(other.ask(&Request::RemovePool { name: "pool 2".into() }).0, Reply::Done);
+        assert!(matches!(made(&mut other, 5, 128 << 10), Reply::Created(_)));
+    });
+    assert_eq!(figure(&daemon, "cenoted_limit_hits_total{limit=\"puddles_of_user\"}"), 2.0);
+    assert_eq!(figure(&daemon, "cenoted_limit_hits_total{limit=\"bytes_of_user\"}"), 1.0);
+}
+
+#[test]
+fn a_pool_that_grows_counts_for_its_owner_whoever_lets_it_grow() {
+    if !crate::permissions::is_root() {
+        return println!("skipped: only root can be several users");
+    }
+    let daemon = Daemon::start(&["--user-puddles", "2"]);
+    as_somebody(|| {
+        let request =
+            Request::CreatePool { name: "his".into(), spec: spec(128 << 10), token: cenote::Uuid([1; 16]) };
+        assert!(matches!(Raw::connect(&daemon).ask(&request).0, Reply::Created(_)));
+    });
+    // The superuser, who has no such limit.
+    let mut raw = Raw::connect(&daemon);
+    let Reply::Pool { record, .. } = raw.ask(&Request::OpenPool { name: "his".into(), writable: true }).0
+    else {
+        panic!("not opened")
+    };
+    let mut take = |index| raw.ask(&Request::TakePuddle { pool: record.id, index, size: 128 << 10 }).0;
+    assert!(matches!(take(1), Reply::Puddles { .. }));
+    let reply = take(2);
+    assert!(limit(&reply).contains("the pool's owner may have 2 puddles"), "{reply:?}");
+}
+
+#[test]
+fn a_pool_that_is_asked_for_twice_with_one_token_counts_once() {
+    let daemon = Daemon::start(&["--client-puddles", "1"]);
+    let mut raw = Raw::connect(&daemon);
+    let mut ask = |name: &str, token| {
+        let token = cenote::Uuid([token; 16]);
+        raw.ask(&Request::CreatePool { name: name.into(), spec: spec(2 << 20), token }).0
+    };
+    let made = ask("a", 1);
+    assert!(matches!(made, Reply::Created(_)), "{made:?}");
+    assert_eq!(ask("a", 1), made, "asked again because the answer was lost");
+    assert!(limit(&ask("b", 2)).contains("1 puddles"));
+}
+
+#[test]
+fn types_have_a_limit_for_each_user_and_known_ones_do_not_count() {
+    let daemon = Daemon::start(&["--user-types", "3", "--user-type-bytes", "100000"]);
+    let mut raw = Raw::connect(&daemon);
+    let mut register = |names: &[&str], fields| {
+        let records = names.iter().map(|name| wide(name, fields)).collect();
+        raw.ask(&Request::RegisterTypes { records }).0
+    };
+    assert_eq!(register(&["few::A", "few::B"], 1), Reply::Done);
+    assert_eq!(register(&["few::A", "few::B"], 1), Reply::Done, "they are known");
+    let reply = register(&["few::C", "few::D"], 1);
+    assert!(limit(&reply).contains("3 types"), "{reply:?}");
+    let reply = register(&["few::E"], 900);
+    assert_eq!(reply, Reply::Done, "one more is, of some 59 KB");
+    assert!(limit(&register(&["few::F"], 1)).contains("3 types"));
+    // Another session of the same user has come to it, too; one of the daemon after that begins anew.
+    let mut other = Raw::connect(&daemon);
+    let records = vec![wide("few::G", 1)];
+    assert!(limit(&other.ask(&Request::RegisterTypes { records }).0).contains("3 types"));
+    assert_eq!(figure(&daemon, "cenoted_limit_hits_total{limit=\"types\"}"), 3.0);
+    let daemon = Daemon::start(&["--user-type-bytes", "70000"]);
+    let mut raw = Raw::connect(&daemon);
+    let mut register = |name: &str| {
+        let records = vec![wide(name, 800)];
+        raw.ask(&Request::RegisterTypes { records }).0
+    };
+    assert_eq!(register("long::A"), Reply::Done);
+    assert!(limit(&register("long::B")).contains("70000 bytes of types"));
+}
+
+/// Threads of the daemon.
+fn threads(daemon: &Daemon) -> usize {
+    let pid = daemon.pid().as_raw_nonzero();
+    std::fs::read_dir(format!("/proc/{pid}/task")).expect("threads").count()
+}
+
+#[test]
+fn connections_that_are_turned_away_take_no_thread() {
+    let daemon = Daemon::start(&["--clients", "1"]);
+    let mut there = Raw::connect(&daemon);
+    let before = threads(&daemon);
+    // They say nothing, so each would have a thread for as long as it may take to say hello.
+    let silent: Vec<cenote_proto::Channel> =
+        (0..300).map(|_| cenote_proto::Channel::connect(&daemon.socket()).expect("connect")).collect();
+    let refusal = Raw::hello(&daemon, None).err().expect("one too many");
+    assert!(limit(&refusal).contains("try again later"), "{refusal:?}");
+    assert_eq!(threads(&daemon), before);
+    assert_eq!(there.ask(&Request::Ping).0, Reply::Done);
+    drop(silent);
+    drop(there);
+    drop(until_there_is_room(&daemon));
 }
 
 /// Connects as soon as one that went away is known to be gone.

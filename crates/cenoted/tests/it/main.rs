@@ -1,11 +1,13 @@
 //! The daemon, its clients, and their ends: each daemon is the real program, and each client that dies is a real process.
 
+mod calls;
 mod clients;
 mod common;
 mod ends;
 mod hostile;
 mod limits;
 mod metrics;
+mod moving;
 mod objects;
 mod permissions;
 mod service;

@@ -262,8 +262,12 @@ fn a_pool_is_created_once_however_often_it_is_asked_for() {
     assert_eq!(raw.ask(&request(1)).0, Reply::Created(made));
     // Another request, or another client's, is not that one.
     assert_eq!(refused(&raw.ask(&request(2)).0), &Refusal::PoolExists);
-    assert_eq!(refused(&Raw::connect(&daemon).ask(&request(1)).0), &Refusal::PoolExists);
-    assert_eq!(daemon.connect().pools().len(), 1);
+    let mut other = Raw::connect(&daemon);
+    assert_eq!(refused(&other.ask(&request(1)).0), &Refusal::PoolExists);
+    assert_eq!(other.ask(&Request::Goodbye).0, Reply::Done);
+    let store = daemon.connect();
+    assert_eq!(store.pools().len(), 1);
+    store.close().expect("closed");
     // It leaves nothing behind but the pool.
     assert_eq!(raw.ask(&Request::Goodbye).0, Reply::Done);
     daemon.stop();

@@ -1,0 +1,304 @@
+//! Pools that come in from clients, that are copied and moved for them ([`cenote_store::relocate`], hosted.rs). What is in a request is an allegation here, too.
+//!
+//! An import is a session's, and lives as long as its connection: who connects again begins again, and nothing is left of the other but files that the store removes. It counts against the session's limits from
+//! its beginning, with all that it will take, and no longer when it comes to nothing. What it costs the daemon beside that is its manifest; so their number is bounded, for each user and in all.
+
+use crate::metrics::LimitHit;
+use crate::quotas::{Promise, Spent, spend_many, spend_types};
+use crate::requests::{Answer, done, granted, malformed, refusal};
+use crate::server::Shared;
+use crate::sessions::Session;
+use cenote_layout::catalog::AtRest;
+use cenote_layout::id::{PoolId, Uuid};
+use cenote_proto::{
+    IMPORT_LEN_MAX, IMPORT_POOLS_MAX, ImportPoolSpec, ImportSpec, Place, Refusal, Reply, Request,
+};
+use cenote_store::Credentials;
+use cenote_store::relocate::{
+    Import, ImportManifest, ImportPool, ImportPuddle, Imported, RewriteJob, Rewriter, Rewritten,
+};
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Imports that are under way, in all.
+const MOST: usize = 64;
+/// Of one user; the superuser has no such limit.
+const MOST_OF_USER: usize = 8;
+/// Most bytes that one request writes.
+const FILL_LEN_MAX: u64 = 16 << 20;
+/// Most stretches.
+const PIECES_MAX: usize = 2048;
+/// Bytes that are copied at once: what one request takes of the daemon's memory.
+const STEP: usize = 256 << 10;
+/// Places of a page.
+const PLACES: usize = 2048;
+
+/// Imports by user.
+pub(crate) type Counts = Mutex<HashMap<u32, usize>>;
+
+/// One import.
+#[derive(Debug)]
+struct Pending {
+    import: Import,
+    puddles: u64,
+    bytes: u64,
+    _promise: Option<Promise>,
+    _place: Counted,
+}
+
+/// It counts as long as this lives.
+#[derive(Debug)]
+struct Counted {
+    counts: Arc<Counts>,
+    uid: u32,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&self.uid) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.uid);
+            }
+        }
+    }
+}
+
+/// The imports of a session, by number.
+#[derive(Debug, Default)]
+pub(crate) struct Imports(Mutex<(u64, BTreeMap<u64, Pending>)>);
+
+impl Imports {
+    fn add(&self, pending: Pending) -> u64 {
+        let mut imports = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        imports.0 += 1;
+        let number = imports.0;
+        imports.1.insert(number, pending);
+        number
+    }
+
+    fn take(&self, number: u64) -> Option<Pending> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).1.remove(&number)
+    }
+
+    fn put_back(&self, number: u64, pending: Pending) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).1.insert(number, pending);
+    }
+}
+
+impl Session {
+    /// Ends what it has begun: its connection is over.
+    pub(crate) fn end_imports(&self) {
+        let mut imports = self.imports.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = core::mem::take(&mut imports.1);
+        drop(imports);
+        all.into_values().for_each(|pending| self.give_up(pending));
+    }
+
+    /// An import comes to nothing, and counts no more.
+    fn give_up(&self, pending: Pending) {
+        drop(Spent::of(self, pending.puddles, pending.bytes));
+    }
+}
+
+/// Rewrites as [`cenote_relocate::PointerRewriter`]. The image is a client's; should the function panic on one that nobody has thought of, that pool is refused, and the store goes on: nothing but the image was touched.
+#[derive(Debug)]
+pub(crate) struct Careful(cenote_relocate::PointerRewriter);
+
+impl Careful {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self(cenote_relocate::PointerRewriter))
+    }
+}
+
+impl Rewriter for Careful {
+    fn rewrite(&self, image: &mut [u8], job: &RewriteJob) -> Result<Rewritten, String> {
+        catch_unwind(AssertUnwindSafe(|| self.0.rewrite(image, job)))
+            .unwrap_or_else(|_| Err("what rewrites pointers failed on it; it stays as it was".into()))
+    }
+
+    /// Never: a client that had the pool before it moved may have its file mapped still, or a descriptor of it, and could cut it short or store into it meanwhile. A new file is nobody's but the store's.
+    fn repeatable(&self, _: &[u8], _: &RewriteJob) -> Option<Vec<(u64, u64)>> {
+        None
+    }
+}
+
+/// Answers a request about pools that come in, are copied or move.
+pub(crate) fn answer(
+    shared: &Shared,
+    session: &Session,
+    credentials: &Credentials,
+    request: Request,
+) -> Result<Answer, Refusal> {
+    let (store, client) = (&shared.store, session.client);
+    match request {
+        Request::Places { after } => Ok((places(shared, after), Vec::new())),
+        Request::ClonePool { name, copy, token } => {
+            if let Some(made) = store.guest_made(client, token, 1) {
+                return Ok(imported(&made));
+            }
+            let source =
+                granted(shared, (client, credentials), &name, || store.guest_source(credentials, &name))?;
+            let (spent, _promise) = spend_many(shared, session, source.puddles(), source.bytes())?;
+            let made = store.guest_clone(source, (client, token), credentials, &copy).map_err(refusal)?;
+            spent.keep();
+            Ok(imported(&made))
+        }
+        Request::RandomizePool { name } => {
+            granted(shared, (client, credentials), &name, || store.guest_randomize(credentials, &name))?;
+            done()
+        }
+        Request::BeginImport { parcel, len, check_only } => {
+            // Before it is read: what it takes is bounded by their number.
+            let place = count(shared, session.uid)?;
+            let parcel = session.parcels.take(parcel).ok_or(Refusal::NoParcel)?;
+            let manifest = manifest(&parcel, len)?;
+            if check_only {
+                store.guest_check_import(&manifest).map_err(refusal)?;
+                return done();
+            }
+            let sizes = || manifest.pools.iter().flat_map(|pool| &pool.puddles).map(|puddle| puddle.size);
+            let (puddles, bytes) = (sizes().count() as u64, sizes().fold(0, u64::saturating_add));
+            let (spent, promise) = spend_many(shared, session, puddles, bytes)?;
+            spend_types(shared, session, &manifest.types)?;
+            let import = store.guest_begin_import(credentials, manifest).map_err(refusal)?;
+            spent.keep();
+            let number =
+                session.imports.add(Pending { import, puddles, bytes, _promise: promise, _place: place });
+            Ok((Reply::Import { number }, Vec::new()))
+        }
+        Request::FillImport { import, slot, parcel, pieces } => {
+            let parcel = session.parcels.take(parcel).ok_or(Refusal::NoParcel)?;
+            let mut pending = session.imports.take(import).ok_or(Refusal::NoImport)?;
+            match fill(&mut pending.import, slot as usize, &parcel, &pieces) {
+                Ok(()) => {
+                    session.imports.put_back(import, pending);
+                    done()
+                }
+                Err(refused) => {
+                    session.give_up(pending);
+                    Err(refused)
+                }
+            }
+        }
+        Request::CommitImport { import, token, pools } => {
+            if let Some(made) = store.guest_made(client, token, u64::from(pools).min(IMPORT_POOLS_MAX as u64))
+            {
+                return Ok(imported(&made));
+            }
+            let pending = session.imports.take(import).ok_or(Refusal::NoImport)?;
+            let spent = Spent::of(session, pending.puddles, pending.bytes);
+            if pending.import.manifest().pools.len() as u64 != u64::from(pools) {
+                return Err(malformed("the import has another number of pools"));
+            }
+            let made = pending.import.commit_for(client, token).map_err(refusal)?;
+            spent.keep();
+            Ok(imported(&made))
+        }
+        Request::AbandonImport { import } => {
+            if let Some(pending) = session.imports.take(import) {
+                session.give_up(pending);
+            }
+            done()
+        }
+        _ => Err(malformed("it is about no pool that moves")),
+    }
+}
+
+/// A place among the imports that are under way.
+fn count(shared: &Shared, uid: u32) -> Result<Counted, Refusal> {
+    let mut counts = shared.imports.lock().unwrap_or_else(PoisonError::into_inner);
+    let (all, his) = (counts.values().sum::<usize>(), counts.get(&uid).copied().unwrap_or(0));
+    if all >= MOST || (uid != 0 && his >= MOST_OF_USER) {
+        drop(counts);
+        shared.metrics.limit(LimitHit::Imports);
+        let detail = format!(
+            "{all} imports are under way, {his} of this user, and {MOST} and {MOST_OF_USER} are the most: try again later"
+        );
+        return Err(Refusal::Limit { detail });
+    }
+    counts.insert(uid, his + 1);
+    Ok(Counted { counts: Arc::clone(&shared.imports), uid })
+}
+
+fn unreadable(error: std::io::Error) -> Refusal {
+    malformed(&format!("the parcel is shorter than the request says, or cannot be read: {error}"))
+}
+
+/// What is to be imported. `begin_import` checks what it says.
+fn manifest(parcel: &File, len: u32) -> Result<ImportManifest, Refusal> {
+    if len as usize > IMPORT_LEN_MAX {
+        return Err(Refusal::Limit {
+            detail: format!("a list of an import has {IMPORT_LEN_MAX} bytes at most"),
+        });
+    }
+    let mut bytes = vec![0; len as usize];
+    parcel.read_exact_at(&mut bytes, 0).map_err(unreadable)?;
+    let spec = ImportSpec::decode(&bytes).map_err(|error| malformed(&error.to_string()))?;
+    let puddle = |(old_addr, size)| ImportPuddle { old_addr, size, identity: Uuid::NIL };
+    let pool = |pool: ImportPoolSpec| ImportPool {
+        name: pool.name,
+        old_id: pool.old_id,
+        mode: pool.mode,
+        heap: pool.heap,
+        puddle_size: pool.puddle_size,
+        size_max: pool.size_max,
+        permissions: pool.permissions,
+        // The protocol has no word for another.
+        at_rest: AtRest::None,
+        puddles: pool.puddles.into_iter().map(puddle).collect(),
+    };
+    Ok(ImportManifest { pools: spec.pools.into_iter().map(pool).collect(), types: spec.types })
+}
+
+/// Copies stretches from a parcel, which whoever sent it may change meanwhile: what is copied is what it holds then.
+fn fill(import: &mut Import, slot: usize, parcel: &File, pieces: &[(u64, u32)]) -> Result<(), Refusal> {
+    let sum = pieces.iter().fold(0_u64, |sum, (_, len)| sum.saturating_add(u64::from(*len)));
+    if pieces.len() > PIECES_MAX || sum > FILL_LEN_MAX {
+        let detail = format!(
+            "one request writes {FILL_LEN_MAX} bytes in {PIECES_MAX} stretches at most, and not {sum} in {}",
+            pieces.len()
+        );
+        return Err(Refusal::Limit { detail });
+    }
+    let mut buffer = vec![0; STEP.min(sum as usize)];
+    let mut at = 0;
+    for (offset, len) in pieces {
+        let mut done = 0;
+        while done < u64::from(*len) {
+            let step = (u64::from(*len) - done).min(STEP as u64);
+            let bytes = buffer.get_mut(..step as usize).unwrap_or_default();
+            parcel.read_exact_at(bytes, at).map_err(unreadable)?;
+            let to = offset.checked_add(done).ok_or_else(|| malformed("a stretch ends nowhere"))?;
+            import.write(slot, to, bytes).map_err(refusal)?;
+            (at, done) = (at + step, done + step);
+        }
+    }
+    Ok(())
+}
+
+fn imported(made: &Imported) -> Answer {
+    let pools = made.pools.iter().map(|pool| (pool.id, pool.moved, pool.due)).collect();
+    (Reply::Imported { pools }, Vec::new())
+}
+
+/// Where the puddles of pools lie.
+fn places(shared: &Shared, after: Option<(PoolId, u32)>) -> Reply {
+    let mut items: Vec<Place> = shared
+        .store
+        .puddle_records()
+        .into_iter()
+        .filter(|puddle| {
+            puddle.pool != PoolId(0) && after.is_none_or(|after| (puddle.pool, puddle.index) > after)
+        })
+        .map(|puddle| Place { pool: puddle.pool, index: puddle.index, addr: puddle.addr, size: puddle.size })
+        .collect();
+    items.sort_unstable_by_key(|place| (place.pool, place.index));
+    let more = items.len() > PLACES;
+    items.truncate(PLACES);
+    Reply::Places { items, more }
+}

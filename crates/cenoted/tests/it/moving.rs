@@ -1,0 +1,623 @@
+//! Pools that are exported, imported, copied and moved through a daemon, by clients under several users; and daemons that are killed in the middle.
+
+use crate::common::{Actor, Counter, Daemon, add, count, listen, make_counter, say};
+use crate::hostile::{Raw, refused};
+use crate::permissions::{ALICE, BOB, STAFF, as_user, is_root};
+use cenote::{
+    Access, Error, ExportOptions, ImportOptions, Persist, PoolMode, PoolOptions, Ptr, Reader, ShipError,
+    Store,
+};
+use cenote_layout::catalog::HeapKind;
+use cenote_layout::id::{PoolId, Uuid};
+use cenote_proto::{ImportPoolSpec, ImportSpec, Refusal, Reply, Request};
+use cenote_store::StoreError;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Duration;
+
+/// A pool of that name with a list of so many items.
+fn make(store: &Store, name: &str, items: u64, options: &PoolOptions) {
+    let pool = store.create_pool(name, options).expect("create");
+    make_counter(&pool);
+    for _ in 0..items {
+        add(&pool);
+    }
+}
+
+fn readable() -> PoolOptions {
+    PoolOptions { permissions: 0o644, ..PoolOptions::default() }
+}
+
+fn export(store: &Store, pools: &[&str]) -> cenote::Result<Vec<u8>> {
+    Ok(store.export(pools, Vec::new(), ExportOptions::default())?.0)
+}
+
+fn import(store: &Store, archive: &[u8], names: &[&str]) -> cenote::Result<cenote::Shipped> {
+    let names = names.iter().map(ToString::to_string).collect();
+    store.import(archive, ImportOptions { names, ..ImportOptions::default() })
+}
+
+/// Puddles that have files, of whatever.
+fn files(daemon: &Daemon) -> usize {
+    std::fs::read_dir(daemon.store().join("puddles")).expect("list").count()
+}
+
+fn is_denied<T: std::fmt::Debug>(result: &cenote::Result<T>) -> bool {
+    matches!(
+        result,
+        Err(Error::Store(StoreError::Permission { .. })
+            | Error::Ship(ShipError::Store(StoreError::Permission { .. })))
+    )
+}
+
+#[test]
+fn a_pool_goes_into_an_archive_and_comes_back_beside_itself_and_in_another_window() {
+    for mode in [PoolMode::Direct, PoolMode::Shadowed] {
+        let (from, to) = (Daemon::start(&[]), Daemon::start(&[]));
+        let archive = {
+            let store = from.connect();
+            make(&store, "numbers", 500, &PoolOptions { mode, ..PoolOptions::default() });
+            drop(store);
+            let store = from.connect();
+            let archive = export(&store, &["numbers"]).expect("export");
+            for name in ["a copy", "another"] {
+                let shipped = import(&store, &archive, &[name]).expect("import");
+                assert!(shipped.imported.pools[0].moved && shipped.imported.pools[0].due > 0, "{shipped:?}");
+                assert_eq!(store.pools().iter().filter(|pool| pool.record.name == name).count(), 1);
+            }
+            // All at once, each with its own list.
+            let pools = ["numbers", "a copy", "another"].map(|name| store.pool(name).expect("open"));
+            assert_eq!(add(&pools[1]), 501);
+            assert_eq!(pools.each_ref().map(count), [500, 501, 500]);
+            assert_eq!(pools[1].check().expect("check").leaked_blocks, 0);
+            archive
+        };
+        let store = to.connect();
+        let shipped = import(&store, &archive, &[]).expect("import");
+        assert_eq!(shipped.imported.pools[0].name, "numbers");
+        let pool = store.pool("numbers").expect("open");
+        assert_eq!((count(&pool), add(&pool)), (500, 501));
+        drop(pool);
+        drop(store);
+        // What came through the daemon is a store as any other.
+        for mut daemon in [from, to] {
+            daemon.wait_until("goodbyes are heard", |stat| stat.sessions == 1);
+            daemon.stop();
+            let store = Store::open(daemon.store()).expect("open");
+            assert!(store.report().clean && store.report().damage.is_empty(), "{:?}", store.report());
+            for info in store.pools() {
+                assert!(count(&store.pool(&info.record.name).expect("open")) >= 500);
+            }
+        }
+    }
+}
+
+#[derive(Persist)]
+struct Pointing {
+    there: Option<Ptr<Counter>>,
+}
+
+#[test]
+fn an_export_tells_where_pointers_lead_that_leave_the_pool_and_takes_those_pools_along() {
+    let daemon = Daemon::start(&[]);
+    {
+        let store = daemon.connect();
+        make(&store, "numbers", 3, &PoolOptions::default());
+        let numbers = store.pool("numbers").expect("open");
+        let there = numbers.read().expect("read").root::<Counter>().expect("root");
+        let pointing = store.create_pool("pointing", &PoolOptions::default()).expect("create");
+        pointing
+            .write(|tx| -> cenote::Result<()> {
+                let from = tx.alloc(Pointing { there })?;
+                tx.set_root(from)
+            })
+            .expect("write");
+    }
+    let store = daemon.connect();
+    let (_, exported) = store.export(&["pointing"], Vec::new(), ExportOptions::default()).expect("export");
+    let left: Vec<(&str, u64)> = exported.left.iter().map(|left| (&*left.name, left.pointers)).collect();
+    assert_eq!(left, [("numbers", 1)]);
+    let options = ExportOptions { with_targets: true, ..ExportOptions::default() };
+    let (archive, exported) = store.export(&["pointing"], Vec::new(), options).expect("export");
+    assert!(exported.left.is_empty() && exported.pools.len() == 2, "{exported:?}");
+    let names: Vec<String> = exported.pools.iter().map(|name| format!("{name} again")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    import(&store, &archive, &names).expect("import");
+    let again = [store.pool("numbers again"), store.pool("pointing again")].map(|pool| pool.expect("open"));
+    let view = again[1].read().expect("read");
+    let there = view.get(view.root::<Pointing>().expect("root").expect("set")).expect("get").there;
+    let root = again[0].read().expect("read").root::<Counter>().expect("root");
+    assert_eq!(there, root, "the copy points into the copy");
+    assert_eq!(count(&again[0]), 3);
+}
+
+#[test]
+fn who_may_not_read_a_pool_gets_neither_an_archive_nor_a_copy_of_it() {
+    if !is_root() {
+        return;
+    }
+    let daemon = Daemon::start(&[]);
+    as_user(ALICE, STAFF, || {
+        let store = daemon.connect();
+        make(&store, "hers", 5, &PoolOptions { permissions: 0o600, ..PoolOptions::default() });
+        make(&store, "public", 7, &readable());
+    });
+    let archive = as_user(BOB, BOB, || {
+        let store = daemon.connect();
+        assert!(is_denied(&export(&store, &["hers"])), "an archive of what he may not read");
+        assert!(is_denied(&store.clone_pool("hers", "his")), "a copy of it");
+        assert!(is_denied(&store.randomize_pool("hers")) && is_denied(&store.randomize_pool("public")));
+        let archive = export(&store, &["public"]).expect("what he may read");
+        let with = ExportOptions { with_targets: true, ..ExportOptions::default() };
+        assert!(store.export(&["public"], Vec::new(), with).is_ok(), "no pointer of it leads to hers");
+        drop(store);
+        let store = daemon.connect();
+        let copy = store.clone_pool("public", "his").expect("a copy");
+        assert!(copy.moved);
+        import(&store, &archive, &["his too"]).expect("import");
+        for name in ["his", "his too"] {
+            let info = store.pools().into_iter().find(|info| info.record.name == name).expect("listed");
+            assert_eq!((info.record.uid, info.record.gid), (BOB, BOB), "it is the importer's");
+            assert_eq!(add(&store.pool(name).expect("open")), 8);
+        }
+        archive
+    });
+    as_user(ALICE, STAFF, || {
+        let store = daemon.connect();
+        assert_eq!(count(&store.pool("public").expect("hers still")), 7);
+        assert!(is_denied(&store.remove_pool("his").map(drop)), "his are his");
+        assert!(matches!(
+            import(&store, &archive, &["his"]),
+            Err(Error::Ship(ShipError::Store(StoreError::PoolExists { name }))) if name == "his"
+        ));
+    });
+}
+
+#[test]
+fn an_imported_pool_is_read_by_two_clients_and_written_by_none_meanwhile() {
+    let daemon = Daemon::start(&[]);
+    {
+        let store = daemon.connect();
+        make(&store, "original", 20, &PoolOptions::default());
+    }
+    {
+        let store = daemon.connect();
+        let archive = export(&store, &["original"]).expect("export");
+        import(&store, &archive, &["numbers"]).expect("import");
+    }
+    // Both ask at once for what is still to be rewritten.
+    let mut readers = [Actor::start("reader", &daemon), Actor::start("reader", &daemon)];
+    for reader in &mut readers {
+        assert_eq!(reader.hear(), "open");
+        reader.tell("count");
+        assert_eq!(reader.hear(), "20");
+    }
+    let store = daemon.connect();
+    let busy = store.pool_with("numbers", Access::ReadWrite);
+    assert!(matches!(busy, Err(Error::Store(StoreError::PoolBusy { .. }))), "{busy:?}");
+    // It can be copied though, because nobody writes it.
+    store.clone_pool("numbers", "copy").expect("a copy");
+    assert_eq!(count(&store.pool("copy").expect("open")), 20);
+    readers.into_iter().for_each(|reader| assert!(reader.ends()));
+}
+
+#[test]
+fn a_pool_that_somebody_writes_is_not_copied_nor_exported_nor_moved() {
+    let daemon = Daemon::start(&[]);
+    {
+        make(&daemon.connect(), "numbers", 1, &PoolOptions::default());
+    }
+    let mut writer = Actor::start("holder", &daemon);
+    assert_eq!(writer.hear(), "inside");
+    let store = daemon.connect();
+    let before = files(&daemon);
+    let busy =
+        |error: &StoreError| matches!(error, StoreError::PoolBusy { .. } | StoreError::PoolInUse { .. });
+    assert!(
+        matches!(&export(&store, &["numbers"]), Err(Error::Ship(ShipError::Store(error))) if busy(error))
+    );
+    assert!(matches!(&store.clone_pool("numbers", "copy"), Err(Error::Store(error)) if busy(error)));
+    assert!(matches!(&store.randomize_pool("numbers"), Err(Error::Store(error)) if busy(error)));
+    assert_eq!(files(&daemon), before);
+    // It dies: whoever asks waits for its logs.
+    writer.kill();
+    store.clone_pool("numbers", "copy").expect("a copy");
+    assert_eq!(count(&store.pool("copy").expect("open")), 1, "without the half of a transaction");
+}
+
+#[test]
+fn a_pool_gets_other_addresses_and_pointers_from_other_pools_follow() {
+    let daemon = Daemon::start(&[]);
+    {
+        let store = daemon.connect();
+        make(&store, "numbers", 50, &PoolOptions::default());
+        let shadowed = PoolOptions { mode: PoolMode::Shadowed, ..PoolOptions::default() };
+        make(&store, "shadowed", 9, &shadowed);
+        let there =
+            store.pool("numbers").expect("open").read().expect("read").root::<Counter>().expect("root");
+        let pointing = store.create_pool("pointing", &PoolOptions::default()).expect("create");
+        let set = pointing.write(|tx| -> cenote::Result<()> {
+            let from = tx.alloc(Pointing { there })?;
+            tx.set_root(from)
+        });
+        set.expect("write");
+        // Not while this session has pools.
+        drop(pointing);
+        let used = store.randomize_pool("numbers");
+        assert!(matches!(used, Err(Error::Store(StoreError::PoolInUse { .. }))), "{used:?}");
+    }
+    let root_of = |store: &Store| {
+        let pool = store.pool("numbers").expect("open");
+        let root = pool.read().expect("read").root::<Counter>().expect("root").expect("set");
+        root.addr()
+    };
+    let before = root_of(&daemon.connect());
+    for name in ["numbers", "shadowed", "numbers"] {
+        daemon.wait_until("the session has ended", |stat| stat.sessions == 1);
+        daemon.connect().randomize_pool(name).expect("move");
+    }
+    daemon.wait_until("the session has ended", |stat| stat.sessions == 1);
+    let store = daemon.connect();
+    assert_ne!(root_of(&store), before);
+    let numbers = store.pool("numbers").expect("open");
+    let pointing = store.pool("pointing").expect("open");
+    let view = pointing.read().expect("read");
+    let there = view.get(view.root::<Pointing>().expect("root").expect("set")).expect("get").there;
+    assert_eq!(there, numbers.read().expect("read").root::<Counter>().expect("root"));
+    assert_eq!((count(&numbers), count(&store.pool("shadowed").expect("open"))), (50, 9));
+}
+
+#[test]
+fn a_descriptor_that_somebody_kept_from_before_a_move_writes_nowhere() {
+    let daemon = Daemon::start(&[]);
+    make(&daemon.connect(), "numbers", 40, &PoolOptions::default());
+    daemon.wait_until("the session has ended", |stat| stat.sessions == 1);
+    let mut raw = Raw::connect(&daemon);
+    let granted = raw.ask(&Request::OpenPool { name: "numbers".into(), writable: true }).0;
+    let Reply::Pool { record, .. } = granted else { panic!("{granted:?}") };
+    let kept = raw.ask(&Request::Puddles { pool: record.id, first: 0 }).1;
+    let kept = File::from(kept.into_iter().next().expect("a descriptor"));
+    assert_eq!(raw.ask(&Request::Goodbye).0, Reply::Done);
+    drop(raw);
+    daemon.wait_until("the session has ended", |stat| stat.sessions == 1);
+    daemon.connect().randomize_pool("numbers").expect("move");
+    daemon.wait_until("the session has ended", |stat| stat.sessions == 1);
+    let store = daemon.connect();
+    let pool = store.pool("numbers").expect("open");
+    assert_eq!(count(&pool), 40);
+    kept.write_all_at(&[0xff; 1 << 20], 4096).expect("into a file that nobody has any more");
+    kept.set_len(0).expect("and cut short");
+    assert_eq!((count(&pool), add(&pool)), (40, 41));
+    assert_eq!(pool.check().expect("check").leaked_blocks, 0);
+}
+
+#[test]
+fn an_import_counts_from_its_beginning_and_no_more_when_it_comes_to_nothing() {
+    let archive = {
+        let daemon = Daemon::start(&[]);
+        make(&daemon.connect(), "numbers", 2, &PoolOptions::default());
+        daemon.wait_until("the session has ended", |stat| stat.sessions == 1);
+        export(&daemon.connect(), &["numbers"]).expect("export")
+    };
+    let daemon = Daemon::start(&["--client-puddles", "3"]);
+    let store = daemon.connect();
+    let empty = files(&daemon);
+    for name in ["a", "b", "c"] {
+        // One that fails at its end, because its archive is cut short, is no loss.
+        assert!(import(&store, &archive[..archive.len() - 8], &[name]).is_err());
+        assert_eq!(files(&daemon), empty + store.pools().len(), "nothing is left");
+        import(&store, &archive, &[name]).expect("import");
+    }
+    let more = import(&store, &archive, &["d"]).expect_err("a fourth puddle").to_string();
+    assert!(more.contains("3 puddles"), "{more}");
+    let more = store.clone_pool("a", "d").expect_err("a fourth puddle").to_string();
+    assert!(more.contains("3 puddles"), "{more}");
+    assert_eq!((store.pools().len(), files(&daemon)), (3, empty + 3));
+}
+
+/// A spec of one pool of one puddle.
+fn spec(name: &str, puddles: Vec<(u64, u64)>) -> ImportSpec {
+    let pool = ImportPoolSpec {
+        name: name.into(),
+        old_id: PoolId(1),
+        mode: PoolMode::Direct,
+        heap: HeapKind::Traced,
+        puddle_size: 2 << 20,
+        size_max: u64::MAX,
+        permissions: 0o600,
+        puddles,
+    };
+    ImportSpec { pools: vec![pool], types: Vec::new() }
+}
+
+const AT: u64 = 1 << 41;
+
+impl Raw {
+    /// A parcel with these bytes.
+    fn parcel(&mut self, bytes: &[u8]) -> u64 {
+        let (reply, files) = self.ask(&Request::Parcel);
+        let Reply::Parcel { number } = reply else { panic!("{reply:?}") };
+        let file = File::from(files.into_iter().next().expect("a descriptor"));
+        file.write_all_at(bytes, 0).expect("written");
+        number
+    }
+
+    fn begin(&mut self, spec: &ImportSpec) -> Reply {
+        let bytes = spec.encode().expect("encode");
+        let parcel = self.parcel(&bytes);
+        self.ask(&Request::BeginImport { parcel, len: bytes.len() as u32, check_only: false }).0
+    }
+
+    fn begun(&mut self, name: &str) -> u64 {
+        match self.begin(&spec(name, vec![(AT, 2 << 20)])) {
+            Reply::Import { number } => number,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn fill(&mut self, import: u64, slot: u32, bytes: &[u8], pieces: &[(u64, u32)]) -> Reply {
+        let parcel = self.parcel(bytes);
+        self.ask(&Request::FillImport { import, slot, parcel, pieces: pieces.to_vec() }).0
+    }
+}
+
+#[test]
+fn a_hostile_import_is_refused_and_leaves_nothing() {
+    let daemon = Daemon::start(&["--client-bytes", "100000000"]);
+    {
+        make(&daemon.connect(), "numbers", 1, &PoolOptions::default());
+    }
+    let before = files(&daemon);
+    let mut raw = Raw::connect(&daemon);
+    // What is no list of an import: nonsense, another length than there is, too long, of another parcel.
+    for (bytes, len) in [(vec![0xff; 64], 64), (vec![1; 8], 4096), (Vec::new(), u32::MAX), (Vec::new(), 0)] {
+        let parcel = raw.parcel(&bytes);
+        let reply = raw.ask(&Request::BeginImport { parcel, len, check_only: false }).0;
+        assert!(matches!(refused(&reply), Refusal::Malformed { .. } | Refusal::Limit { .. }), "{reply:?}");
+        let reply = raw.ask(&Request::BeginImport { parcel, len, check_only: true }).0;
+        assert_eq!(refused(&reply), &Refusal::NoParcel, "it is used up");
+    }
+    // What says what cannot be.
+    let two = |a: (u64, u64), b: (u64, u64)| vec![a, b];
+    for puddles in [
+        vec![],
+        vec![(0, 2 << 20)],
+        vec![(AT + 4096, 2 << 20)],
+        vec![(AT, 4097)],
+        vec![(AT, u64::MAX)],
+        vec![(u64::MAX - 4095, 2 << 20)],
+        two((AT, 2 << 20), (AT, 2 << 20)),
+        two((AT, 4 << 20), (AT + (2 << 20), 2 << 20)),
+        vec![(AT, 1 << 45)],
+        vec![(AT, 2 << 20); 20_000],
+    ] {
+        let said = format!("{:?}, {} of them", puddles.first(), puddles.len());
+        let reply = raw.begin(&spec("forged", puddles));
+        assert!(!matches!(refused(&reply), Refusal::NoSession), "{said}: {reply:?}");
+    }
+    let reply = raw.begin(&spec("numbers", vec![(AT, 2 << 20)]));
+    assert_eq!(refused(&reply), &Refusal::PoolExists);
+    let mut bits = spec("bits", vec![(AT, 2 << 20)]);
+    bits.pools[0].permissions = 0o4755;
+    assert!(matches!(refused(&raw.begin(&bits)), Refusal::Other { .. }));
+    for name in ["", " ", "a\nb"] {
+        assert!(matches!(raw.begin(&spec(name, vec![(AT, 2 << 20)])), Reply::Refused(_)), "{name:?}");
+    }
+    assert_eq!(files(&daemon), before, "not even a file was made");
+    // Imports that are not there, or another session's.
+    let token = Uuid([7; 16]);
+    let import = raw.begun("mine");
+    let mut other = Raw::connect(&daemon);
+    for wrong in [import, 0, u64::MAX] {
+        let reply = other.fill(wrong, 0, &[1; 4096], &[(8192, 4096)]);
+        assert_eq!(refused(&reply), &Refusal::NoImport);
+        let reply = other.ask(&Request::CommitImport { import: wrong, token, pools: 1 }).0;
+        assert_eq!(refused(&reply), &Refusal::NoImport);
+        assert_eq!(other.ask(&Request::AbandonImport { import: wrong }).0, Reply::Done);
+    }
+    // Stretches that do not lie in the puddle: its header, behind its end, nowhere; more than there is, or may be.
+    let page = vec![1; 8192];
+    for (slot, pieces) in [
+        (0, vec![(0, 4096)]),
+        (0, vec![(4095, 4096)]),
+        (0, vec![(2 << 20, 1)]),
+        (0, vec![((2 << 20) - 4096, 8192)]),
+        (0, vec![(u64::MAX, 4096)]),
+        (0, vec![(8192, 8193)]),
+        (0, vec![(8192, u32::MAX)]),
+        (0, vec![(8192, 1); 5000]),
+        (1, vec![(8192, 4096)]),
+        (u32::MAX, vec![(8192, 4096)]),
+    ] {
+        let import = raw.begun("forged");
+        let reply = raw.fill(import, slot, &page, &pieces);
+        assert!(
+            matches!(
+                refused(&reply),
+                Refusal::Import { .. } | Refusal::Malformed { .. } | Refusal::Limit { .. }
+            ),
+            "{slot}, {pieces:?}: {reply:?}"
+        );
+        let gone = raw.ask(&Request::CommitImport { import, token, pools: 1 }).0;
+        assert_eq!(refused(&gone), &Refusal::NoImport, "what failed once is over");
+    }
+    let two = raw.begun("two");
+    let reply = raw.ask(&Request::CommitImport { import: two, token, pools: 2 }).0;
+    assert!(matches!(refused(&reply), Refusal::Malformed { .. }), "{reply:?}");
+    // Many at once: the superuser has no limit of his own, but all have one.
+    let mut begun = 1;
+    let full = loop {
+        match raw.begin(&spec("many", vec![(AT, 128 << 10)])) {
+            Reply::Import { .. } => begun += 1,
+            other => break other,
+        }
+    };
+    assert!(matches!(refused(&full), Refusal::Limit { .. }), "{full:?}");
+    assert!(begun <= 64, "{begun}");
+    // The connection ends, and with it all of them.
+    assert_eq!(raw.fill(import, 0, &page, &[(8192, 4096)]), Reply::Done);
+    assert_eq!(files(&daemon), before + 1);
+    drop((raw, other));
+    daemon.wait_until("they are gone", |stat| stat.sessions == 1);
+    assert_eq!(files(&daemon), before);
+    let store = daemon.connect();
+    assert_eq!(store.pools().len(), 1);
+    assert_eq!(add(&store.pool("numbers").expect("others are served")), 2);
+}
+
+#[test]
+fn a_user_has_a_limit_of_imports() {
+    if !is_root() {
+        return;
+    }
+    let daemon = Daemon::start(&[]);
+    let ours = |user| {
+        as_user(user, user, || {
+            let mut raw = Raw::connect(&daemon);
+            for _ in 0..8 {
+                raw.begun("many");
+            }
+            raw
+        })
+    };
+    let mut raw = ours(ALICE);
+    let reply = raw.begin(&spec("many", vec![(AT, 2 << 20)]));
+    assert!(matches!(refused(&reply), Refusal::Limit { .. }), "{reply:?}");
+    assert_eq!(raw.ask(&Request::AbandonImport { import: 3 }).0, Reply::Done);
+    raw.begun("one more");
+    drop(ours(BOB));
+}
+
+/// What nobody has written is no heap that anybody could use, and no daemon falls over it.
+#[test]
+fn an_import_of_nonsense_is_opened_by_who_imported_it_and_hurts_nobody() {
+    let daemon = Daemon::start(&[]);
+    let mut raw = Raw::connect(&daemon);
+    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = || {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed as u8
+    };
+    for round in 0..6 {
+        // Where the store lies it would be kept as it is: elsewhere, the daemon looks for pointers in it.
+        let import = raw.begun(&format!("nonsense {round}"));
+        let noise: Vec<u8> = (0..1 << 20).map(|_| random()).collect();
+        assert_eq!(raw.fill(import, 0, &noise, &[(4096 * (1 + round), 1 << 20)]), Reply::Done);
+        let token = Uuid([round as u8 + 1; 16]);
+        let reply = raw.ask(&Request::CommitImport { import, token, pools: 1 }).0;
+        let Reply::Imported { pools } = reply else { panic!("{reply:?}") };
+        // The answer was lost: the same is said again, and by no other token.
+        let again = raw.ask(&Request::CommitImport { import, token, pools: 1 }).0;
+        assert_eq!(again, Reply::Imported { pools });
+        let other = raw.ask(&Request::CommitImport { import, token: Uuid([99; 16]), pools: 1 }).0;
+        assert_eq!(refused(&other), &Refusal::NoImport);
+        let name = format!("nonsense {round}");
+        let granted = raw.ask(&Request::OpenPool { name, writable: true }).0;
+        assert!(matches!(granted, Reply::Pool { .. } | Reply::Refused(Refusal::Other { .. })), "{granted:?}");
+    }
+    make(&daemon.connect(), "numbers", 3, &PoolOptions::default());
+}
+
+/// A child: imports the archive that it is told, again and again under new names, and says how many times it has.
+pub(crate) fn import_on(socket: &Path) {
+    let store = Store::connect(socket).expect("connect");
+    say("connected");
+    let archive = std::fs::read(listen()).expect("the archive");
+    for number in 1_u64.. {
+        let name = format!("copy {number}");
+        loop {
+            match import(&store, &archive, &[&name]) {
+                Ok(_) => break,
+                // The daemon that knew of it is gone, and nothing came of it: once more.
+                Err(Error::Ship(ShipError::Store(StoreError::Import { detail })))
+                    if detail.contains("again") => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        say(&number.to_string());
+    }
+}
+
+#[test]
+fn import_during_a_crash_of_the_daemon() {
+    let mut daemon = Daemon::start(&[]);
+    let archive = {
+        let store = daemon.connect();
+        for (name, mode) in [("numbers", PoolMode::Direct), ("shadowed", PoolMode::Shadowed)] {
+            make(&store, name, 300, &PoolOptions { mode, ..PoolOptions::default() });
+        }
+        drop(store);
+        export(&daemon.connect(), &["numbers"]).expect("export")
+    };
+    let path = daemon.path("archive");
+    File::create(&path).expect("create").write_all(&archive).expect("write");
+    let mut child = Actor::start("importer", &daemon);
+    assert_eq!(child.hear(), "connected");
+    child.tell(path.to_str().expect("a path"));
+    let child = child.in_background();
+    let mut seed = 7_u64;
+    for _ in 0..40 {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        std::thread::sleep(Duration::from_micros(500 + (seed >> 33) % 60_000));
+        daemon.kill();
+        daemon.restart();
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    let acknowledged = child.kill();
+    daemon.wait_until("the child is gone", |stat| stat.sessions == 1);
+    println!("{acknowledged} imports acknowledged over 40 daemons");
+    assert!(acknowledged > 0);
+    {
+        let store = daemon.connect();
+        let names: Vec<String> = store.pools().into_iter().map(|info| info.record.name).collect();
+        let copies = names.iter().filter(|name| name.starts_with("copy")).count() as u64;
+        // One may be there whose answer nobody heard.
+        assert!(copies == acknowledged || copies == acknowledged + 1, "{copies} of {acknowledged}");
+        for number in 1..=copies {
+            let pool = store.pool(&format!("copy {number}")).expect("whole, or not there");
+            assert_eq!(count(&pool), 300);
+        }
+    }
+    nothing_is_left_over(&mut daemon);
+}
+
+/// The daemon ends, and its store has the files that its catalog names, and no others.
+fn nothing_is_left_over(daemon: &mut Daemon) {
+    daemon.wait_until("the session has ended", |stat| stat.sessions == 1);
+    daemon.stop();
+    let store = Store::open(daemon.store()).expect("open");
+    assert_eq!(store.report().damage.len(), 0, "{:?}", store.report());
+    assert_eq!(store.report().orphans_removed, 0, "what came to nothing is gone already");
+    assert_eq!(files(daemon) as u64, store.info().puddles);
+}
+
+#[test]
+fn a_copy_whose_daemon_is_killed_is_made_once() {
+    let mut daemon = Daemon::start(&[]);
+    make(&daemon.connect(), "numbers", 300, &PoolOptions::default());
+    daemon.wait_until("the session has ended", |stat| stat.sessions == 1);
+    let mut made = 0;
+    let store = daemon.connect();
+    for round in 0..20_u64 {
+        let name = format!("copy {round}");
+        std::thread::scope(|scope| {
+            let copied = scope.spawn(|| store.clone_pool("numbers", &name));
+            std::thread::sleep(Duration::from_micros(200 + 450 * round));
+            daemon.kill();
+            daemon.restart();
+            // The client asks again by itself, with the token of its request.
+            copied.join().expect("the thread").expect("a copy");
+        });
+        made += 1;
+        assert_eq!(store.pools().len(), 1 + made, "once, not twice");
+    }
+    for round in 0..made {
+        assert_eq!(count(&store.pool(&format!("copy {round}")).expect("open")), 300);
+    }
+    drop(store);
+    nothing_is_left_over(&mut daemon);
+}
