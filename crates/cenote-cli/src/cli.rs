@@ -353,6 +353,11 @@ pub(crate) struct Trim {
 /// Make a copy of a pool beside it
 ///
 /// Pointers in the copy lead into the copy. They are rewritten when they are first touched, by whatever program.
+///
+/// A protected pool is copied as it is sealed, for which no key is needed (only if it has moved and is still to be rewritten, or with --eager). The copy has the original's key, until `rekey` gives it another, and is sealed
+/// under new data keys when it is first touched.
+///
+/// DIR is the store's directory, or the socket of the daemon that keeps it.
 #[derive(Debug, Args)]
 pub(crate) struct ClonePool {
     #[command(flatten)]
@@ -372,7 +377,9 @@ pub(crate) struct ClonePool {
 /// Give a pool new addresses, chosen at random
 ///
 /// Pointers into it, from all pools of the store, are rewritten when they are first touched. Addresses that are kept in objects or outside the store
-/// lead nowhere afterwards.
+/// lead nowhere afterwards. Protected pools need no key for that before they are opened.
+///
+/// DIR is the store's directory, or the socket of the daemon that keeps it.
 #[derive(Debug, Args)]
 pub(crate) struct Randomize {
     #[command(flatten)]
@@ -459,6 +466,13 @@ pub(crate) struct KeyOf {
     pub(crate) passphrase_file: Option<PathBuf>,
 }
 
+impl KeyOf {
+    /// Whether there is one.
+    pub(crate) const fn is_given(&self) -> bool {
+        self.key_file.is_some() || self.passphrase_file.is_some()
+    }
+}
+
 /// Check every page of protected pools and objects, and list those that are damaged
 ///
 /// Every page is compared with the hash tree of its puddle or object, as the last psync left it. Nothing is changed, and no contents are shown. What is not damaged can be
@@ -475,6 +489,8 @@ pub(crate) struct Verify {
 ///
 /// Where the file system can share blocks (xfs, btrfs) and the file is in the same one, no data is copied and hardly any space taken; the command says which it was. A
 /// protected object stays protected, and no key is needed. Its headers and contents are summed up, so that restore knows a whole snapshot from a damaged one.
+///
+/// DIR is the store's directory, or the socket of the daemon that keeps it.
 #[derive(Debug, Args)]
 pub(crate) struct Snapshot {
     #[command(flatten)]
@@ -509,6 +525,10 @@ pub(crate) struct Restore {
 ///
 /// An archive is one file, or a stream: it holds the pools as they lie in memory, checksummed. `import` makes pools of it, in another store or beside the
 /// originals. No program may have the pools open. Pointers to other pools are told; with --with-targets those pools are taken along. Objects go by `snapshot`.
+///
+/// A protected pool stays sealed in the archive, and no key is needed; without it nobody knows where its pointers lead, and all types of the store are taken along.
+///
+/// DIR is the store's directory, or the socket of the daemon that keeps it.
 #[derive(Debug, Args)]
 pub(crate) struct Export {
     #[command(flatten)]
@@ -532,6 +552,10 @@ pub(crate) struct Export {
 /// All of the archive is read and checked before any of it counts: a damaged one changes nothing. The pools keep their addresses where those are free; pointers of
 /// others are rewritten when they are first touched. Import archives of those whose programs you would run on your data: what is in an archive's blocks is
 /// believed as what is in a store is.
+///
+/// A protected pool comes sealed, with the key that it had where it comes from; none is needed for importing it, but for --eager. It is sealed under new data keys when it is first touched; `rekey` gives it another key.
+///
+/// DIR is the store's directory, or the socket of the daemon that keeps it.
 #[derive(Debug, Args)]
 pub(crate) struct Import {
     #[command(flatten)]

@@ -10,7 +10,14 @@ use cenote::{
 };
 use cenote_log::CrashKind;
 use serde_json::{Value, json};
+use std::os::unix::fs::FileTypeExt;
 use std::sync::Arc;
+
+/// The store of a daemon, if its socket is in the place of the directory; what a command may do there is the daemon's to say.
+pub(crate) fn asked(store: &StoreDir) -> Result<Option<Store>, Failure> {
+    let is_socket = std::fs::metadata(&store.dir).is_ok_and(|found| found.file_type().is_socket());
+    Ok(if is_socket { Some(Store::connect(&store.dir)?) } else { None })
+}
 
 /// Opens a store to look at it, whatever is damaged. Nothing is written: recovery goes into private memory.
 pub(crate) fn to_look(store: &StoreDir) -> Result<Store, Failure> {

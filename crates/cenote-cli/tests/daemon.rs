@@ -37,7 +37,9 @@ fn top_shows_clients_pools_and_rates_to_people_and_to_programs() {
         // Three questions of its own in an interval, at least.
         assert!(object["messages_per_s"].as_f64().is_some_and(|rate| rate > 1.0), "{object}");
         let text = run(["top", socket, "--once", "--interval", "0.1"]).exits(0).out;
-        for part in ["clients 2", "(this command)", "words", "attached", "recoveries 0 (+0)"] {
+        for part in
+            ["clients 2", "(this command)", "words", "attached", "recoveries 0 (+0)", ", up ", "\n\nPOOL "]
+        {
             assert!(text.contains(part), "{part:?} is not in {text}");
         }
         assert!(!text.contains('\x1b'), "{text}");
@@ -48,4 +50,64 @@ fn top_shows_clients_pools_and_rates_to_people_and_to_programs() {
     run(["top", fixture.store.join("nothing").to_str().expect("text"), "--once"])
         .complains(3, &["socket of a daemon"]);
     run(["top", "/x", "--interval", "0"]).complains(2, &["0.05"]);
+}
+
+#[test]
+fn pools_travel_through_a_daemon_by_the_commands_of_an_embedded_store() {
+    let fixture = with_pool();
+    let archive = fixture.dir.path().join("words.cenote");
+    let archive = archive.to_str().expect("text");
+    with_daemon(&fixture, |socket| {
+        let out = run(["export", socket, "words", archive]).exits(0).out;
+        assert!(out.contains("exported pool \"words\""), "{out}");
+        run(["export", socket, "words", archive]).complains(3, &["there already"]);
+        run(["export", socket, "nothing", "-"]).complains(3, &["nothing"]);
+        let out = run(["import", socket, archive, "-n"]).exits(3);
+        assert!(out.err.contains("words"), "{}", out.err);
+        assert!(
+            run(["import", socket, archive, "--as", "again"])
+                .exits(0)
+                .out
+                .contains("imported pool \"again\"")
+        );
+        run(["import", socket, archive, "--as", "again"]).complains(3, &["again"]);
+        let out = run(["clone", socket, "again", "copy"]).exits(0).out;
+        assert!(out.contains("is a copy of \"again\"") && out.contains("opened"), "{out}");
+        run(["clone", socket, "again", "shared", "--reflink"]).complains(3, &["stop the daemon"]);
+        let out = run(["randomize", socket, "copy", "--eager"]).exits(0).out;
+        assert!(out.contains("has new addresses") && out.contains("the daemon has rewritten"), "{out}");
+        let top = run(["top", socket, "--once", "--json", "--interval", "0.1"]).exits(0).json();
+        let pools = top["pools"].as_array().expect("a list").iter().map(|pool| pool["pool"].clone());
+        let names: Vec<String> = pools.filter_map(|name| name.as_str().map(String::from)).collect();
+        assert!(["words", "again", "copy"].iter().all(|name| names.contains(&(*name).into())), "{names:?}");
+    });
+}
+
+/// Who may write one pool moves it, and need not be able to open the others.
+#[test]
+fn a_user_moves_its_own_pool_beside_others() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    const SOMEBODY: u32 = 54_321;
+    if cenote_sys::process::uid() != 0 {
+        return println!("skipped: only root can be another user");
+    }
+    let fixture = with_pool();
+    let open_to_all = || std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(fixture.dir.path(), open_to_all()).expect("changed");
+    let archive = fixture.dir.path().join("words.cenote");
+    let archive = archive.to_str().expect("text");
+    with_daemon(&fixture, |socket| {
+        run(["export", socket, "words", archive]).exits(0);
+        std::fs::set_permissions(archive, open_to_all()).expect("changed");
+        let as_somebody = |arguments: &[&str]| {
+            let done = common::cenote().uid(SOMEBODY).gid(SOMEBODY).args(arguments).output().expect("runs");
+            assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+            String::from_utf8_lossy(&done.stdout).into_owned()
+        };
+        as_somebody(&["import", socket, archive, "--as", "own"]);
+        // Once before, so that there is something to be rewritten in the other, too.
+        let out = as_somebody(&["randomize", socket, "own", "--eager"]);
+        assert!(out.contains("has new addresses") && out.contains("the daemon has rewritten"), "{out}");
+    });
 }

@@ -147,7 +147,7 @@ fn protected_pools_take_their_key_in_every_command() {
     let fixture = empty();
     let dir = fixture.store.to_str().expect("text").to_owned();
     let path = |name: &str| fixture.dir.path().join(name).to_str().expect("text").to_owned();
-    let (key, other, archive) = (path("key"), path("other"), path("archive"));
+    let (key, other) = (path("key"), path("other"));
     std::fs::write(&key, (0..32).collect::<Vec<u8>>()).expect("written");
     std::fs::write(&other, (1..33).collect::<Vec<u8>>()).expect("written");
     let run = |arguments: &[&str]| common::run(arguments.iter().copied());
@@ -171,10 +171,6 @@ fn protected_pools_take_their_key_in_every_command() {
     // The heap is made by the first who writes.
     run(&["reclaim", &dir, "p", "--key-file", &key]).exits(0);
     run(&["verify", &dir, "p"]).complains(3, &["give its key"]);
-    run(&["clone", &dir, "p", "q", "--key-file", &key]).complains(3, &["protected at rest"]);
-    run(&["randomize", &dir, "p", "--key-file", &key]).complains(3, &["protected at rest"]);
-    run(&["export", &dir, "p", &archive, "--key-file", &key]).complains(3, &["protected at rest"]);
-    assert!(!std::path::Path::new(&archive).exists());
     run(&["rekey", &dir, "p", "--key-file", &key, "--new-key-file", &other]).exits(0);
     run(&["stats", &dir, "p", "--key-file", &key]).complains(3, &["not its key"]);
     run(&["stats", &dir, "p", "--key-file", &other]).exits(0);
@@ -190,4 +186,49 @@ fn protected_pools_take_their_key_in_every_command() {
     std::fs::write(&sealed, bytes).expect("written");
     let found = run(&["verify", &dir, "p", "--key-file", &other, "--json"]).exits(1).json();
     assert_eq!(found["damaged"][0]["page"].as_u64(), Some(page as u64 - 1));
+}
+
+/// From the command line: copies, archives and new addresses of a protected pool need no key; using them does.
+#[test]
+fn protected_pools_are_copied_and_shipped_without_a_key_and_used_with_it() {
+    let (fixture, there) = (empty(), empty());
+    let dir = fixture.store.to_str().expect("text").to_owned();
+    let path = |name: &str| fixture.dir.path().join(name).to_str().expect("text").to_owned();
+    let (key, other, archive) = (path("key"), path("other"), path("archive"));
+    std::fs::write(&key, (0..32).collect::<Vec<u8>>()).expect("written");
+    std::fs::write(&other, (1..33).collect::<Vec<u8>>()).expect("written");
+    let run = |arguments: &[&str]| common::run(arguments.iter().copied());
+    run(&["create", &dir, "p", "--key-file", &key]).exits(0);
+    run(&["reclaim", &dir, "p", "--key-file", &key]).exits(0);
+    run(&["clone", &dir, "none", "q"]).complains(3, &["\"none\""]);
+    let files = fixture.files();
+    run(&["clone", &dir, "p", "q", "--key-file", &other]).complains(3, &["not its key"]);
+    assert_eq!(fixture.files(), files);
+    let copy = run(&["clone", &dir, "p", "q", "--json"]).exits(0).json();
+    assert_eq!(copy["due_puddles"].as_u64(), Some(1));
+    // Only looked at, nothing is sealed anew.
+    run(&["verify", &dir, "q", "--key-file", &key]).exits(0);
+    run(&["relocate", &dir, "q"]).complains(3, &["give its key"]);
+    run(&["relocate", &dir, "q", "--key-file", &other]).complains(3, &["not its key"]);
+    run(&["relocate", &dir, "q", "--key-file", &key]).exits(0);
+    run(&["rekey", &dir, "q", "--key-file", &key, "--new-key-file", &other]).exits(0);
+    run(&["verify", &dir, "q", "--key-file", &other]).exits(0);
+    run(&["verify", &dir, "p", "--key-file", &key]).exits(0);
+    let written = run(&["export", &dir, "p", &archive, "--json"]).exits(0).json();
+    assert_eq!(written["unseen"][0].as_str(), Some("p"));
+    run(&["export", &dir, "p", &path("more"), "--with-targets"]).complains(3, &["without its key"]);
+    run(&["export", &dir, "p", &path("more"), "--key-file", &other]).complains(3, &["not its key"]);
+    let more = run(&["export", &dir, "p", &path("more"), "--with-targets", "--key-file", &key, "--json"]);
+    assert_eq!(more.exits(0).json()["unseen"].as_array().map(Vec::len), Some(0));
+    there.run("import", &[&archive, "-n"]).exits(0);
+    there.run("import", &[&archive]).exits(0);
+    there.run("stats", &["p"]).complains(3, &["give its key"]);
+    there.run("stats", &["p", "--key-file", &key]).exits(0);
+    there.run("import", &[&archive, "--as", "second", "--eager", "--key-file", &key]).exits(0);
+    let due = run(&["randomize", &dir, "p", "--json"]).exits(0).json();
+    assert_eq!(due["due_puddles"].as_u64(), Some(2), "{due}");
+    run(&["stats", &dir, "p", "--key-file", &key]).exits(0);
+    // What is due is finished before the pool is copied again, and that needs its key.
+    run(&["clone", &dir, "q", "r"]).complains(3, &["give its key"]);
+    run(&["clone", &dir, "q", "r", "--eager", "--key-file", &other]).exits(0);
 }

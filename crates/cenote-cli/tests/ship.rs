@@ -1,6 +1,8 @@
 //! `cenote export` and `cenote import`: pools in files and through pipes, and what is left when somebody stops them.
 
 mod common;
+#[path = "../../cenote/tests/support/mounted.rs"]
+mod mounted;
 
 use common::{Fixture, cenote, empty, killed, run};
 use std::io::Write as _;
@@ -156,4 +158,52 @@ fn one_signal_ends_an_export_that_nobody_reads() {
     };
     assert_eq!(status.code(), Some(130));
     from.run("export", &["tour", text(&from.dir.path().join("later"))]).exits(0);
+}
+
+#[test]
+fn what_shares_blocks_says_so_and_what_cannot_says_that_it_copied() {
+    let shares = |dir: &Path, sharing: bool| {
+        let store = dir.join("store");
+        let store = text(&store);
+        run(["tour", "--store", store, "--kills", "1"]).exits(0);
+        let cloned = run(["clone", store, "tour", "copy", "--reflink"]).exits(0);
+        let says =
+            if sharing { "shares the original's blocks" } else { "copied, because blocks cannot be shared" };
+        assert!(cloned.out.contains(says), "{}", cloned.out);
+        let made = run(["clone", store, "tour", "again", "--reflink", "--json", "--eager"]).exits(0).json();
+        assert_eq!(made["reflink"].as_bool(), Some(sharing), "{made}");
+        let made = run(["clone", store, "tour", "third", "--json"]).exits(0).json();
+        assert_eq!(made["reflink"].as_bool(), Some(false), "copied, because nobody asked for another way");
+        let blocks = |pool: &str| {
+            let lines = run(["stats", store, pool, "--json"]).exits(0).json_lines();
+            lines.iter().find(|line| line["pool"].as_str() == Some(pool)).map(|line| line["blocks"].clone())
+        };
+        assert!(
+            blocks("tour").is_some() && blocks("copy") == blocks("tour") && blocks("again") == blocks("tour")
+        );
+        // Objects: their snapshots, and what comes of them.
+        let (bytes, out, snapshot) = (dir.join("bytes"), dir.join("out"), dir.join("a.snapshot"));
+        std::fs::write(&bytes, vec![7; 3 << 20]).expect("written");
+        run(["object", "create", store, "a", "--size", "3M"]).exits(0);
+        run(["object", "import", store, "a", "--input", text(&bytes)]).exits(0);
+        let taken = run(["snapshot", store, "a", text(&snapshot)]).exits(0);
+        let says =
+            if sharing { "shares the object's blocks" } else { "copied, because blocks cannot be shared" };
+        assert!(taken.out.contains(says), "{}", taken.out);
+        // What comes into the object later is not in its snapshot.
+        std::fs::write(&bytes, vec![8; 3 << 20]).expect("written");
+        run(["object", "import", store, "a", "--input", text(&bytes)]).exits(0);
+        run(["restore", store, text(&snapshot), "--as", "b"]).exits(0);
+        run(["object", "export", store, "b", "--output", text(&out)]).exits(0);
+        assert!(std::fs::read(&out).expect("read") == vec![7; 3 << 20]);
+        run(["check", store, "--all"]).exits(0);
+    };
+    match mounted::Mounted::sharing(600 << 20) {
+        Ok(place) => shares(place.path(), true),
+        Err(reason) => println!("skipped: {reason}"),
+    }
+    match mounted::Mounted::memory("600m") {
+        Ok(place) => shares(place.path(), false),
+        Err(reason) => println!("skipped: {reason}"),
+    }
 }

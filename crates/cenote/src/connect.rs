@@ -9,14 +9,17 @@
 
 use crate::error::Result;
 use crate::store::Store;
+use cenote_layout::catalog::{PoolRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_layout::types::TypeRecord;
 use cenote_log::CrashKind;
 use cenote_medium::{Durability, MediumError, MediumInfo, MediumKind, Operation};
 use cenote_proto::{
-    Channel, ClientItem, MESSAGE_LEN_MAX, ObjectItem, PoolSpec, Refusal, Reply, Request, Stat, decode, encode,
+    Channel, ClientItem, ImportPoolSpec, ImportSpec, MESSAGE_LEN_MAX, ObjectItem, Place, PoolSpec, Refusal,
+    Reply, Request, Stat, decode, encode,
 };
+use cenote_store::relocate::{ImportManifest, ImportPool};
 use cenote_store::{
     Access, Grant, Granted, Home, Keeper, Listed, ListedObject, LogDecision, MemberList, NewObject,
     ObjectInfo, OpenError, OpenReport, PermissionChange, PoolOptions, PoolStart, Psync, SetAside, StoreError,
@@ -434,15 +437,14 @@ impl Client {
         }
     }
 
-    /// Psyncs what is in `parcel`, in one of the daemon's making. If the daemon dies meanwhile its successor has no such parcel, and gets another with the same contents: what was psynced already is
-    /// no difference then.
-    fn psync(
+    /// Asks with what `write` writes into a parcel of the daemon's making. If the daemon dies meanwhile its successor has no such parcel, and is asked with another.
+    fn with_parcel(
         &self,
+        write: impl Fn(&File) -> io::Result<()>,
         request: impl Fn(u64) -> Request,
-        parcel: &File,
-    ) -> core::result::Result<Psync, StoreError> {
+    ) -> core::result::Result<Reply, StoreError> {
         let failed =
-            |error| StoreError::Medium(MediumError::from_io(Operation::Write, "the psync's parcel", error));
+            |error| StoreError::Medium(MediumError::from_io(Operation::Write, "the daemon's parcel", error));
         loop {
             let (number, file) = match self.answer(&Request::Parcel, "")? {
                 (Reply::Parcel { number }, mut descriptors) => {
@@ -450,16 +452,60 @@ impl Client {
                 }
                 (other, _) => return Err(unexpected(&other)),
             };
-            copy(parcel, &file).map_err(failed)?;
+            write(&file).map_err(failed)?;
             match self.ask(&request(number))?.0 {
-                Reply::Psynced { seq, pages, data_bytes, journal_bytes } => {
-                    return Ok(Psync { seq, pages, data_bytes, journal_bytes, ..Psync::default() });
-                }
                 // Reconnecting ends after a time, and with it this.
                 Reply::Refused(Refusal::NoParcel) => {}
-                Reply::Refused(refusal) => return Err(error_of(refusal, "")),
-                other => return Err(unexpected(&other)),
+                reply => return Ok(reply),
             }
+        }
+    }
+
+    /// Asks for an import, or whether it could be.
+    fn ask_import(
+        &self,
+        manifest: &ImportManifest,
+        check_only: bool,
+    ) -> core::result::Result<Reply, StoreError> {
+        let import = |error: cenote_proto::DecodeError| StoreError::Import { detail: error.to_string() };
+        let list = spec_of(manifest).encode().map_err(import)?;
+        let len = list.len() as u32;
+        let write = |file: &File| file.write_all_at(&list, 0);
+        let reply = self.with_parcel(write, |parcel| Request::BeginImport { parcel, len, check_only })?;
+        let Reply::Refused(refusal) = reply else { return Ok(reply) };
+        let offered = match &refusal {
+            Refusal::TypeMismatch { known } => manifest.types.iter().find(|record| record.id == known.id),
+            _ => None,
+        };
+        // Of the pools' names, the one that the store would have said first.
+        let name = manifest.pools.first().map_or("", |pool| &pool.name);
+        Err(match (refusal, offered) {
+            (Refusal::TypeMismatch { known }, Some(offered)) => {
+                Box::new(TypeMismatch { known: *known, offered: offered.clone() }).into()
+            }
+            (Refusal::PoolExists, _) => {
+                let known = self.pools().unwrap_or_default();
+                let taken =
+                    manifest.pools.iter().find(|pool| known.iter().any(|k| k.record.name == pool.name));
+                StoreError::PoolExists { name: taken.map_or(name, |pool| &pool.name).into() }
+            }
+            (refusal, _) => error_of(refusal, name),
+        })
+    }
+
+    /// Psyncs what is in `parcel`, in one of the daemon's making. If the daemon dies meanwhile its successor has no such parcel, and gets another with the same contents: what was psynced already is
+    /// no difference then.
+    fn psync(
+        &self,
+        request: impl Fn(u64) -> Request,
+        parcel: &File,
+    ) -> core::result::Result<Psync, StoreError> {
+        match self.with_parcel(|file| copy(parcel, file), request)? {
+            Reply::Psynced { seq, pages, data_bytes, journal_bytes } => {
+                Ok(Psync { seq, pages, data_bytes, journal_bytes, ..Psync::default() })
+            }
+            Reply::Refused(refusal) => Err(error_of(refusal, "")),
+            other => Err(unexpected(&other)),
         }
     }
 
@@ -470,6 +516,26 @@ impl Client {
             _ => Err(StoreError::Refused { detail: "the daemon did not answer with one puddle".into() }),
         }
     }
+}
+
+/// A number that no other request has.
+fn new_token() -> core::result::Result<Uuid, StoreError> {
+    let token = cenote_sys::process::random_bytes16().map(Uuid::from_random_bytes);
+    token.map_err(|error| StoreError::Refused { detail: error.to_string() })
+}
+
+fn spec_of(manifest: &ImportManifest) -> ImportSpec {
+    let pool = |pool: &ImportPool| ImportPoolSpec {
+        name: pool.name.clone(),
+        old_id: pool.old_id,
+        mode: pool.mode,
+        heap: pool.heap,
+        puddle_size: pool.puddle_size,
+        size_max: pool.size_max,
+        permissions: pool.permissions,
+        puddles: pool.puddles.iter().map(|puddle| (puddle.old_addr, puddle.size)).collect(),
+    };
+    ImportSpec { pools: manifest.pools.iter().map(pool).collect(), types: manifest.types.clone() }
 }
 
 fn one_only() -> StoreError {
@@ -540,6 +606,11 @@ fn error_of(refusal: Refusal, name: &str) -> StoreError {
             MediumError::from_io(Operation::Create, &name, full).into()
         }
         Refusal::PsyncTooLarge { limit } => StoreError::PsyncTooLarge { needed: limit + 1, limit },
+        Refusal::Import { detail } => StoreError::Import { detail },
+        Refusal::NoImport => StoreError::Import {
+            detail: "the daemon does not know of it any more: it has ended meanwhile, say; import again"
+                .into(),
+        },
         other => StoreError::Refused { detail: words(&other) },
     }
 }
@@ -553,8 +624,7 @@ impl Keeper for Client {
             size_max: options.size_max,
             permissions: options.permissions,
         };
-        let token = cenote_sys::process::random_bytes16().map(Uuid::from_random_bytes);
-        let token = token.map_err(|error| StoreError::Refused { detail: error.to_string() })?;
+        let token = new_token()?;
         match self.answer(&Request::CreatePool { name: name.into(), spec, token }, name)?.0 {
             Reply::Created(id) => Ok(id),
             other => Err(unexpected(&other)),
@@ -762,6 +832,112 @@ impl Keeper for Client {
     fn decide_logs(&self, client: Uuid, decision: LogDecision) -> core::result::Result<(), StoreError> {
         let apply = decision == LogDecision::Apply;
         self.done(&Request::DecideLogs { client, apply }, &format!("of client {client}"))
+    }
+
+    fn grant_to_read(&self, name: &str) -> core::result::Result<PoolRecord, StoreError> {
+        match self.answer(&Request::OpenPool { name: name.into(), writable: false }, name)?.0 {
+            Reply::Pool { record, .. } | Reply::Shared { record, .. } => Ok(record),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn page_of_puddles(
+        &self,
+        pool: PoolId,
+        first: u32,
+    ) -> core::result::Result<(Vec<Granted>, bool), StoreError> {
+        self.puddles(&Request::Puddles { pool, first }, &pool.to_string())
+    }
+
+    fn places(&self) -> core::result::Result<Vec<PuddleRecord>, StoreError> {
+        let (mut places, mut after): (Vec<PuddleRecord>, Option<(PoolId, u32)>) = (Vec::new(), None);
+        loop {
+            match self.answer(&Request::Places { after }, "")?.0 {
+                Reply::Places { items, more } => {
+                    let last = items.last().map(|place| (place.pool, place.index));
+                    places.extend(items.into_iter().map(|place| {
+                        let Place { pool, index, addr, size } = place;
+                        PuddleRecord { uuid: Uuid::NIL, pool, role: Role::Heap, index, addr, size }
+                    }));
+                    if !more || last <= after {
+                        return Ok(places);
+                    }
+                    after = last;
+                }
+                other => return Err(unexpected(&other)),
+            }
+        }
+    }
+
+    fn clone_pool(
+        &self,
+        name: &str,
+        copy_name: &str,
+    ) -> core::result::Result<(PoolId, bool, u64), StoreError> {
+        let request = Request::ClonePool { name: name.into(), copy: copy_name.into(), token: new_token()? };
+        let reply = match self.answer(&request, name) {
+            // It is the copy's name that is taken.
+            Err(StoreError::PoolExists { .. }) => {
+                return Err(StoreError::PoolExists { name: copy_name.into() });
+            }
+            reply => reply?.0,
+        };
+        match reply {
+            Reply::Imported { pools } if pools.len() == 1 => {
+                pools.first().copied().ok_or_else(|| unexpected(&Reply::Done))
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn randomize_pool(&self, name: &str) -> core::result::Result<(), StoreError> {
+        self.done(&Request::RandomizePool { name: name.into() }, name)
+    }
+
+    fn check_import(&self, manifest: &ImportManifest) -> core::result::Result<(), StoreError> {
+        match self.ask_import(manifest, true)? {
+            Reply::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn begin_import(&self, manifest: &ImportManifest) -> core::result::Result<u64, StoreError> {
+        match self.ask_import(manifest, false)? {
+            Reply::Import { number } => Ok(number),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn fill_import(
+        &self,
+        import: u64,
+        slot: u32,
+        pieces: &[(u64, u32)],
+        bytes: &[u8],
+    ) -> core::result::Result<(), StoreError> {
+        let pieces = pieces.to_vec();
+        let fill = |parcel| Request::FillImport { import, slot, parcel, pieces: pieces.clone() };
+        match self.with_parcel(|file| file.write_all_at(bytes, 0), fill)? {
+            Reply::Done => Ok(()),
+            Reply::Refused(refusal) => Err(error_of(refusal, "that is imported")),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn commit_import(
+        &self,
+        import: u64,
+        pools: u32,
+    ) -> core::result::Result<Vec<(PoolId, bool, u64)>, StoreError> {
+        let token = new_token()?;
+        match self.answer(&Request::CommitImport { import, token, pools }, "that is imported")?.0 {
+            Reply::Imported { pools: made } if made.len() == pools as usize => Ok(made),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn abandon_import(&self, import: u64) -> core::result::Result<(), StoreError> {
+        self.done(&Request::AbandonImport { import }, "")
     }
 
     fn goodbye(&self) -> core::result::Result<(), StoreError> {

@@ -97,7 +97,7 @@ pub(crate) fn after_commit(pools: &[&PoolInner]) -> Result<()> {
     run(&first.store, &pools).map(drop).map_err(|source| Error::NotPsynced { source: Box::new(source) })
 }
 
-/// When a pool is psynced by itself: at each of these that is given.
+/// When a pool is psynced by itself: at each of these that is given. It belongs to an [`AutoPsync`] of this process, and not to the pool: no file has it, so another program's `cenote info` does not show it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PsyncPolicy {
     /// So long after the last one, if anything was stored since.

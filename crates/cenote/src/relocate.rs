@@ -41,7 +41,8 @@ use core::ops::ControlFlow;
 
 impl Store {
     /// Makes a copy of a pool that nobody has open, under another name. Its pointers lead into the copy, and into other pools where they did before. It takes the time
-    /// of copying the files; pointers are rewritten when they are touched.
+    /// of copying the files; pointers are rewritten when they are touched. A pool that is protected at rest needs no key for that, unless it is due itself ([`Pool::due`]); the copy has the original's key, and is sealed under new data
+    /// keys when it is touched.
     ///
     /// # Errors
     /// [`Error::Store`](crate::Error::Store): the pool is open, damaged or in doubt; the name is taken or impossible; there is no space, on the disk or in the window. There is no copy then.
@@ -71,6 +72,7 @@ impl Store {
             name: copy.into(),
             moved: false,
             due: 0,
+            shared: 0,
         }))
     }
 
@@ -108,7 +110,7 @@ impl Pool {
     /// on: what is left when it says no is rewritten when it is touched, as before.
     ///
     /// # Errors
-    /// [`Error::Store`](crate::Error::Store): a puddle could not be rewritten, for want of space or because it is damaged; it and those behind it are as they were.
+    /// [`Error::Store`](crate::Error::Store): a puddle could not be rewritten, for want of space or because it is damaged; it and those behind it are still due, and as good as they were.
     pub fn finish_relocation(
         &self,
         progress: &mut dyn FnMut(RelocationProgress) -> ControlFlow<()>,

@@ -31,6 +31,9 @@
 //! # }
 //! ```
 //!
+//! A pool that is protected at rest goes as it is sealed, and comes so: no key is needed for either, and who opens it needs the one that it had. It is sealed under new data keys when it is first touched;
+//! [`Store::rekey_pool`] gives it another key.
+//!
 //! Raw objects have no pointers that anybody knows of, and a protection of their own: they go by snapshots, which are files of their own (`cenote_object`).
 
 use crate::error::Result;
@@ -51,7 +54,8 @@ impl Store {
     /// Writes pools into one archive: types, roots and names with them. Gives the stream back, flushed.
     ///
     /// Nobody may have one of the pools open; who opens one meanwhile waits. A pool that power failed in is traced first. Pointers to pools that are not taken along are
-    /// told in [`Exported::left`]: in another store they dangle.
+    /// told in [`Exported::left`]: in another store they dangle. What is in a pool that is protected at rest is looked at if the store was opened with [`OpenOptions::key`](crate::OpenOptions); else it is named in [`Exported::unseen`], and all of the
+    /// store's types go along.
     ///
     /// # Errors
     /// [`Error::Ship`](crate::Error::Ship): a pool is not known, open, or damaged; a store that is open read-only holds one that must be recovered; the stream fails. What the stream

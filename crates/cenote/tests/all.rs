@@ -1,6 +1,7 @@
 //! The tests of this crate's interface in one program, because each program is linked for itself; a file that is none of these needs a process to itself.
 
 mod at_rest;
+mod at_rest_faults;
 mod bad_input;
 mod common;
 mod derive;
@@ -15,7 +16,9 @@ mod pools_together;
 mod progress;
 mod reclaim;
 mod relocate;
+mod sealed_copies;
 mod shadowed;
+mod sharing;
 mod ship;
 mod ship_planted;
 mod soundness;

@@ -6,6 +6,8 @@ use cenote::{
     PoolMode, PoolOptions, PoolStart, Ptr, Reader, Result, Store, field,
 };
 use cenote_medium::planted::{Bug, plant};
+use cenote_medium::sim::{Fault, FaultEffect, FaultPoint, SimMedium, SimOptions};
+use cenote_medium::{Durability, Medium, Operation};
 use cenote_store::StoreError;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -14,39 +16,40 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-const PROTECTED: [AtRest; 4] =
+pub(crate) const PROTECTED: [AtRest; 4] =
     [AtRest::Integrity, AtRest::Encryption, AtRest::EncryptionIntegrity, AtRest::Authenticated];
 /// Those in which a page that was changed is found.
-const CHECKED: [AtRest; 3] = [AtRest::Integrity, AtRest::EncryptionIntegrity, AtRest::Authenticated];
+pub(crate) const CHECKED: [AtRest; 3] =
+    [AtRest::Integrity, AtRest::EncryptionIntegrity, AtRest::Authenticated];
 
-fn key(number: u8) -> Arc<Keyring> {
+pub(crate) fn key(number: u8) -> Arc<Keyring> {
     let mut bytes: [u8; 32] = core::array::from_fn(|i| number ^ (i as u8).wrapping_mul(29));
     let key = MasterKey::with_locking(&mut bytes, Locking::IfPossible).unwrap();
     Arc::new(Keyring::new(key).locking(Locking::IfPossible))
 }
 
 /// The key that goes with a mode.
-fn key_for(at_rest: AtRest, number: u8) -> Option<Arc<Keyring>> {
+pub(crate) fn key_for(at_rest: AtRest, number: u8) -> Option<Arc<Keyring>> {
     at_rest.mode().has_key().then(|| key(number))
 }
 
-fn options(at_rest: AtRest, key: Option<Arc<Keyring>>) -> PoolOptions {
+pub(crate) fn options(at_rest: AtRest, key: Option<Arc<Keyring>>) -> PoolOptions {
     PoolOptions { mode: PoolMode::Shadowed, puddle_size: 256 << 10, at_rest, key, ..PoolOptions::default() }
 }
 
 /// A word that no program text, header or hash has by chance: a page of them is found wherever it lies as it is.
-const WORD: u64 = 0x5eed_c0de_7a11_ba5e;
+pub(crate) const WORD: u64 = 0x5eed_c0de_7a11_ba5e;
 
 #[derive(Persist)]
 #[persist(name = "at_rest::Node")]
-struct Node {
+pub(crate) struct Node {
     number: u64,
     next: Option<Ptr<Node>>,
     words: [u64; 60],
 }
 
 /// A list of `count` nodes, the last first.
-fn push(pool: &Pool, from: u64, to: u64) {
+pub(crate) fn push(pool: &Pool, from: u64, to: u64) {
     for number in from..to {
         pool.write(|tx| -> Result<()> {
             let next = tx.root_in::<Node>(pool, 0)?;
@@ -58,7 +61,7 @@ fn push(pool: &Pool, from: u64, to: u64) {
 }
 
 /// Changes a value in place, so that what it was goes into a log.
-fn touch(pool: &Pool) {
+pub(crate) fn touch(pool: &Pool) {
     pool.write(|tx| -> Result<()> {
         let node = tx.root_in::<Node>(pool, 0)?.unwrap();
         let number = tx.get(node)?.number;
@@ -68,7 +71,7 @@ fn touch(pool: &Pool) {
     .unwrap();
 }
 
-fn count(pool: &Pool) -> u64 {
+pub(crate) fn count(pool: &Pool) -> u64 {
     let view = pool.read().unwrap();
     let (mut at, mut expected) = (view.root::<Node>().unwrap(), None);
     let mut count = 0;
@@ -83,7 +86,7 @@ fn count(pool: &Pool) -> u64 {
 }
 
 /// Every file below a directory.
-fn files(dir: &Path) -> Vec<PathBuf> {
+pub(crate) fn files(dir: &Path) -> Vec<PathBuf> {
     let mut out = Vec::new();
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
@@ -93,7 +96,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
 }
 
 /// The files in which the word is, eight bytes at any place.
-fn with_word(dir: &Path) -> Vec<PathBuf> {
+pub(crate) fn with_word(dir: &Path) -> Vec<PathBuf> {
     let found = |path: &PathBuf| {
         let bytes = std::fs::read(path).unwrap();
         bytes.windows(8).any(|window| window == WORD.to_le_bytes())
@@ -101,7 +104,7 @@ fn with_word(dir: &Path) -> Vec<PathBuf> {
     files(dir).into_iter().filter(found).collect()
 }
 
-fn opened(dir: &Path, access: Access, key: Option<Arc<Keyring>>) -> Store {
+pub(crate) fn opened(dir: &Path, access: Access, key: Option<Arc<Keyring>>) -> Store {
     Store::open_with(dir, &OpenOptions { access, key, ..OpenOptions::default() }).unwrap()
 }
 
@@ -273,7 +276,7 @@ fn a_pool_opens_under_its_key_and_under_no_other() {
 }
 
 /// The file of a pool's root puddle.
-fn root_file(store: &Store, dir: &Path, pool: &str) -> PathBuf {
+pub(crate) fn root_file(store: &Store, dir: &Path, pool: &str) -> PathBuf {
     let id = store.pools().into_iter().find(|info| info.record.name == pool).unwrap().record.id;
     let puddles = store.puddle_records();
     let root = puddles.iter().find(|puddle| puddle.pool == id && puddle.index == 0).unwrap();
@@ -281,7 +284,7 @@ fn root_file(store: &Store, dir: &Path, pool: &str) -> PathBuf {
 }
 
 /// A closed store with a pool of 300 nodes, and the pool's root file.
-fn closed(dir: &Path, at_rest: AtRest) -> PathBuf {
+pub(crate) fn closed(dir: &Path, at_rest: AtRest) -> PathBuf {
     let store = Store::open(dir).unwrap();
     let pool = store.create_pool("p", &options(at_rest, key_for(at_rest, 1))).unwrap();
     push(&pool, 0, 300);
@@ -410,18 +413,33 @@ fn what_protected_pools_cannot_do_is_refused_and_leaves_nothing() {
     push(&plain, 0, 3);
     assert!(store.psync(&[&pool, &plain]).unwrap().pages > 1);
     drop((pool, plain));
-    protected(store.clone_pool("p", "copy").map(drop));
-    protected(store.randomize_pool("p").map(drop));
-    protected(store.randomize_pool("plain").map(drop));
-    let mut archive = Vec::new();
-    let exported = store.export(&["p"], &mut archive, cenote::ExportOptions::default());
-    assert!(exported.is_err_and(|error| error.to_string().contains("protected at rest")));
-    assert!(!archive.windows(8).any(|window| window == WORD.to_le_bytes()));
-    assert_eq!(store.pools().len(), 2);
     let pool = store.pool_with_key("p", Access::ReadWrite, &key(1)).unwrap();
     assert_eq!(count(&pool), 10);
     // Space stays: a hole would be a page that was never written.
     assert!(pool.trim().unwrap().unsupported);
+}
+
+/// A puddle that is named, and of which there is no memory to be had, is given back.
+#[test]
+fn growth_that_fails_late_leaves_no_puddle() {
+    let sim = SimMedium::new(SimOptions::new(Durability::Process));
+    let medium: Arc<dyn Medium> = sim.clone();
+    let window_base = Some(crate::ship::window());
+    let format = cenote_store::FormatOptions { window_base, window_len: 64 << 20, ..Default::default() };
+    cenote_store::format(Arc::clone(&medium), &format).unwrap();
+    let key = Some(key(1));
+    let opening = cenote_store::OpenOptions { key: key.clone(), ..Default::default() };
+    let store = cenote_store::Store::open(Arc::clone(&medium), opening).unwrap().0;
+    store.create_pool("p", &options(AtRest::Authenticated, key)).unwrap();
+    let pool = store.open_pool("p", Access::ReadWrite).unwrap();
+    let seen = || (store.puddle_records(), medium.list("puddles").unwrap());
+    let before = seen();
+    sim.inject(Fault::once(FaultPoint::Operation(Operation::Map), 0, FaultEffect::Io));
+    let failed = pool.take_puddle(256 << 10);
+    assert!(failed.is_err() && sim.fault_hits() == 1, "{failed:?}");
+    assert_eq!(seen(), before);
+    assert_eq!(pool.take_puddle(256 << 10).unwrap().index(), 1);
+    store.abandon();
 }
 
 /// Random steps, psyncs, closes and crashes: the pool is always what the steps up to some moment make, and that moment is the right one.

@@ -420,7 +420,7 @@ fn pools_with_impossible_names_or_sizes_are_refused() {
 fn a_full_disk_fails_the_transaction_that_needs_more_and_nothing_else() -> Result<()> {
     let sim = SimMedium::new(SimOptions::new(Durability::Process));
     let medium: Arc<dyn Medium> = sim.clone();
-    let format = FormatOptions { window_base: Some(0x3b00_0000_0000), window_len: 1 << 30, uuid: None };
+    let format = FormatOptions { window_base: Some(0x1b00_0000_0000), window_len: 1 << 30, uuid: None };
     cenote_store::format(medium.clone(), &format)?;
     let store = Store::open_on(medium, &OpenOptions::default())?;
     let pool: Pool =

@@ -294,7 +294,7 @@ fn threads_check_open_write_and_close_pools_that_lead_to_each_other() -> Result<
 fn a_pool_that_was_traced_says_what_tracing_found() -> Result<()> {
     let sim = SimMedium::new(SimOptions::new(Durability::Power));
     let medium: Arc<dyn Medium> = sim.clone();
-    let format = FormatOptions { window_base: Some(0x3c00_0000_0000), window_len: 1 << 30, uuid: None };
+    let format = FormatOptions { window_base: Some(0x1c00_0000_0000), window_len: 1 << 30, uuid: None };
     cenote_store::format(medium.clone(), &format)?;
     let store = Store::open_on(medium, &OpenOptions::default())?;
     let pool = store.create_pool("p", &small())?;

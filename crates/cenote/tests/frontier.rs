@@ -2,7 +2,7 @@
 //! middle, because somebody says so or because the disk is full, and goes on.
 
 use crate::relocate::{fill, open_rewriting};
-use crate::support::{directory, within};
+use crate::support::{Mounted, directory, within};
 use cenote::{Access, Backend, ExportOptions, ImportOptions, PoolMode, RelocationOptions, Store};
 use cenote_relocate::PointerRewriter;
 use cenote_store::relocate::{RewriteJob, Rewriter, Rewritten};
@@ -79,6 +79,80 @@ fn a_rewriter_that_panics_wakes_who_waits_and_the_next_session_goes_on() {
             crate::relocate::walk(&store, &pool, NODES);
         }
     });
+}
+
+/// Not a test by itself: a program of which a plain load waits for a rewriter that panics. If it is not woken it waits for ever.
+#[test]
+fn child_whose_load_waits() {
+    let Ok(dir) = std::env::var("CENOTE_FRONTIER_DIR") else { return };
+    let backend = match std::env::var("CENOTE_FRONTIER_BACKEND").as_deref() {
+        Ok("userfault") => Backend::Userfault,
+        _ => Backend::Signal,
+    };
+    let working = Arc::new(AtomicBool::new(false));
+    let says = Arc::clone(&working);
+    let armed = Arc::new(AtomicBool::new(false));
+    let panics = Arc::clone(&armed);
+    let options = rewriting(backend, move |_| {
+        if panics.load(Ordering::SeqCst) {
+            says.store(true, Ordering::SeqCst);
+            // Long enough for the load to come.
+            std::thread::sleep(Duration::from_millis(500));
+            panic!("on purpose");
+        }
+    });
+    let store = open_rewriting(std::path::Path::new(&dir), options);
+    let pool = store.pool_with("copy", Access::ReadOnly).unwrap();
+    armed.store(true, Ordering::SeqCst);
+    let (at, size) = last_puddle(&store, "copy");
+    std::thread::scope(|scope| {
+        // Another puddle is being rewritten, so the load waits for the turn.
+        scope.spawn(|| pool.finish_relocation(&mut |_| ControlFlow::Continue(())).expect_err("it panics"));
+        scope.spawn(|| {
+            while !working.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            println!("waits");
+            // SAFETY: of an open pool.
+            let word = unsafe { ((at + size - 8) as *const u64).read_volatile() };
+            println!("read {word}");
+        });
+    });
+}
+
+#[test]
+fn a_plain_load_that_waits_for_a_rewriter_that_panics_fails_and_does_not_wait_for_ever() {
+    use std::os::unix::process::ExitStatusExt as _;
+    for backend in ["signal", "userfault"] {
+        let dir = directory();
+        let store = open_rewriting(dir.path(), RelocationOptions::default());
+        fill(&store, "a", PoolMode::Direct, NODES);
+        store.clone_pool("a", "copy").unwrap();
+        store.close().unwrap();
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["frontier::child_whose_load_waits", "--exact", "--nocapture"])
+            .env("CENOTE_FRONTIER_DIR", dir.path())
+            .env("CENOTE_FRONTIER_BACKEND", backend)
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = child.id().cast_signed();
+        let (said, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || said.send(child.wait_with_output()));
+        let Ok(ended) = ended.recv_timeout(Duration::from_secs(60)) else {
+            // SAFETY: our own child, which nobody has waited for.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+            panic!("{backend}: the load still waits");
+        };
+        let ended = ended.unwrap();
+        let (out, err) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+        assert!(out.contains("waits") && !out.contains("read "), "{backend}: {out}\n{err}");
+        assert_eq!(ended.status.signal(), Some(libc::SIGSEGV), "{backend}: {out}\n{err}");
+        assert!(err.contains("cannot be made ready"), "{backend}: {err}");
+        let store = open_rewriting(dir.path(), RelocationOptions::default());
+        crate::relocate::walk(&store, &store.pool("copy").unwrap(), NODES);
+    }
 }
 
 #[test]
@@ -184,30 +258,13 @@ fn rewriting_that_is_stopped_between_puddles_goes_on_in_the_next_session() {
     crate::relocate::walk(&store, &pool, NODES);
 }
 
-/// A file system in memory of so many bytes; unmounted when dropped. `None`: this process may not mount.
-struct Small(tempfile::TempDir);
-
-impl Small {
-    fn of(size: &str) -> Option<Self> {
-        let place = directory();
-        let mounted = std::process::Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "none"])
-            .arg(place.path())
-            .output();
-        mounted.is_ok_and(|mounted| mounted.status.success()).then_some(Self(place))
-    }
-}
-
-impl Drop for Small {
-    fn drop(&mut self) {
-        let _ = std::process::Command::new("umount").arg("-l").arg(self.0.path()).output();
-    }
-}
-
 #[test]
 fn a_full_disk_registers_nothing_and_leaves_puddles_wholly_old_until_there_is_space() {
-    let Some(small) = Small::of("24m") else { return println!("skipped: this process may not mount") };
-    let dir = small.0.path().join("store");
+    let small = match Mounted::memory("24m") {
+        Ok(small) => small,
+        Err(reason) => return println!("skipped: {reason}"),
+    };
+    let dir = small.path().join("store");
     let store = open_rewriting(&dir, RelocationOptions::default());
     fill(&store, "a", PoolMode::Direct, NODES);
     let archive = store.export(&["a"], Vec::new(), ExportOptions::default()).unwrap().0;
@@ -232,7 +289,7 @@ fn a_full_disk_registers_nothing_and_leaves_puddles_wholly_old_until_there_is_sp
     assert!(text.contains("space") || text.contains("room"), "{text}");
     assert!(copies.len() > 1 && store.pools().len() == copies.len() + 1, "{text}");
     // What is left is less than a puddle.
-    let ballast = small.0.path().join("ballast");
+    let ballast = small.path().join("ballast");
     let mut file = std::fs::File::create(&ballast).unwrap();
     while std::io::Write::write_all(&mut file, &[1; 4096]).is_ok() {}
     let opened = store.pool(&copies[0]).map(|pool| pool.due());

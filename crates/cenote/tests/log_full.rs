@@ -21,7 +21,7 @@ fn options() -> OpenOptions {
 fn prepared(level: Durability) -> Result<(Arc<SimMedium>, Store, Pool, Root)> {
     let sim = SimMedium::new(SimOptions::new(level));
     let medium: Arc<dyn Medium> = sim.clone();
-    let format = FormatOptions { window_base: Some(0x3e00_0000_0000), window_len: 1 << 30, uuid: None };
+    let format = FormatOptions { window_base: Some(0x1e00_0000_0000), window_len: 1 << 30, uuid: None };
     cenote_store::format(medium.clone(), &format)?;
     let store = Store::open_on(medium, &options())?;
     let pool = store.create_pool("p", &PoolOptions { puddle_size: 256 << 10, ..PoolOptions::default() })?;

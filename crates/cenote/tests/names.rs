@@ -186,7 +186,7 @@ fn thousands_of_names_are_found_listed_and_removed() -> Result<()> {
 fn names_survive_a_loss_of_power_with_what_they_lead_to() -> Result<()> {
     let sim = SimMedium::new(SimOptions::new(Durability::Power));
     let medium: Arc<dyn Medium> = sim.clone();
-    let format = FormatOptions { window_base: Some(0x3d00_0000_0000), window_len: 1 << 30, uuid: None };
+    let format = FormatOptions { window_base: Some(0x1d00_0000_0000), window_len: 1 << 30, uuid: None };
     cenote_store::format(medium.clone(), &format)?;
     let store = Store::open_on(medium, &OpenOptions::default())?;
     let pool = store.create_pool("p", &PoolOptions { puddle_size: 256 << 10, ..PoolOptions::default() })?;

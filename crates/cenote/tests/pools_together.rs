@@ -54,7 +54,7 @@ fn what_only_another_pool_leads_to_survives_a_loss_of_power() -> Result<()> {
     for first in NAMES {
         let sim = SimMedium::new(SimOptions::new(Durability::Power));
         let medium: Arc<dyn Medium> = sim.clone();
-        let format = FormatOptions { window_base: Some(0x3a00_0000_0000), window_len: 1 << 30, uuid: None };
+        let format = FormatOptions { window_base: Some(0x1a00_0000_0000), window_len: 1 << 30, uuid: None };
         cenote_store::format(medium.clone(), &format)?;
         let store = Store::open_on(medium, &OpenOptions::default())?;
         build(&store)?;
@@ -101,7 +101,7 @@ fn collecting_one_pool_keeps_what_another_leads_to() -> Result<()> {
 fn tracing_waits_for_a_damaged_pool_unless_the_caller_leaves_it_out() -> Result<()> {
     let sim = SimMedium::new(SimOptions::new(Durability::Power));
     let medium: Arc<dyn Medium> = sim.clone();
-    let format = FormatOptions { window_base: Some(0x3a40_0000_0000), window_len: 1 << 30, uuid: None };
+    let format = FormatOptions { window_base: Some(0x1a40_0000_0000), window_len: 1 << 30, uuid: None };
     cenote_store::format(medium.clone(), &format)?;
     let store = Store::open_on(medium, &OpenOptions::default())?;
     build(&store)?;
@@ -139,7 +139,7 @@ fn a_transaction_of_a_removed_pool_is_not_undone_in_the_pool_that_comes_after() 
     for spare_bytes_max in [0, OpenOptions::default().spare_bytes_max] {
         let sim = SimMedium::new(SimOptions::new(Durability::Power));
         let medium: Arc<dyn Medium> = sim.clone();
-        let format = FormatOptions { window_base: Some(0x3a80_0000_0000), window_len: 1 << 30, uuid: None };
+        let format = FormatOptions { window_base: Some(0x1a80_0000_0000), window_len: 1 << 30, uuid: None };
         cenote_store::format(medium.clone(), &format)?;
         let store = Store::open_on(medium, &OpenOptions { spare_bytes_max, ..OpenOptions::default() })?;
         let options = PoolOptions { puddle_size: 256 << 10, ..PoolOptions::default() };

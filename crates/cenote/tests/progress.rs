@@ -40,7 +40,7 @@ fn recovery_tells_which_pool_it_traces_and_how_far_it_is() -> Result<()> {
     let sim = SimMedium::new(SimOptions { record: false, ..SimOptions::new(Durability::Power) });
     let medium: Arc<dyn Medium> = sim.clone();
     let format = FormatOptions {
-        window_base: Some(0x3d80_0000_0000),
+        window_base: Some(0x1d80_0000_0000),
         window_len: 1 << 30,
         ..FormatOptions::default()
     };

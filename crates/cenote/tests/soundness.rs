@@ -88,7 +88,7 @@ fn a_pointer_of_a_closed_store_is_not_followed_into_another_layout() -> Result<(
     #[derive(Persist)]
     #[persist(name = "soundness::Wide")]
     struct Wide([char; 4]);
-    let format = FormatOptions { window_base: Some(0x3800_0000_0000), window_len: 1 << 30, uuid: None };
+    let format = FormatOptions { window_base: Some(0x1800_0000_0000), window_len: 1 << 30, uuid: None };
     let (first, second) = (directory(), directory());
     Store::format(first.path(), &format)?;
     Store::format(second.path(), &format)?;
@@ -135,7 +135,7 @@ fn a_pointer_of_a_closed_store_is_not_followed_into_another_layout() -> Result<(
 fn a_pool_that_power_loss_may_have_torn_shows_no_values_to_safe_code() -> Result<()> {
     let sim = SimMedium::new(SimOptions::new(Durability::Process));
     let medium: Arc<dyn Medium> = sim.clone();
-    let format = FormatOptions { window_base: Some(0x3900_0000_0000), window_len: 1 << 30, uuid: None };
+    let format = FormatOptions { window_base: Some(0x1900_0000_0000), window_len: 1 << 30, uuid: None };
     cenote_store::format(medium.clone(), &format)?;
     let store = Store::open_on(medium, &OpenOptions::default())?;
     let pool = store.create_pool("p", &small())?;

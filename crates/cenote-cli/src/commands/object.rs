@@ -36,7 +36,7 @@ fn raw(store: &Store) -> &cenote_store::Store {
     unsafe { store.as_raw() }
 }
 
-fn objects_of(store: &Store) -> Result<Objects, Failure> {
+pub(crate) fn objects_of(store: &Store) -> Result<Objects, Failure> {
     Ok(Objects::open(raw(store), &ObjectsOptions::default())?)
 }
 

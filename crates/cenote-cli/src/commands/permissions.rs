@@ -7,9 +7,8 @@ use crate::cli::{Chmod, Chown, StoreDir};
 use crate::failure::{Failure, Verdict};
 use crate::opening;
 use crate::output::Out;
-use cenote::{PermissionChange, Store};
+use cenote::PermissionChange;
 use serde_json::json;
-use std::os::unix::fs::FileTypeExt;
 
 pub(crate) fn chmod(arguments: &Chmod, out: &mut Out) -> Result<Verdict, Failure> {
     let change = PermissionChange { permissions: Some(arguments.mode), ..PermissionChange::default() };
@@ -47,8 +46,7 @@ fn id_of(text: &str, table: &str, what: &str) -> Result<Option<u32>, Failure> {
 }
 
 fn apply(store: &StoreDir, pool: &str, change: PermissionChange, out: &mut Out) -> Result<Verdict, Failure> {
-    let is_socket = std::fs::metadata(&store.dir).is_ok_and(|found| found.file_type().is_socket());
-    let opened = if is_socket { Store::connect(&store.dir)? } else { opening::to_change(store)? };
+    let opened = opening::asked(store)?.map_or_else(|| opening::to_change(store), Ok)?;
     opened.set_permissions(pool, change)?;
     let found = opened.pools().into_iter().find(|found| found.record.name == pool);
     opened.close()?;

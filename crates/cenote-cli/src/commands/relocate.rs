@@ -1,26 +1,39 @@
 //! `cenote clone`, `cenote randomize` and `cenote relocate`: a copy of a pool beside it, new addresses for one, and rewriting what is still to be rewritten.
 
 use super::stats::chosen;
-use crate::cli::{ClonePool, Randomize, Relocate};
+use crate::cli::{ClonePool, Randomize, Relocate, StoreDir};
 use crate::failure::{Failure, Verdict};
 use crate::opening;
 use crate::output::Out;
 use crate::progress;
 use crate::stop::Stop;
 use crate::units::plural;
-use cenote::{Access, Rewritten, Store};
+use cenote::{Access, PoolInfo, Rewritten, Store};
 use serde_json::json;
 
+/// Looks at a pool before anything is changed: one that is not there changes no byte. One that is protected is opened only if a key was given; none is needed.
+fn look_first(store: &StoreDir, pool: &str) -> Result<(), Failure> {
+    let looked = opening::to_look(store)?;
+    let asks_for_key = |info: &PoolInfo| info.record.name == pool && info.at_rest.mode().has_key();
+    if store.key.is_given() || !looked.pools().iter().any(asks_for_key) {
+        looked.pool_with(pool, Access::ReadOnly)?;
+    }
+    Ok(())
+}
+
 pub(crate) fn clone(arguments: &ClonePool, out: &mut Out) -> Result<Verdict, Failure> {
-    // Looked at first: a pool that is not there changes no byte.
-    opening::to_look(&arguments.store)?.pool_with(&arguments.pool, Access::ReadOnly)?;
-    let store = opening::to_change(&arguments.store)?;
+    let (store, when) = to_move(&arguments.store, &arguments.pool)?;
     let copy = match arguments.reflink {
         true => store.clone_pool_sharing(&arguments.pool, &arguments.name)?,
         false => store.clone_pool(&arguments.pool, &arguments.name)?,
     };
+    let how = match (copy.shared > 0, arguments.reflink) {
+        (true, _) => "; it shares the original's blocks, nothing was copied",
+        (false, true) => "; copied, because blocks cannot be shared there",
+        (false, false) => "",
+    };
     out.line(format_args!(
-        "{} pool \"{}\" is a copy of \"{}\": {} to be rewritten when touched",
+        "{} pool \"{}\" is a copy of \"{}\": {} to be rewritten when {when}{how}",
         out.good("done:"),
         copy.name,
         arguments.pool,
@@ -31,24 +44,30 @@ pub(crate) fn clone(arguments: &ClonePool, out: &mut Out) -> Result<Verdict, Fai
     let done = settle(store, done)?;
     out.object(&json!({
         "pool": copy.name, "id": copy.id.0, "from": arguments.pool, "due_puddles": if done.is_some() { 0 } else { copy.due },
-        "rewritten": done.as_ref().map(as_json),
+        "reflink": copy.shared > 0, "rewritten": done.as_ref().map(as_json),
     }))?;
     Ok(verdict(done.as_ref()))
 }
 
 pub(crate) fn randomize(arguments: &Randomize, out: &mut Out) -> Result<Verdict, Failure> {
-    opening::to_look(&arguments.store)?.pool_with(&arguments.pool, Access::ReadOnly)?;
-    let store = opening::to_change(&arguments.store)?;
+    let (store, when) = to_move(&arguments.store, &arguments.pool)?;
     store.randomize_pool(&arguments.pool)?;
-    let due: u64 = store.pools().iter().map(|pool| pool.due).sum();
+    // All of them are due then, and a daemon does not say so pool by pool.
+    let due: u64 =
+        store.pools().iter().map(|pool| if store.is_connected() { pool.puddles } else { pool.due }).sum();
     out.line(format_args!(
-        "{} pool \"{}\" has new addresses: {} of the store's pools to be rewritten when touched",
+        "{} pool \"{}\" has new addresses: {} of the store's pools to be rewritten when {when}",
         out.good("done:"),
         arguments.pool,
         plural(due, "puddle"),
     ))?;
     let stop = Stop::install();
-    let names = due_pools(&store);
+    let through = store.is_connected();
+    let names = match through {
+        // A daemon rewrites the others when somebody opens them; not all of them may be this user's to open.
+        true => vec![arguments.pool.clone()],
+        false => due_pools(&store),
+    };
     let done = arguments.eager.then(|| {
         names.iter().map(|name| finish(&store, name, out, &stop)).try_fold(
             Rewritten::default(),
@@ -60,9 +79,18 @@ pub(crate) fn randomize(arguments: &Randomize, out: &mut Out) -> Result<Verdict,
     });
     let done = settle(store, done.transpose())?;
     out.object(&json!({
-        "pool": arguments.pool, "due_puddles": if done.is_some() { 0 } else { due }, "rewritten": done.as_ref().map(as_json),
+        "pool": arguments.pool, "due_puddles": if done.is_some() && !through { 0 } else { due }, "rewritten": done.as_ref().map(as_json),
     }))?;
     Ok(verdict(done.as_ref()))
+}
+
+/// The store in which a pool is to be copied or moved, and when what has moved is rewritten there.
+fn to_move(store: &StoreDir, pool: &str) -> Result<(Store, &'static str), Failure> {
+    if let Some(kept) = opening::asked(store)? {
+        return Ok((kept, "their pools are opened"));
+    }
+    look_first(store, pool)?;
+    Ok((opening::to_change(store)?, "touched"))
 }
 
 /// Pools of which something is still to be rewritten.
@@ -101,6 +129,10 @@ pub(crate) fn finish(store: &Store, name: &str, out: &mut Out, stop: &Stop) -> R
     // Opening the pool touches its root puddle.
     let before = store.rewritten();
     let pool = store.pool_with(name, Access::ReadOnly)?;
+    if store.is_connected() {
+        out.line(format_args!("pool \"{name}\": the daemon has rewritten what was due"))?;
+        return Ok(Rewritten::default());
+    }
     let bar = progress::bar(0, "rewriting", out.is_json());
     let done = pool.finish_relocation(&mut |at| {
         bar.set_length(at.bytes_total >> 20);

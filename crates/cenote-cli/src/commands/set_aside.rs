@@ -2,13 +2,12 @@
 //!
 //! As `cenote chmod`, it takes the socket of a daemon in place of the store's directory.
 
-use crate::cli::{Logs, LogsCommand, LogsDecide, LogsList, StoreDir};
+use crate::cli::{Logs, LogsCommand, LogsDecide, LogsList};
 use crate::failure::{Failure, Verdict};
 use crate::opening;
 use crate::output::Out;
-use cenote::{LogDecision, Store};
+use cenote::LogDecision;
 use serde_json::json;
-use std::os::unix::fs::FileTypeExt;
 
 pub(crate) fn run(arguments: &Logs, out: &mut Out) -> Result<Verdict, Failure> {
     match &arguments.command {
@@ -18,13 +17,9 @@ pub(crate) fn run(arguments: &Logs, out: &mut Out) -> Result<Verdict, Failure> {
     }
 }
 
-fn is_socket(store: &StoreDir) -> bool {
-    std::fs::metadata(&store.dir).is_ok_and(|found| found.file_type().is_socket())
-}
-
 fn show(arguments: &LogsList, out: &mut Out) -> Result<Verdict, Failure> {
     let dir = &arguments.store;
-    let store = if is_socket(dir) { Store::connect(&dir.dir)? } else { opening::to_look(dir)? };
+    let store = opening::asked(dir)?.map_or_else(|| opening::to_look(dir), Ok)?;
     let found = store.set_aside()?;
     for client in &found {
         let names: Vec<&str> = client.pools.iter().map(|(_, name)| &**name).collect();
@@ -43,7 +38,7 @@ fn show(arguments: &LogsList, out: &mut Out) -> Result<Verdict, Failure> {
 
 fn decided(arguments: &LogsDecide, decision: LogDecision, out: &mut Out) -> Result<Verdict, Failure> {
     let dir = &arguments.store;
-    let store = if is_socket(dir) { Store::connect(&dir.dir)? } else { opening::to_change(dir)? };
+    let store = opening::asked(dir)?.map_or_else(|| opening::to_change(dir), Ok)?;
     store.decide_logs(arguments.client, decision)?;
     store.close()?;
     let what = match decision {

@@ -11,7 +11,7 @@ use crate::progress;
 use crate::stop::{Awaited, Stop};
 use crate::units::{bytes, date, plural};
 use cenote::{
-    Codec, Error, Exclusive, ExportOptions, Exported, ImportOptions, ShipError, ShipProgress, Store,
+    AtRest, Codec, Error, Exclusive, ExportOptions, Exported, ImportOptions, ShipError, ShipProgress, Store,
 };
 use cenote_store::StoreError;
 use indicatif::ProgressBar;
@@ -56,7 +56,9 @@ pub(crate) fn export(arguments: &Export, out: &mut Out) -> Result<Verdict, Failu
         return Err(Failure::Usage("an archive is nothing for a terminal: name a file, or a pipe".into()));
     }
     let stop = Stop::install();
-    let looked = opening::to_look(&arguments.store)?;
+    // A daemon's store has nothing to be recovered, and it rewrites what is due by itself.
+    let kept = opening::asked(&arguments.store)?;
+    let looked = kept.map_or_else(|| opening::to_look(&arguments.store), Ok)?;
     let settled = looked.report().clean
         && looked.pools_due().is_empty()
         && looked.pools().iter().all(|pool| pool.due == 0);
@@ -76,6 +78,9 @@ pub(crate) fn export(arguments: &Export, out: &mut Out) -> Result<Verdict, Failu
         for left in &exported.left {
             let _ = writeln!(std::io::stderr(), "cenote: {}", dangling(left));
         }
+        for pool in &exported.unseen {
+            let _ = writeln!(std::io::stderr(), "cenote: {}", unseen(pool));
+        }
         return Ok(Verdict::Clean);
     }
     let file = arguments.file.display().to_string();
@@ -90,12 +95,15 @@ pub(crate) fn export(arguments: &Export, out: &mut Out) -> Result<Verdict, Failu
     for left in &exported.left {
         out.line(format_args!("{} {}", out.warn("left:"), dangling(left)))?;
     }
+    for pool in &exported.unseen {
+        out.line(format_args!("{} {}", out.warn("sealed:"), unseen(pool)))?;
+    }
     let left = |left: &cenote::LeftEntry| json!({ "pool": left.name, "pointers": left.pointers });
     out.object(&json!({
         "file": file, "archive": exported.archive.to_string(), "pools": exported.pools, "puddles": exported.puddles,
         "puddle_bytes": exported.puddle_bytes, "data_bytes": exported.totals.bytes,
         "archive_bytes": exported.archive_bytes, "zstd": arguments.zstd,
-        "left": exported.left.iter().map(left).collect::<Vec<Value>>(),
+        "left": exported.left.iter().map(left).collect::<Vec<Value>>(), "unseen": exported.unseen,
     }))?;
     Ok(Verdict::Clean)
 }
@@ -127,6 +135,12 @@ fn dangling(left: &cenote::LeftEntry) -> String {
     )
 }
 
+fn unseen(pool: &str) -> String {
+    format!(
+        "without its key nobody knows where the pointers of pool \"{pool}\" lead, and which types it has: all types of the store are taken along"
+    )
+}
+
 fn named(pools: &[String]) -> String {
     let names: Vec<String> = pools.iter().map(|name| format!("\"{name}\"")).collect();
     format!("{} {}", if pools.len() == 1 { "pool" } else { "pools" }, names.join(", "))
@@ -149,7 +163,7 @@ pub(crate) fn import(arguments: &Import, out: &mut Out) -> Result<Verdict, Failu
     if arguments.dry_run {
         return inspect(arguments, input, &stop, out);
     }
-    let store = opening::to_change(&arguments.store)?;
+    let store = opening::asked(&arguments.store)?.map_or_else(|| opening::to_change(&arguments.store), Ok)?;
     let bar = progress::bar(0, "importing", out.is_json());
     let mut tell = |at| show(&bar, at, &stop);
     let options = ImportOptions { names: arguments.names.clone(), progress: Some(&mut tell) };
@@ -160,6 +174,9 @@ pub(crate) fn import(arguments: &Import, out: &mut Out) -> Result<Verdict, Failu
         let own = shipped.manifest.puddles_of(from.id).map(|(_, puddle)| puddle.size);
         let (puddles, size) = own.fold((0, 0), |(count, sum), size| (count + 1, sum + size));
         let how = match (pool.moved, pool.due) {
+            _ if from.at_rest != AtRest::None => {
+                "protected as it was, and with its key; it is sealed anew when it is first touched"
+            }
             (false, 0) => "at its own addresses: nothing is to be rewritten",
             (false, _) => {
                 "at its own addresses; pointers to what moved are rewritten when they are first touched"
@@ -190,7 +207,7 @@ pub(crate) fn import(arguments: &Import, out: &mut Out) -> Result<Verdict, Failu
 /// Says what is in an archive that is whole, and what would keep it out of the store.
 fn inspect(arguments: &Import, input: Box<dyn Read>, stop: &Stop, out: &mut Out) -> Result<Verdict, Failure> {
     let StoreDir { dir, .. } = &arguments.store;
-    let looked = opening::to_look(&arguments.store)?;
+    let looked = opening::asked(&arguments.store)?.map_or_else(|| opening::to_look(&arguments.store), Ok)?;
     let bar = progress::bar(0, "checking", out.is_json());
     let mut tell = |at| show(&bar, at, stop);
     let options = ImportOptions { names: arguments.names.clone(), progress: Some(&mut tell) };

@@ -1,16 +1,23 @@
 //! `cenote snapshot` and `cenote restore`: objects in files of their own.
 
 use super::keys;
-use super::object::{to_change, to_look};
+use super::object::{objects_of, to_change, to_look};
 use crate::cli::{Restore, Snapshot};
 use crate::failure::{Failure, Verdict};
+use crate::opening;
 use crate::output::Out;
 use crate::units::bytes;
 use cenote_object::Blocks;
 use serde_json::json;
 
 pub(crate) fn run(arguments: &Snapshot, out: &mut Out) -> Result<Verdict, Failure> {
-    let (_store, objects) = to_look(&arguments.store)?;
+    let (_store, objects) = match opening::asked(&arguments.store)? {
+        Some(store) => {
+            let objects = objects_of(&store)?;
+            (store, objects)
+        }
+        None => to_look(&arguments.store)?,
+    };
     let blocks = if arguments.copy { Blocks::Copied } else { Blocks::SharedIfPossible };
     let made = objects.snapshot(&arguments.object, &arguments.file, blocks)?;
     let (name, file) = (&arguments.object, arguments.file.display().to_string());

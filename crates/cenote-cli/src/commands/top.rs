@@ -197,7 +197,7 @@ fn picture(
         ends => format!("   ends failed {}", count(ends)),
     };
     let mut lines = vec![
-        format!("cenoted at {}, for {}", clean(&socket.display().to_string()), since(stat.uptime_s)),
+        format!("cenoted at {}, up {}", clean(&socket.display().to_string()), since(stat.uptime_s)),
         format!(
             "clients {}   leases {}   pools {}   spare puddles {}   refused {}",
             count(stat.sessions),
@@ -222,7 +222,8 @@ fn picture(
     let busy = |client: &ClientItem| rates.of(client.client);
     clients.sort_by(|a, b| busy(b).total_cmp(&busy(a)).then(a.pid.cmp(&b.pid)));
     // What is left is for clients, and at least a third of it for pools, as far as there are any.
-    let room = height.saturating_sub(lines.len() + 2);
+    // Of the rest, pools have an empty line and a heading, and one says what there is no room for.
+    let room = height.saturating_sub(lines.len() + if now.pools.is_empty() { 1 } else { 3 });
     let pools_wanted = now.pools.len().min(room / 3).max(room.saturating_sub(clients.len()));
     let clients_shown = clients.len().min(room.saturating_sub(pools_wanted));
     let pools_shown = now.pools.len().min(pools_wanted);
@@ -260,6 +261,7 @@ fn picture(
     }
     let writers = holders(&now.clients);
     if !now.pools.is_empty() {
+        lines.push(String::new());
         let head = format!("{:<32} {:<9} {:>10} {:>8}  CLIENTS", "POOL", "MODE", "SIZE", "PUDDLES");
         lines.push(heading(fit(&head, width)));
     }

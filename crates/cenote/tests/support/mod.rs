@@ -8,6 +8,10 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 
+mod mounted;
+
+pub use mounted::Mounted;
+
 /// A directory that goes away with the test: in memory if there is a place for that.
 pub fn directory() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");

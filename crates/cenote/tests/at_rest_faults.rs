@@ -1,0 +1,160 @@
+//! Pools that are protected at rest, when something goes wrong: every file operation of a psync fails once, in every way that a system call can; and a load touches a page that was damaged.
+
+use crate::at_rest::{closed, count, key, key_for, options, push, touch};
+use cenote::{AtRest, FormatOptions, OpenOptions, Pool, Store};
+use cenote_medium::sim::{CrashKind, Fault, FaultEffect, FaultPoint, Image, Rest, SimMedium, SimOptions};
+use cenote_medium::{Durability, Medium, Operation};
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+/// Nodes before the psync that goes wrong, and after it.
+const BEFORE: u64 = 20;
+const AFTER: u64 = 30;
+
+fn opened(image: &Image, at_rest: AtRest) -> (Arc<SimMedium>, Store, Pool) {
+    let sim = SimMedium::from_image(image);
+    let medium: Arc<dyn Medium> = sim.clone();
+    let options = OpenOptions { key: key_for(at_rest, 1), ..OpenOptions::default() };
+    let store = Store::open_on(medium, &options).unwrap();
+    let pool = store.pool("p").unwrap();
+    (sim, store, pool)
+}
+
+/// A store with a pool of `BEFORE` nodes, psynced and closed.
+fn base(at_rest: AtRest, window_base: u64) -> Image {
+    let sim = SimMedium::new(SimOptions::new(Durability::Process));
+    let medium: Arc<dyn Medium> = sim.clone();
+    let format = FormatOptions { window_base: Some(window_base), window_len: 64 << 20, ..Default::default() };
+    cenote_store::format(medium.clone(), &format).unwrap();
+    let store = Store::open_on(medium, &OpenOptions::default()).unwrap();
+    let pool = store.create_pool("p", &options(at_rest, key_for(at_rest, 1))).unwrap();
+    push(&pool, 0, BEFORE);
+    drop(pool);
+    store.close().unwrap();
+    sim.image_now(CrashKind::Process)
+}
+
+/// What was tried.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    calls: u64,
+    failed: u64,
+    poisoned: u64,
+}
+
+/// One operation of a psync goes wrong. Whether it has so many.
+fn one_call(base: &Image, at_rest: AtRest, fault: Fault, tally: &mut Tally) -> bool {
+    let at = format!("{at_rest:?}, {:?} {} {:?}", fault.point, fault.skip, fault.effect);
+    let (sim, store, pool) = opened(base, at_rest);
+    push(&pool, BEFORE, AFTER);
+    touch(&pool);
+    let point = fault.point;
+    sim.inject(fault);
+    let done = pool.psync();
+    let hit = sim.fault_hits() > 0;
+    sim.clear_faults();
+    assert!(done.is_ok() || hit, "{at}: {done:?}");
+    assert_eq!(count(&pool), AFTER, "{at}: the memory lost what was stored");
+    let again = done.as_ref().err().map(|_| pool.psync());
+    let poisoned = again.as_ref().is_some_and(Result::is_err);
+    if poisoned {
+        // Only a sync that fails leaves a doubt about what is on the medium; a thread's turn decides whether it was this psync's.
+        let sync = matches!(point, FaultPoint::Operation(Operation::Sync) | FaultPoint::AnyOperation);
+        assert!(sync, "{at}: {done:?}, and when it is done again: {again:?}");
+        assert!(pool.psync().is_err(), "{at}: a poisoned store acknowledges");
+    }
+    tally.calls += u64::from(hit);
+    tally.failed += u64::from(done.is_err());
+    tally.poisoned += u64::from(poisoned);
+    let acknowledged = done.is_ok() || again.is_some_and(|again| again.is_ok());
+    let crashed = sim.state_now();
+    drop(pool);
+    store.abandon();
+    for image in [crashed.image_process(), crashed.image_oldest(), crashed.image_latest()] {
+        let (_sim, store, pool) = opened(&image, at_rest);
+        let there = count(&pool);
+        assert!(
+            there == AFTER || (there == BEFORE && !acknowledged),
+            "{at}: {done:?}, acknowledged {acknowledged}: {there} nodes after {:?}",
+            image.kind()
+        );
+        assert!(pool.verify(&mut |_, _| true).iter().all(|puddle| puddle.found.damaged.is_empty()), "{at}");
+        drop(pool);
+        store.abandon();
+    }
+    hit
+}
+
+#[test]
+fn every_call_of_a_psync_of_a_protected_pool_may_fail() {
+    let (any, sync) = (FaultPoint::AnyOperation, FaultPoint::Operation(Operation::Sync));
+    let write = FaultPoint::Operation(Operation::Write);
+    let short = |eighths, then| (write, FaultEffect::Short { eighths, then });
+    let ways = [
+        (any, FaultEffect::Io),
+        (any, FaultEffect::NoSpace),
+        (sync, FaultEffect::Io),
+        short(1, Rest::NoSpace),
+        short(4, Rest::Io),
+        short(4, Rest::Written),
+    ];
+    for (number, at_rest) in
+        (0..).zip([AtRest::Encryption, AtRest::EncryptionIntegrity, AtRest::Authenticated])
+    {
+        let base = base(at_rest, 0x1500_0000_0000 + (number << 32));
+        let mut tally = Tally::default();
+        for (point, effect) in ways {
+            let mut calls = 0;
+            while one_call(&base, at_rest, Fault::once(point, calls, effect), &mut tally) {
+                calls += 1;
+                assert!(calls < 400, "it has no end");
+            }
+            assert!(calls > 0, "{at_rest:?}: nothing was hit by {point:?} {effect:?}");
+        }
+        println!("{at_rest:?}: {tally:?}");
+        assert!(tally.failed > 5, "{at_rest:?}: hardly any call failed: {tally:?}");
+    }
+}
+
+const CHILD_DIR: &str = "CENOTE_AT_REST_DAMAGED_DIR";
+
+/// Not a test of its own: what a child process runs, which follows a list into a damaged page.
+#[test]
+fn child() {
+    let Some(dir) = std::env::var_os(CHILD_DIR) else { return };
+    let store = Store::open_with(&dir, &OpenOptions { key: Some(key(1)), ..OpenOptions::default() }).unwrap();
+    let pool = store.pool("p").unwrap();
+    println!("{} nodes", count(&pool));
+}
+
+#[test]
+fn a_load_from_a_damaged_page_of_a_pool_is_a_bus_error_that_names_pool_and_page() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = closed(dir.path(), AtRest::Authenticated);
+    let run = || {
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "at_rest_faults::child", "--nocapture"])
+            .env(CHILD_DIR, dir.path())
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    };
+    let bytes = std::fs::read(&path).unwrap();
+    // The last page of the puddle that was ever written: values.
+    let written = |page: &usize| bytes[page * 4096..][..4096].iter().any(|byte| *byte != 0);
+    let page = (1..64).rev().find(written).unwrap();
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    file.write_all_at(&[bytes[page * 4096 + 77] ^ 4], page as u64 * 4096 + 77).unwrap();
+    let broken = run();
+    let said = String::from_utf8_lossy(&broken.stderr).into_owned();
+    assert_eq!(broken.status.signal(), Some(libc::SIGBUS), "{:?}: {said}", broken.status);
+    assert!(said.contains("pool \"p\"") && said.contains(&format!("page {}", page - 1)), "{said}");
+    assert!(said.contains("bus error"), "{said}");
+    // Put right again, it reads all of it.
+    std::fs::write(&path, &bytes).unwrap();
+    let whole = run();
+    let said = String::from_utf8_lossy(&whole.stdout).into_owned();
+    assert!(whole.status.success() && said.contains("300 nodes"), "{:?}: {said}", whole.status);
+}

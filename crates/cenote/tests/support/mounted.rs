@@ -1,0 +1,59 @@
+//! File systems that tests mount for themselves, where they may.
+#![allow(dead_code, unreachable_pub)] // each test program uses its own part
+
+use std::path::Path;
+use std::process::Command;
+
+/// A file system of a test's own, unmounted when dropped.
+pub struct Mounted {
+    place: tempfile::TempDir,
+    /// What it lies in.
+    _file: Option<tempfile::TempDir>,
+}
+
+impl Mounted {
+    /// One in memory, of so many bytes. `Err`: why there is none.
+    pub fn memory(size: &str) -> Result<Self, String> {
+        let place = directory()?;
+        run(Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "none"])
+            .arg(place.path()))?;
+        Ok(Self { place, _file: None })
+    }
+
+    /// One whose files can share blocks, in a file of so many bytes. `Err`: why there is none.
+    pub fn sharing(bytes: u64) -> Result<Self, String> {
+        let (place, holder) = (directory()?, directory()?);
+        let file = holder.path().join("blocks");
+        std::fs::File::create(&file)
+            .and_then(|file| file.set_len(bytes))
+            .map_err(|error| error.to_string())?;
+        run(Command::new("mkfs.xfs").args(["-q", "-m", "reflink=1"]).arg(&file))?;
+        run(Command::new("mount").args(["-t", "xfs", "-o", "loop"]).arg(&file).arg(place.path()))?;
+        Ok(Self { place, _file: Some(holder) })
+    }
+
+    pub fn path(&self) -> &Path {
+        self.place.path()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.path()).output();
+    }
+}
+
+/// Runs a command; `Err`: why it did nothing.
+fn run(command: &mut Command) -> Result<(), String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    match command.output() {
+        Err(error) => Err(format!("{name} cannot be run: {error}")),
+        Ok(done) if done.status.success() => Ok(()),
+        Ok(done) => Err(format!("{name}: {}", String::from_utf8_lossy(&done.stderr).trim())),
+    }
+}
+
+fn directory() -> Result<tempfile::TempDir, String> {
+    tempfile::tempdir().map_err(|error| error.to_string())
+}
