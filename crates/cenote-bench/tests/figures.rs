@@ -55,6 +55,8 @@ fn every_figure_runs_short_and_writes_rows_with_all_keys() {
     }
     has("attach", "encryption", "process", "");
     has("first_access", "authenticated", "process", "");
+    has("first_access_p50", "encryption", "process", "");
+    has("first_access_p99", "encryption", "process", "");
     for row in ["export_16B", "export_16M", "import_16B", "import_16M"] {
         has(row, "cenote", "process", ",\"threads\":1,\"unit\":\"ms\"");
         has(row, "cp", "process", "");

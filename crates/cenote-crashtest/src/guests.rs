@@ -4,12 +4,17 @@
 //! logs. Whatever a crash leaves, the next open finds each pool as the last transaction that was over left it, or, if the log that would say so was damaged, set aside with its pool
 //! for looking at only; what was acknowledged is there, and nothing is left that nobody knows.
 //!
+//! *Pools in shadowed mode* are stored into, without transactions, and psynced as a client does it: by a parcel. A loss of power leaves each as its last psync did, those of one psync together (states P and C of the
+//! paper, and D, R and W where the journal has none of it yet); a crash of processes leaves what was stored. The journal is small, so that its halves are used again and again.
+//!
 //! *Guests that live* while the daemon is killed are this process itself. Then the next daemon must know them, and leave alone what they are doing, until it is told that they have ended.
 
 use crate::explore::{Tally, When};
 use crate::rig::{SMALL_LOG, WINDOW_LEN, pool_options};
 use crate::walk::Walk;
-use cenote_layout::catalog::{GuestRecord, PuddleRecord};
+use cenote_journal::Parcel;
+use cenote_layout::PAGE_SIZE;
+use cenote_layout::catalog::{GuestRecord, PoolMode, PuddleRecord};
 use cenote_layout::id::Uuid;
 use cenote_layout::log::Kind;
 use cenote_layout::log_space::{ENTRY_HEAD, LOG_SPACE_ENTRIES_OFFSET, LogSpaceEntry};
@@ -17,8 +22,11 @@ use cenote_layout::puddle::{Role, header_space};
 use cenote_log::{Body, LogWriter, SegmentSource, format_segment};
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, Image, SimMedium, SimOptions};
-use cenote_medium::{Durability, MapMode, Medium};
-use cenote_store::{Access, Credentials, Damage, FormatOptions, LogDecision, OpenOptions, Store, StoreError};
+use cenote_medium::{Durability, MapMode, Medium, MediumError, Operation};
+use cenote_store::{
+    Access, Credentials, Damage, FormatOptions, LogDecision, OpenOptions, PoolHandle, PoolOptions, Store,
+    StoreError,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -32,6 +40,14 @@ pub enum Step {
     Serve,
     /// A pool is made.
     Create(&'static str),
+    /// One in shadowed mode.
+    CreateShadowed(&'static str),
+    /// A guest stores a value into pools in shadowed mode.
+    Store(u8, &'static [&'static str], u64),
+    /// It psyncs them together.
+    Psync(u8, &'static [&'static str]),
+    /// What was psynced of a pool is brought to its primary, for a guest that looks at that.
+    Settle(u8, &'static str),
     /// A guest is granted a pool, the first time it is admitted too.
     Grant(u8, &'static str, Access),
     /// A guest gets its log space and a log.
@@ -67,6 +83,18 @@ struct Pool {
     due: bool,
     /// Somebody may write it, or has and it was not closed since.
     leased: bool,
+    /// What it holds, if it is in shadowed mode.
+    shadowed: Option<Shadowed>,
+}
+
+/// Values of a pool in shadowed mode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Shadowed {
+    /// What was stored last; and before, which some words may hold as long as the next value is being stored.
+    stored: u64,
+    before: u64,
+    /// What the last psync took.
+    psynced: u64,
 }
 
 /// What is known to be in the store.
@@ -87,7 +115,13 @@ fn text(error: impl std::fmt::Display) -> String {
 }
 
 fn options() -> OpenOptions {
-    OpenOptions { log_puddle_size: SMALL_LOG, spare_bytes_max: 0, ..OpenOptions::default() }
+    let journal_half_len = 2 * PAGE_SIZE;
+    OpenOptions { log_puddle_size: SMALL_LOG, spare_bytes_max: 0, journal_half_len, ..OpenOptions::default() }
+}
+
+/// Where a value is kept in a puddle of a pool in shadowed mode: in two pages, which do not lie side by side.
+fn places(size: u64) -> [u64; 2] {
+    [size - 8, size - 2 * PAGE_SIZE - 8]
 }
 
 fn hosting() -> OpenOptions {
@@ -103,7 +137,11 @@ fn client(guest: u8) -> Uuid {
 }
 
 fn file(puddle: &PuddleRecord) -> String {
-    format!("puddles/{}", String::from_utf8_lossy(&puddle.uuid.to_hex()))
+    file_in("puddles", puddle.uuid)
+}
+
+fn file_in(dir: &str, uuid: Uuid) -> String {
+    format!("{dir}/{}", String::from_utf8_lossy(&uuid.to_hex()))
 }
 
 /// A log of one segment.
@@ -167,6 +205,28 @@ impl Run {
             Step::Serve => self.store = Some(Store::open(self.sim.clone(), hosting()).map_err(text)?.0),
             Step::Create(name) => {
                 self.store()?.create_pool(name, &pool_options(1)).map_err(text)?;
+            }
+            Step::CreateShadowed(name) => {
+                let options = PoolOptions { mode: PoolMode::Shadowed, ..pool_options(1) };
+                self.store()?.create_pool(name, &options).map_err(text)?;
+            }
+            Step::Store(guest, names, value) => {
+                for name in names {
+                    let pool = *self.guest(guest).pools.get(name).ok_or("not granted")?;
+                    // SAFETY: words of a puddle that this guest has mapped for writing.
+                    places(pool.size)
+                        .iter()
+                        .for_each(|at| unsafe { ((pool.addr + at) as *mut u64).write(value) });
+                }
+            }
+            Step::Psync(guest, names) => self.psync(guest, names)?,
+            Step::Settle(guest, name) => {
+                let pool = *self.guest(guest).pools.get(name).ok_or("not granted")?;
+                // The simulated medium has no descriptors to give away; everything before that is done.
+                match self.store()?.guest_primary(client(guest), &pool) {
+                    Err(StoreError::Medium(MediumError::Io { op: Operation::Examine, .. })) => {}
+                    other => drop(other.map_err(text)?),
+                }
             }
             Step::Grant(guest, name, access) => self.grant(guest, name, access)?,
             Step::Log(guest) => self.log(guest)?,
@@ -273,6 +333,22 @@ impl Run {
         Ok(())
     }
 
+    /// Psyncs pools as a client does: whole pages, in a parcel.
+    fn psync(&mut self, guest: u8, names: &[&'static str]) -> Result<(), String> {
+        let store = self.store()?;
+        let mut parcel = Parcel::new(2 * names.len()).map_err(text)?;
+        let mut puddles = Vec::new();
+        for (object, name) in names.iter().enumerate() {
+            let pool = *self.guest(guest).pools.get(name).ok_or("not granted")?;
+            let pages = places(pool.size).map(|at| at / PAGE_SIZE..at / PAGE_SIZE + 1);
+            // SAFETY: pages that this guest has mapped, and nobody stores into now.
+            unsafe { parcel.add_pages(object as u32, pool.addr as *const u8, &pages) }.map_err(text)?;
+            puddles.push(pool.uuid);
+        }
+        let (file, runs) = parcel.finish().map_err(text)?;
+        store.guest_psync(client(guest), &puddles, (&file, runs)).map(drop).map_err(text)
+    }
+
     fn stop(&mut self) {
         for guest in self.guests.values_mut() {
             (guest.log, guest.mapped) = (None, Vec::new());
@@ -296,10 +372,25 @@ fn after(known: &Known, step: Step) -> Known {
             change(known.pools.entry(name).or_default());
         }
     };
+    for shadowed in known.pools.values_mut().filter_map(|pool| pool.shadowed.as_mut()) {
+        shadowed.before = shadowed.stored;
+    }
+    let shadowed_of = |known: &mut Known, names: &[&'static str], change: &dyn Fn(&mut Shadowed)| {
+        for name in names {
+            if let Some(shadowed) = known.pools.get_mut(name).and_then(|pool| pool.shadowed.as_mut()) {
+                change(shadowed);
+            }
+        }
+    };
     match step {
         Step::Create(name) => {
             known.pools.insert(name, Pool::default());
         }
+        Step::CreateShadowed(name) => {
+            known.pools.insert(name, Pool { shadowed: Some(Shadowed::default()), ..Pool::default() });
+        }
+        Step::Store(_, names, value) => shadowed_of(&mut known, names, &|pool| pool.stored = value),
+        Step::Psync(_, names) => shadowed_of(&mut known, names, &|pool| pool.psynced = pool.stored),
         Step::Grant(guest, name, access) => {
             known.guests.entry(guest).or_default().insert(name);
             known.pools.entry(name).or_default().leased |= access != Access::ReadOnly;
@@ -323,7 +414,7 @@ fn after(known: &Known, step: Step) -> Known {
             known.guests.remove(&guest);
         }
         Step::Stop => known.pools.values_mut().for_each(|pool| pool.leased = false),
-        Step::Serve | Step::Log(_) | Step::Repair(_) | Step::Kill => {}
+        Step::Serve | Step::Log(_) | Step::Repair(_) | Step::Kill | Step::Settle(..) => {}
     }
     known
 }
@@ -342,6 +433,10 @@ pub fn run(
 ) -> Result<Tally, String> {
     let began = Instant::now();
     let mut walk = Walk::new(recovery_every);
+    if script.iter().any(|step| matches!(step, Step::CreateShadowed(_))) {
+        // The sectors of a record are some ten units, besides words of shadows, which are void.
+        walk.exhaustive = 7;
+    }
     for (number, &step) in script.iter().enumerate() {
         let sim = SimMedium::new(SimOptions::new(level));
         let format = FormatOptions { window_base: Some(window), window_len: WINDOW_LEN, uuid: None };
@@ -381,8 +476,8 @@ pub fn run(
             may.hash(&mut requirement);
             let look = |image: &Image, crashed: Option<&Image>| {
                 let lost = crashed.is_some_and(|crashed| check.loses(crashed));
-                let lives = alive && crashed.is_none_or(|crashed| crashed.kind() == CrashKind::Process);
-                check.image(image, may, lost, lives)
+                let power = crashed.is_some_and(|crashed| crashed.kind() == CrashKind::Power);
+                check.image(image, may, (lost, power), alive && !power)
             };
             walk.state(&state, requirement.finish(), &look, &|sim| {
                 Store::open(sim.clone(), hosting()).map(|(store, _)| store.abandon()).is_ok()
@@ -393,6 +488,15 @@ pub fn run(
     }
     walk.tally.took = began.elapsed();
     Ok(walk.tally)
+}
+
+/// The values of a pool in shadowed mode in one of its files.
+fn words(sim: &SimMedium, name: &str, size: u64) -> Result<[u64; 2], String> {
+    let mut words = [0u64; 2];
+    for (word, at) in words.iter_mut().zip(places(size)) {
+        sim.read_at(name, at, word.as_mut_bytes()).map_err(text)?;
+    }
+    Ok(words)
 }
 
 struct Check {
@@ -406,10 +510,16 @@ impl Check {
         self.level == Durability::Process && image.kind() == CrashKind::Power
     }
 
-    /// The next open of an image, and what it finds; `lost` if pools may have been torn before, `lives` if guests that were this process live on.
-    fn image(&self, image: &Image, may: &[Known], lost: bool, lives: bool) -> Result<(), String> {
+    /// The next open of an image, and what it finds; `lost` if pools may have been torn before, `power` if that had failed, `lives` if guests that were this process live on.
+    fn image(
+        &self,
+        image: &Image,
+        may: &[Known],
+        (lost, power): (bool, bool),
+        lives: bool,
+    ) -> Result<(), String> {
         let sim = SimMedium::from_image_unrecorded(image);
-        let lost = lost || self.loses(image);
+        let lost = (lost || self.loses(image), power || image.kind() == CrashKind::Power);
         let lives = lives && image.kind() == CrashKind::Process;
         let opens = if self.alive { hosting() } else { options() };
         let (store, report) = Store::open(sim.clone(), opens).map_err(|e| format!("open: {e}"))?;
@@ -448,8 +558,24 @@ impl Check {
             return Err(format!("{files} puddle files, {} records", store.info().puddles));
         }
         let undecided = !store.set_aside().map_err(text)?.is_empty();
+        let shadowed = store.pools().into_iter().filter(|pool| pool.record.mode == PoolMode::Shadowed);
+        let shadowed: Vec<PoolHandle> = shadowed
+            .map(|pool| store.open_pool(&pool.record.name, Access::ReadWrite).map_err(text))
+            .collect::<Result<_, _>>()?;
+        let puddles: Vec<(Uuid, u64)> = shadowed
+            .iter()
+            .flat_map(PoolHandle::puddles)
+            .map(|puddle| (puddle.uuid(), puddle.size()))
+            .collect();
+        drop(shadowed);
         store.end_hosting().map_err(|e| format!("close: {e}"))?;
         drop(store);
+        for (uuid, size) in puddles {
+            let [primary, shadow] = ["primary", "puddles"].map(|dir| words(&sim, &file_in(dir, uuid), size));
+            if primary? != shadow? {
+                return Err(format!("after a close the shadow of {uuid} is not its primary"));
+            }
+        }
         let (store, report) = Store::open(sim, options()).map_err(|e| format!("open again: {e}"))?;
         let logs = report.damage.iter().all(|damage| matches!(damage, Damage::Log { .. }));
         let fine =
@@ -465,7 +591,7 @@ impl Check {
         store: &Store,
         damage: &[Damage],
         known: &Known,
-        lost: bool,
+        (lost, power): (bool, bool),
     ) -> Result<(), String> {
         let names: BTreeSet<String> = store.pools().into_iter().map(|pool| pool.record.name).collect();
         if !names.iter().map(String::as_str).eq(known.pools.keys().copied()) {
@@ -482,6 +608,14 @@ impl Check {
                 other => other.map_err(|e| format!("pool {name}: {e}"))?,
             };
             let puddle = handle.puddles().pop().ok_or("no puddle")?;
+            if let Some(Shadowed { stored, before, psynced }) = pool.shadowed {
+                let found = words(sim, &file_in("puddles", puddle.uuid()), puddle.size())?;
+                let may = if power { [psynced; 2] } else { [stored, before] };
+                if !found.iter().all(|word| may.contains(word)) {
+                    return Err(format!("pool {name} holds {found:?}, not {may:?}; power lost: {power}"));
+                }
+                continue;
+            }
             let mut words = [0u64; 2];
             let name_of = format!("puddles/{}", String::from_utf8_lossy(&puddle.uuid().to_hex()));
             sim.read_at(&name_of, puddle.size() - 16, words.as_mut_bytes()).map_err(text)?;

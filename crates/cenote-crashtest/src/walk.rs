@@ -18,13 +18,15 @@ pub(crate) type Recover<'a> = &'a dyn Fn(&Arc<SimMedium>) -> bool;
 pub(crate) struct Walk {
     /// One image in so many has its recovery crashed as well; 0: none.
     pub(crate) recovery_every: u64,
+    /// States of at most so many units that may be lost have every subset looked at; of others there are samples.
+    pub(crate) exhaustive: u32,
     seen: HashSet<(u64, u64)>,
     pub(crate) tally: Tally,
 }
 
 impl Walk {
     pub(crate) fn new(recovery_every: u64) -> Self {
-        Self { recovery_every, ..Self::default() }
+        Self { recovery_every, exhaustive: 12, ..Self::default() }
     }
 
     /// Looks at the images of one state; `requirement` stands for what is allowed in it.
@@ -36,7 +38,7 @@ impl Walk {
         recover: Recover<'_>,
     ) -> Result<(), String> {
         let mut result = Ok(());
-        let reach = Reach { grain: Grain::Words, exhaustive: 12, samples: 64 };
+        let reach = Reach { grain: Grain::Words, exhaustive: self.exhaustive, samples: 64 };
         let images = Images::of(state, reach, true);
         let mut check = |image: Image| {
             let hash = image.hash();

@@ -1,6 +1,9 @@
 //! Whatever a crash interrupts of what a daemon does for its guests, their transactions are over or never were, and nobody who was there is forgotten.
 
-use Step::{Commit, Create, Damage, Decide, End, Grant, Half, Kill, Log, Repair, Serve, Stop};
+use Step::{
+    Commit, Create, CreateShadowed, Damage, Decide, End, Grant, Half, Kill, Log, Psync, Repair, Serve,
+    Settle, Stop, Store,
+};
 use cenote_crashtest::explore::When;
 use cenote_crashtest::guests::{Step, run};
 use cenote_crashtest::rig::window_base;
@@ -60,6 +63,60 @@ const DISCARDED: &[Step] = &[
     Stop,
 ];
 
+/// Two guests psync pools in shadowed mode, one of them two pools together; one dies with stores that no psync has seen, and whoever has its pool next psyncs them.
+const PSYNCS: &[Step] = &[
+    Serve,
+    CreateShadowed("a"),
+    CreateShadowed("b"),
+    CreateShadowed("c"),
+    Grant(1, "a", ReadWrite),
+    Grant(1, "b", ReadWrite),
+    Grant(2, "c", ReadWrite),
+    Store(1, &["a", "b"], 1),
+    Psync(1, &["a", "b"]),
+    Store(2, &["c"], 2),
+    Psync(2, &["c"]),
+    Store(1, &["a", "b"], 3),
+    Psync(1, &["a", "b"]),
+    Settle(1, "b"),
+    Store(2, &["c"], 4),
+    Psync(2, &["c"]),
+    Store(1, &["a"], 5),
+    End(1, false),
+    Grant(3, "a", ReadWrite),
+    Psync(3, &["a"]),
+    End(3, true),
+    End(2, true),
+    Stop,
+];
+/// More psyncs than both halves of the journal have room for.
+const HALVES: &[Step] = &[
+    Serve,
+    CreateShadowed("a"),
+    Grant(1, "a", ReadWrite),
+    Store(1, &["a"], 1),
+    Psync(1, &["a"]),
+    Store(1, &["a"], 2),
+    Psync(1, &["a"]),
+    Store(1, &["a"], 3),
+    Psync(1, &["a"]),
+    Store(1, &["a"], 4),
+    Psync(1, &["a"]),
+    Store(1, &["a"], 5),
+    Psync(1, &["a"]),
+];
+/// The daemon is killed between psyncs, and another follows.
+const PSYNCS_KILLED: &[Step] = &[
+    Serve,
+    CreateShadowed("a"),
+    Grant(1, "a", ReadWrite),
+    Store(1, &["a"], 1),
+    Psync(1, &["a"]),
+    Store(1, &["a"], 2),
+    Kill,
+    Serve,
+];
+
 #[track_caller]
 fn visit(what: &str, script: &[Step], level: Durability, alive: bool, place: usize, every: u64) {
     match run(script, level, window_base(5200 + place), alive, (Bug::None, When::Both), every) {
@@ -84,13 +141,33 @@ fn guests_outlive_the_daemon() {
 #[test]
 fn logs_that_are_set_aside_are_applied_or_discarded() {
     visit("applied", APPLIED, Durability::Power, false, 2, 20);
-    visit("discarded", DISCARDED, Durability::Power, false, 2, 20);
+    visit("discarded", DISCARDED, Durability::Power, false, 2, 4);
     visit("discarded", DISCARDED, Durability::Process, false, 2, 20);
+}
+
+#[test]
+fn guests_psync_pools_in_shadowed_mode() {
+    visit("psyncs", PSYNCS, Durability::Process, false, 10, 100);
+    visit("psyncs in turns of the journal's halves", HALVES, Durability::Process, false, 10, 100);
+    visit("psyncs of guests that die with the daemon", PSYNCS_KILLED, Durability::Process, false, 10, 20);
+    visit("psyncs of guests that live", PSYNCS_KILLED, Durability::Process, true, 10, 20);
 }
 
 #[track_caller]
 fn caught(bug: Bug, script: &[Step], level: Durability, alive: bool, place: usize) {
-    match run(script, level, window_base(5200 + place), alive, (bug, When::Running), 0) {
+    caught_in((bug, When::Running, 0), script, level, alive, place);
+}
+
+/// The same where the bug is in other places, and one in `every` recoveries is crashed in turn.
+#[track_caller]
+fn caught_in(
+    (bug, when, every): (Bug, When, u64),
+    script: &[Step],
+    level: Durability,
+    alive: bool,
+    place: usize,
+) {
+    match run(script, level, window_base(5200 + place), alive, (bug, when), every) {
         Err(what) => println!("{bug:?}: found: {what}"),
         Ok(tally) => panic!("{bug:?} was not found: {tally}"),
     }
@@ -129,4 +206,34 @@ fn a_discarded_log_whose_pool_is_not_traced_is_found() {
 #[test]
 fn an_applied_log_that_was_not_replayed_is_found() {
     caught(Bug::ApplyNotReplayed, APPLIED, Durability::Power, false, 9);
+}
+
+#[test]
+fn a_closed_store_that_is_recovered_before_it_says_open_is_found() {
+    caught_in((Bug::OpenSaidLate, When::Both, 1), DISCARDED, Durability::Power, false, 16);
+}
+
+#[test]
+fn a_guests_psync_that_is_answered_before_it_is_durable_is_found() {
+    caught(Bug::ParcelNotDurable, &PSYNCS[..11], Durability::Process, false, 11);
+}
+
+#[test]
+fn a_grant_of_a_pool_in_shadowed_mode_that_no_batch_says_is_found() {
+    caught(Bug::GrantNotRecorded, &PSYNCS[..11], Durability::Process, false, 12);
+}
+
+#[test]
+fn a_guests_psync_whose_commit_record_comes_before_its_data_is_found() {
+    caught(Bug::PsyncCommitBeforeData, &PSYNCS[..9], Durability::Process, false, 13);
+}
+
+#[test]
+fn a_journal_half_that_guests_write_anew_too_early_is_found() {
+    caught(Bug::JournalReusedEarly, HALVES, Durability::Process, false, 14);
+}
+
+#[test]
+fn a_shadow_that_a_guest_left_and_that_is_believed_after_a_loss_of_power_is_found() {
+    caught_in((Bug::ShadowNotRestored, When::Recovering, 0), &PSYNCS[..11], Durability::Process, false, 15);
 }

@@ -3,15 +3,39 @@
 //! The oracle: a clone is there whole or not at all; whatever pool is there leads to its own values and, where it did so before, to another pool's; transactions and psyncs
 //! count as in any pool. A puddle that is half rewritten, or rewritten twice, leads elsewhere.
 //!
+//! The same with a pool in shadowed mode that is protected at rest: copied sealed, and sealed anew when it is touched. Its memory goes with its process, so that a crash of processes is to it what a loss of power is.
+//!
 //! And every planted bug of this is found.
 
-use cenote::{Access, Error, OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr, Reader, Store, field};
+use cenote::{
+    Access, AtRest, Error, Keyring, Locking, MasterKey, OpenOptions, Persist, Pool, PoolMode, PoolOptions,
+    Ptr, Reader, RelPtr, Store, field,
+};
 use cenote_medium::planted::{Bug, plant};
-use cenote_medium::sim::{CrashKind, Image, Limits, SimMedium, SimOptions};
-use cenote_medium::{Durability, Medium};
+use cenote_medium::sim::{CrashKind, Fault, FaultEffect, FaultPoint, Image, Limits, SimMedium, SimOptions};
+use cenote_medium::{Durability, Medium, Operation};
 use cenote_store::StoreError;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+thread_local! {
+    /// How this test's pool in shadowed mode is protected.
+    static AT_REST: Cell<AtRest> = const { Cell::new(AtRest::None) };
+}
+
+fn is_protected() -> bool {
+    AT_REST.with(Cell::get) != AtRest::None
+}
+
+/// The key of what is protected.
+fn own_key() -> Option<Arc<Keyring>> {
+    let mut bytes: [u8; 32] = core::array::from_fn(|i| (i as u8).wrapping_mul(37) ^ 0x5a);
+    is_protected().then(|| {
+        let key = MasterKey::with_locking(&mut bytes, Locking::IfPossible).expect("a key");
+        Arc::new(Keyring::new(key).locking(Locking::IfPossible))
+    })
+}
 
 #[derive(Persist)]
 #[persist(name = "relocation::Root")]
@@ -22,6 +46,8 @@ struct Root {
     wide: Option<Ptr<Wide>>,
     /// In pool "direct".
     peer: Option<Ptr<Node>>,
+    /// What makes a second file of the puddle that it is in: an off-holder is rewritten once only.
+    near: RelPtr<Node>,
 }
 
 #[derive(Persist)]
@@ -31,18 +57,24 @@ struct Node {
     next: Option<Ptr<Node>>,
 }
 
-/// More than a superblock, so that it lies in a puddle of its own.
+/// More than a superblock, so that it lies in a puddle of its own, which is rewritten in its file.
 #[derive(Persist)]
 #[persist(name = "relocation::Wide")]
 struct Wide {
     back: Option<Ptr<Root>>,
-    data: [u64; 9000],
+    data: [u64; 8000],
+    /// In other sectors than `back`.
+    again: [Option<Ptr<Root>>; 4],
+    other: Option<Ptr<Wide>>,
+    rest: [u64; 1000],
 }
+
+const WIDE: Wide = Wide { back: None, data: [7; 8000], again: [None; 4], other: None, rest: [8; 1000] };
 
 const NAMES: [&str; 3] = ["direct", "beside", "shadowed"];
 
-/// Count and sum of a pool's list.
-type Content = (u64, u64);
+/// Count and sum of a pool's list, and whether what is wide leads out of the pool.
+type Content = (u64, u64, bool);
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
@@ -53,18 +85,22 @@ enum Step {
     Read(&'static str),
     Push(&'static str, u64),
     Psync(&'static str),
+    /// Lets what is wide in a pool lead to what is wide in another.
+    Lead(&'static str, &'static str),
     /// Lets go of all pools.
     Release,
     Die,
 }
-use Step::{Die, Psync, Push, Randomize, Read, Release, Twin, Write};
+use Step::{Die, Lead, Psync, Push, Randomize, Read, Release, Twin, Write};
 
 fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
 fn open_options() -> OpenOptions {
-    OpenOptions { log_puddle_size: 8 << 10, journal_half_len: 8192, ..OpenOptions::default() }
+    // Records of sealed pages are longer, and each page of a journal that grows is a crash point.
+    let journal_half_len = if is_protected() { 64 << 10 } else { 8192 };
+    OpenOptions { log_puddle_size: 8 << 10, journal_half_len, key: own_key(), ..OpenOptions::default() }
 }
 
 /// A free window for this thread's simulations.
@@ -87,7 +123,10 @@ fn base_image(level: Durability) -> Result<Image, String> {
     let store = Store::open_on(medium, &open_options()).map_err(text)?;
     let mut pools = Vec::new();
     for (name, mode) in NAMES.into_iter().zip([PoolMode::Direct, PoolMode::Direct, PoolMode::Shadowed]) {
-        let options = PoolOptions { puddle_size: 2 << 16, mode, ..PoolOptions::default() };
+        let mut options = PoolOptions { puddle_size: 2 << 16, mode, ..PoolOptions::default() };
+        if mode == PoolMode::Shadowed {
+            (options.at_rest, options.key) = (AT_REST.with(Cell::get), own_key());
+        }
         pools.push(store.create_pool(name, &options).map_err(text)?);
     }
     // Those of one mode together: "beside" leads to "direct", "shadowed" to itself.
@@ -97,10 +136,20 @@ fn base_image(level: Durability) -> Result<Image, String> {
             for pool in pools {
                 let first = tx.alloc_in(pool, Node { value: 1, next: None })?;
                 let peer = *peer.get_or_insert(first);
-                let wide = tx.alloc_in(pool, Wide { back: None, data: [7; 9000] })?;
-                let root = Root { count: 1, sum: 1, first: Some(first), wide: Some(wide), peer: Some(peer) };
+                let wide = tx.alloc_in(pool, WIDE)?;
+                let root = Root {
+                    count: 1,
+                    sum: 1,
+                    first: Some(first),
+                    wide: Some(wide),
+                    peer: Some(peer),
+                    near: RelPtr::NULL,
+                };
                 let root = tx.alloc_in(pool, root)?;
+                tx.set_rel(root, field!(Root, near), Some(first))?;
                 tx.set(wide, field!(Wide, back), Some(root))?;
+                tx.set(wide, field!(Wide, again), [Some(root); 4])?;
+                tx.set(wide, field!(Wide, other), Some(wide))?;
                 tx.set_root_in(pool, 0, Some(root))?;
             }
             Ok(())
@@ -145,6 +194,18 @@ impl World {
                 tx.set(root, field!(Root, first), Some(node))
             }),
             Psync(name) => self.store.psync(&[&self.pools[name]]).map(drop),
+            Lead(from, to) => {
+                let there = {
+                    let view = self.pools[to].read()?;
+                    let root = view.root::<Root>()?.expect("a root");
+                    view.get(root)?.wide
+                };
+                self.pools[from].write(|tx| {
+                    let root = tx.root::<Root>()?.expect("a root");
+                    let wide = tx.get(root)?.wide.expect("a wide");
+                    tx.set(wide, field!(Wide, other), there)
+                })
+            }
             Release => {
                 self.pools.clear();
                 Ok(())
@@ -158,6 +219,16 @@ impl World {
         let names: Vec<String> = self.store.pools().into_iter().map(|info| info.record.name).collect();
         let mut contents = BTreeMap::new();
         for name in names {
+            if is_protected() {
+                // Before anything is loaded from it: a page that is damaged ends the program.
+                let found = match self.store.verify_pool(&name, &mut |_, _| true) {
+                    Err(Error::Store(StoreError::PoolNotCovered { .. })) => Vec::new(),
+                    found => found.map_err(|error| format!("{name}: {error}"))?,
+                };
+                if found.iter().any(|puddle| !puddle.found.damaged.is_empty()) {
+                    return Err(format!("{name}: {found:?}"));
+                }
+            }
             let content = match self.store.pool_with(&name, Access::ReadOnly) {
                 Ok(pool) => Some(self.content(&pool)?),
                 Err(Error::Store(StoreError::PoolNotCovered { .. })) => None,
@@ -174,9 +245,21 @@ impl World {
         let at = view.root::<Root>().map_err(failed)?.ok_or("no root")?;
         let root = view.get(at).map_err(failed)?;
         let wide = view.get(root.wide.ok_or("no wide")?).map_err(failed)?;
-        if wide.back != Some(at) || wide.data != [7; 9000] {
-            return Err(format!("pool {}: what is wide leads to {:?}, not {at:?}", pool.name(), wide.back));
+        if wide.back != Some(at)
+            || wide.again != [Some(at); 4]
+            || wide.data != WIDE.data
+            || wide.rest != WIDE.rest
+        {
+            let leads = (wide.back, wide.again);
+            return Err(format!("pool {}: what is wide leads to {leads:?}, not {at:?}", pool.name()));
         }
+        let near = view.get(root.near.get().ok_or("no off-holder")?).map_err(failed)?;
+        if near.value != 1 {
+            return Err(format!("pool {}: its off-holder leads to {}", pool.name(), near.value));
+        }
+        let other = wide.other.ok_or("no other")?.addr();
+        let own = self.store.puddle_records().into_iter().filter(|puddle| puddle.pool == pool.id());
+        let away = own.into_iter().all(|puddle| other.wrapping_sub(puddle.addr) >= puddle.size);
         let (mut count, mut sum, mut next) = (0, 0, root.first);
         while let Some(node) = next {
             let node = view.get(node).map_err(failed)?;
@@ -197,7 +280,7 @@ impl World {
             } else {
                 match self.store.pool_with("direct", Access::ReadOnly) {
                     Ok(home) => Some(home),
-                    Err(Error::Store(StoreError::PoolNotCovered { .. })) => return Ok((count, sum)),
+                    Err(Error::Store(StoreError::PoolNotCovered { .. })) => return Ok((count, sum, away)),
                     Err(error) => return Err(failed(error)),
                 }
             };
@@ -219,7 +302,7 @@ impl World {
         if report.unallocated_blocks > 0 || !report.damage.is_empty() {
             return Err(format!("pool {}: {report:?}", pool.name()));
         }
-        Ok((count, sum))
+        Ok((count, sum, away))
     }
 
     fn die(self) {
@@ -237,7 +320,7 @@ struct State {
 
 impl State {
     fn first() -> Self {
-        let all: BTreeMap<String, Content> = NAMES.map(|name| (name.to_string(), (1, 1))).into();
+        let all: BTreeMap<String, Content> = NAMES.map(|name| (name.to_string(), (1, 1, false))).into();
         let shadowed = NAMES.map(|name| (name.to_string(), name == "shadowed")).into();
         Self { written: all.clone(), psynced: all, shadowed }
     }
@@ -247,6 +330,10 @@ impl State {
         match step {
             Twin(from, to) => {
                 let content = self.written[from];
+                if is_protected() && self.shadowed[from] {
+                    // What only memory had is psynced before it is copied.
+                    next.psynced.insert(from.into(), content);
+                }
                 next.written.insert(to.into(), content);
                 next.psynced.insert(to.into(), content);
                 next.shadowed.insert(to.into(), self.shadowed[from]);
@@ -254,11 +341,19 @@ impl State {
             // All pools that are leased are psynced.
             Randomize(_) => next.psynced = self.written.clone(),
             Push(name, value) => {
-                let (count, sum) = self.written[name];
-                next.written.insert(name.into(), (count + 1, sum + value));
+                let (count, sum, away) = self.written[name];
+                next.written.insert(name.into(), (count + 1, sum + value, away));
+            }
+            Lead(from, to) => {
+                let (count, sum, _) = self.written[from];
+                next.written.insert(from.into(), (count, sum, from != to));
             }
             Psync(name) => {
                 next.psynced.insert(name.into(), self.written[name]);
+            }
+            Die if is_protected() => {
+                let gone = self.psynced.iter().filter(|(name, _)| self.shadowed[*name]);
+                next.written.extend(gone.map(|(name, content)| (name.clone(), *content)));
             }
             _ => {}
         }
@@ -266,7 +361,8 @@ impl State {
     }
 
     fn expects(&self, name: &str, kind: CrashKind) -> Option<Content> {
-        let by_psync = kind != CrashKind::Process && self.shadowed.get(name) == Some(&true);
+        let goes_back = kind != CrashKind::Process || is_protected();
+        let by_psync = goes_back && self.shadowed.get(name) == Some(&true);
         let of = if by_psync { &self.psynced } else { &self.written };
         of.get(name).copied()
     }
@@ -419,10 +515,12 @@ fn caught(bug: Bug, steps: &[Step], level: Durability) {
     println!("without it: {tally:?}");
 }
 
-const CLONES: [Step; 12] = [
+const CLONES: [Step; 14] = [
     Twin("direct", "copy"),
     Write("copy"),
     Push("copy", 2),
+    Read("direct"),
+    Lead("copy", "direct"),
     Release,
     Twin("shadowed", "twin"),
     Write("twin"),
@@ -481,8 +579,65 @@ fn clones_and_moves_at_level_process() {
 }
 
 #[test]
-fn a_puddle_that_is_rewritten_in_its_file() {
+fn a_puddle_that_is_rewritten_in_its_file_whatever_is_in_it() {
     caught(Bug::RewrittenInPlace, &CLONES[..2], Durability::Power);
+}
+
+#[test]
+fn a_header_that_is_written_before_the_words_are_durable() {
+    caught(Bug::InPlaceHeaderEarly, &CLONES[..2], Durability::Power);
+}
+
+/// Rewritten once more, what leads to the original would lead to the copy.
+#[test]
+fn a_puddle_that_is_used_before_its_header_is_durable() {
+    let steps = [Twin("direct", "copy"), Write("copy"), Read("direct"), Lead("copy", "direct")];
+    caught(Bug::InPlaceNotDurable, &steps, Durability::Power);
+}
+
+/// A puddle's header is written in its file, and its sync fails, or whoever wrote it is killed before. The next session finds the puddle rewritten, a batch says so, and power is lost.
+fn found_rewritten(level: Durability, bug: Bug) -> Result<(), String> {
+    let sim = SimMedium::from_image(&base_image(level)?);
+    let mut world = World::open(&sim)?;
+    world.step(Twin("direct", "copy")).map_err(text)?;
+    let copies = world.store.pools().into_iter().find(|info| info.record.name == "copy");
+    let id = copies.ok_or("no copy")?.record.id;
+    let puddle =
+        world.store.puddle_records().into_iter().find(|puddle| puddle.pool == id).ok_or("no puddle")?;
+    let file = String::from_utf8_lossy(&puddle.uuid.to_hex()).into_owned();
+    sim.inject(Fault::once(FaultPoint::Operation(Operation::Sync), 1, FaultEffect::Io).on(&file));
+    let failed = world.step(Read("copy")).is_err();
+    assert!(failed && sim.fault_hits() == 1, "the header's sync");
+    world.die();
+    sim.clear_faults();
+    plant(bug);
+    let opened = World::open(&sim).and_then(|mut world| {
+        for step in [Read("copy"), Release, Twin("beside", "later")] {
+            world.step(step).map_err(text)?;
+        }
+        Ok(world)
+    });
+    plant(Bug::None);
+    let world = opened?;
+    let image = sim.state_now().image_oldest();
+    world.die();
+    let world = World::open(&SimMedium::from_image(&image))?;
+    let pool = world.store.pool_with("copy", Access::ReadOnly);
+    let content = pool.map_err(text).and_then(|pool| world.content(&pool));
+    world.die();
+    match content? {
+        (1, 1, _) => Ok(()),
+        other => Err(format!("the copy is {other:?}")),
+    }
+}
+
+#[test]
+fn a_puddle_that_is_found_rewritten_is_made_durable_before_it_counts() {
+    for level in [Durability::Power, Durability::Process] {
+        found_rewritten(level, Bug::None).unwrap();
+        let lost = found_rewritten(level, Bug::FoundNewNotKept);
+        println!("{level}: {}", lost.expect_err("it is believed, and not there"));
+    }
 }
 
 #[test]
@@ -529,4 +684,84 @@ fn a_pool_that_moves_while_the_journal_speaks_of_it() {
         Psync("shadowed"),
     ];
     caught(Bug::MovedNotTrimmed, &steps, Durability::Process);
+}
+
+/// A protected pool is written, copied with what only memory has, and the copy written; then it dies, and goes on.
+const SEALED: [Step; 12] = [
+    Write("shadowed"),
+    Push("shadowed", 3),
+    Psync("shadowed"),
+    Push("shadowed", 4),
+    Release,
+    Twin("shadowed", "twin"),
+    Write("twin"),
+    Push("twin", 5),
+    Psync("twin"),
+    Die,
+    Write("twin"),
+    Psync("twin"),
+];
+
+fn protected(at_rest: AtRest, test: impl FnOnce()) {
+    AT_REST.with(|mode| mode.set(at_rest));
+    test();
+    AT_REST.with(|mode| mode.set(AtRest::None));
+}
+
+#[test]
+fn copies_of_protected_pools_at_level_power() {
+    protected(AtRest::Authenticated, || holds("sealed", &SEALED, Durability::Power, 3));
+}
+
+#[test]
+fn copies_of_pools_without_a_tree_at_level_process() {
+    protected(AtRest::Encryption, || holds("sealed", &SEALED, Durability::Process, 1));
+}
+
+#[test]
+fn moves_of_protected_pools_at_level_power() {
+    let steps = [
+        Write("shadowed"),
+        Push("shadowed", 3),
+        Release,
+        Randomize("shadowed"),
+        Read("beside"),
+        Write("shadowed"),
+        Push("shadowed", 5),
+        Psync("shadowed"),
+        Release,
+        Randomize("direct"),
+        Read("shadowed"),
+    ];
+    protected(AtRest::EncryptionIntegrity, || holds("sealed moves", &steps, Durability::Power, 1));
+}
+
+#[test]
+fn a_sealed_puddle_that_is_sealed_anew_in_its_file() {
+    protected(AtRest::Authenticated, || caught(Bug::RewrittenInPlace, &SEALED[5..7], Durability::Power));
+}
+
+#[test]
+fn a_sealed_puddle_that_is_not_synced_before_it_is_renamed() {
+    protected(AtRest::Authenticated, || caught(Bug::RewrittenNotSynced, &SEALED[5..7], Durability::Power));
+}
+
+#[test]
+fn an_import_that_forgets_whose_seals_are_on_its_puddles() {
+    protected(AtRest::Authenticated, || caught(Bug::SealedAsForgotten, &SEALED[5..7], Durability::Power));
+}
+
+#[test]
+fn a_root_puddle_that_takes_the_key_of_the_others_with_it() {
+    protected(AtRest::Authenticated, || caught(Bug::NothingInherited, &SEALED[5..7], Durability::Power));
+}
+
+#[test]
+fn a_copy_without_what_only_memory_has() {
+    protected(AtRest::Authenticated, || caught(Bug::CopyNotPsynced, &SEALED[..6], Durability::Process));
+}
+
+#[test]
+fn a_sealed_copy_that_is_taken_for_its_own() {
+    protected(AtRest::Authenticated, || caught(Bug::ImportNotDue, &SEALED[5..7], Durability::Power));
 }

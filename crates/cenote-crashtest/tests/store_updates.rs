@@ -88,6 +88,32 @@ const SPARES: &[Update] = &[
     Close,
 ];
 
+/// What is made ahead for one pool is taken by another, or named by a close.
+const AHEAD: &[Update] = &[
+    Format,
+    Open,
+    Create("a"),
+    Lease("a"),
+    Create("b"),
+    Lease("b"),
+    Expect("a"),
+    Grow("b"),
+    Expect("b"),
+    Grow("b"),
+    Expect("b"),
+    Grow("a"),
+    Grow("a"),
+    Expect("a"),
+    Release("a"),
+    Release("b"),
+    Close,
+    Open,
+    Lease("b"),
+    Grow("b"),
+    Kill,
+    Open,
+];
+
 #[track_caller]
 fn visit(what: &str, script: &[Update], level: Durability, place: usize, every: u64) {
     match run(script, level, window_base(5000 + place), (Bug::None, When::Both), every) {
@@ -120,6 +146,12 @@ fn spare_puddles() {
     visit("spare puddles", SPARES, Durability::Process, 5, 8);
 }
 
+#[test]
+fn puddles_made_ahead() {
+    visit("puddles made ahead", AHEAD, Durability::Power, 8, 4);
+    visit("puddles made ahead", AHEAD, Durability::Process, 8, 8);
+}
+
 #[track_caller]
 fn caught(bug: Bug, script: &[Update], place: usize) {
     let found = run(script, Durability::Power, window_base(5000 + place), (bug, When::Running), 0);
@@ -147,4 +179,9 @@ fn a_spare_puddle_that_keeps_what_a_removed_pool_held_is_found() {
 #[test]
 fn a_spare_puddle_that_is_called_zeros_too_early_is_found() {
     caught(Bug::SpareHeaderEarly, &SPARES[..9], 7);
+}
+
+#[test]
+fn a_puddle_that_says_it_is_another_pools_is_found() {
+    caught(Bug::AheadOfAnother, &AHEAD[..8], 9);
 }

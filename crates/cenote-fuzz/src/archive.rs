@@ -8,7 +8,6 @@ use crate::input::Input;
 use cenote_archive::{ArchiveReader, ArchiveWriter, Codec, Manifest};
 use cenote_layout::archive::{ArchiveHeader, SectionHeader, section_sum};
 use cenote_layout::header::seal;
-use cenote_layout::puddle::header_space;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// What damage begins with.
@@ -59,12 +58,13 @@ fn read(bytes: &[u8]) -> Option<(Manifest, Chunks)> {
     let mut chunks = Vec::new();
     let mut before = (0, 0);
     loop {
-        let size = |manifest: &Manifest, puddle: usize| manifest.puddles.get(puddle).map(|p| p.size);
+        let extent =
+            |manifest: &Manifest, puddle: usize| manifest.puddles.get(puddle).map(|p| manifest.extent_of(p));
         match reader.next_chunk() {
             Ok(Some(chunk)) => {
                 let (puddle, offset, bytes) = (chunk.puddle, chunk.offset, chunk.bytes.to_vec());
-                let size = size(reader.manifest(), puddle).expect("a chunk of no puddle");
-                assert!(offset >= header_space(size) && offset + bytes.len() as u64 <= size);
+                let (from, to) = extent(reader.manifest(), puddle).expect("a chunk of no puddle");
+                assert!(offset >= from && offset + bytes.len() as u64 <= to);
                 assert!(bytes.len().is_multiple_of(4096) && (puddle, offset) >= before);
                 before = (puddle, offset + bytes.len() as u64);
                 chunks.push((puddle as u32, offset, bytes));

@@ -8,7 +8,7 @@ use crate::input::Input;
 use cenote_journal::{Limits, Receiver};
 use cenote_layout::catalog::{AtRest, HeapKind, PoolMode};
 use cenote_layout::id::{PoolId, TypeId, Uuid};
-use cenote_proto::{PoolSpec, Reply, Request, decode, encode, peek};
+use cenote_proto::{ImportPoolSpec, ImportSpec, PoolSpec, Reply, Request, decode, encode, peek};
 use std::os::unix::fs::FileExt;
 
 pub(crate) fn run(input: &mut Input<'_>) {
@@ -37,6 +37,7 @@ pub(crate) fn run(input: &mut Input<'_>) {
     }
     let _ = peek(&packet);
     parcel(&packet);
+    import(input);
     again::<Request>(&packet);
     again::<Reply>(&packet);
 }
@@ -50,6 +51,37 @@ fn parcel(bytes: &[u8]) {
     let limits = |lines| Limits { from: 4096, len: 1 << 20, lines };
     for count in [1, bytes.len() as u32 / 16] {
         let _ = Receiver::read(&file, count, &[limits(true), limits(false)]);
+    }
+}
+
+/// What an import is to be, damaged: it is read or refused, and what is read is the same again.
+fn import(input: &mut Input<'_>) {
+    let pool = |input: &mut Input<'_>| ImportPoolSpec {
+        name: text(input),
+        old_id: PoolId(input.word()),
+        mode: if input.one_in(2) { PoolMode::Direct } else { PoolMode::Shadowed },
+        heap: HeapKind::Traced,
+        puddle_size: input.word(),
+        size_max: input.word(),
+        permissions: input.word() as u32,
+        puddles: (0..input.below(4)).map(|_| (input.word(), input.word())).collect(),
+    };
+    let spec = ImportSpec { pools: (0..input.below(3)).map(|_| pool(input)).collect(), types: Vec::new() };
+    let Ok(mut bytes) = spec.encode() else { return };
+    assert_eq!(ImportSpec::decode(&bytes), Ok(spec), "a list does not come back");
+    for _ in 0..=input.below(3) {
+        if bytes.is_empty() || input.one_in(4) {
+            bytes.push(input.word() as u8);
+        } else if input.one_in(3) {
+            bytes.truncate(input.below(bytes.len()));
+        } else {
+            let at = input.below(bytes.len());
+            bytes[at] = input.word() as u8;
+        }
+    }
+    if let Ok(read) = ImportSpec::decode(&bytes) {
+        let again = read.encode().expect("what was read can be written");
+        assert_eq!(ImportSpec::decode(&again), Ok(read));
     }
 }
 
@@ -77,7 +109,7 @@ fn text(input: &mut Input<'_>) -> String {
 fn request(input: &mut Input<'_>) -> Request {
     let some = input.one_in(2);
     let pool = PoolId(input.word());
-    match input.below(33) {
+    match input.below(40) {
         0 => Request::Hello { resume: some.then(|| Uuid(input.array())) },
         1 => Request::Ping,
         2 => Request::Stat,
@@ -139,6 +171,22 @@ fn request(input: &mut Input<'_>) -> Request {
         29 => Request::Clients { after: some.then(|| Uuid(input.array())) },
         30 => Request::Metrics,
         31 => Request::Parcel,
+        32 => Request::Places { after: some.then(|| (pool, input.word() as u32)) },
+        33 => Request::ClonePool { name: text(input), copy: text(input), token: Uuid(input.array()) },
+        34 => Request::RandomizePool { name: text(input) },
+        35 => Request::BeginImport { parcel: input.word(), len: input.word() as u32, check_only: some },
+        36 => Request::FillImport {
+            import: input.word(),
+            slot: input.word() as u32,
+            parcel: input.word(),
+            pieces: (0..input.below(5)).map(|_| (input.word(), input.word() as u32)).collect(),
+        },
+        37 => Request::CommitImport {
+            import: input.word(),
+            token: Uuid(input.array()),
+            pools: input.word() as u32,
+        },
+        38 => Request::AbandonImport { import: input.word() },
         _ => Request::Goodbye,
     }
 }

@@ -7,7 +7,7 @@
 //! | --- | --- | --- | --- |
 //! | `noop` | us | a request that does nothing | `socket`: a packet there and one back |
 //! | `exist_puddle` | us | the puddle of a pool that the client has, with its descriptor | `socket+fd`: the same packets with a descriptor, which is closed |
-//! | `new_puddle` | us | one more puddle of 2 MiB for a pool, from the spare ones; no time passes for the daemon to make the next one | as above |
+//! | `new_puddle` | us | one more puddle of 2 MiB for a pool, from the spare ones; 20 ms pass before each, in which the daemon makes the next one | as above, 20 ms before each too: whoever has slept finds caches cold |
 //! | `reg_log_space` | us | a new session's log space | as above |
 //! | `replay_N` | ms | from a client's SIGKILL, inside a transaction with N entries, to the daemon saying that it is recovered | |
 //! | `memory_1000` | KiB | resident memory of the daemon, with 1,000 sessions that have a log space each | |
@@ -215,7 +215,13 @@ fn primitives(times: &mut Times, socket: &Path, bare_socket: &Path, turn: u32) -
     raw.ask(&Request::OpenPool { name: "primitives".into(), writable: true })?;
     times.turn(("noop", "socket"), turn, || timed(|| bare(&echo, &mut buffer, &plain, 0)))?;
     times.turn(("noop", "cenote"), turn, || timed(|| raw.ask(&Request::Ping).map(drop)))?;
-    for row in ["exist_puddle", "new_puddle", "reg_log_space"] {
+    // Until the daemon has made the next puddle ready; and the same for who is beside it.
+    let pause = || std::thread::sleep(Duration::from_millis(20));
+    times.turn(("new_puddle", "socket+fd"), turn / 10, || {
+        pause();
+        timed(|| bare(&echo, &mut buffer, &with_fd, 1))
+    })?;
+    for row in ["exist_puddle", "reg_log_space"] {
         times.turn((row, "socket+fd"), turn, || timed(|| bare(&echo, &mut buffer, &with_fd, 1)))?;
     }
     let there = Request::Puddles { pool, first: 0 };
@@ -223,8 +229,7 @@ fn primitives(times: &mut Times, socket: &Path, bare_socket: &Path, turn: u32) -
     let mut index = 0;
     times.turn(("new_puddle", "cenote"), turn / 10, || {
         index += 1;
-        // Until the daemon has made the next one ready.
-        std::thread::sleep(Duration::from_millis(20));
+        pause();
         timed(|| raw.puddle(&Request::TakePuddle { pool, index, size: PUDDLE }))
     })?;
     times.turn(("reg_log_space", "cenote"), turn / 4, || {
@@ -303,6 +308,7 @@ pub fn child(arguments: &[String]) -> ExitCode {
 
 /// The daemon, until it is killed or its standard input is closed.
 fn serve(store: &str, socket: &str) -> Result<(), Failure> {
+    cenoted::prepare_process();
     let mut config = cenoted::Config::new(store, socket);
     config.limits.connections = 2000;
     config.limits.connections_per_user = 2000;

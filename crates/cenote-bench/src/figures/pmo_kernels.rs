@@ -25,6 +25,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The figure.
@@ -272,7 +273,7 @@ pub struct Ground {
     /// `process` or `power`.
     pub level: &'static str,
     /// Where other systems make their files.
-    pub directory: tempfile::TempDir,
+    pub directory: Arc<tempfile::TempDir>,
 }
 
 impl core::fmt::Debug for Ground {
@@ -287,7 +288,7 @@ impl Ground {
     /// # Errors
     /// What keeps it from being made.
     pub fn new(settings: &Settings, half_len: u64) -> Result<Self, Failure> {
-        let directory = settings.temporary()?;
+        let directory = Arc::new(settings.temporary()?);
         let medium = medium(directory.path(), Durability::Process)?;
         cenote_store::format(medium.clone(), &FormatOptions::default())?;
         let (store, _) = cenote_store::Store::open(medium, OpenOptions::default())?;

@@ -1,6 +1,6 @@
 //! The Puddles paper's primitives of relocation: export, import, and rewriting pointers; beside each what the machine takes to copy the same bytes.
 //!
-//! Unit: milliseconds. Each run makes an archive and a copy of its own; systems take turns.
+//! Unit: milliseconds. Each run makes an archive and a copy of its own; systems take turns. Both replace what the run before made of the same pool, so that neither pays for giving back the space of something larger.
 //!
 //! | row | system `cenote` | beside it |
 //! | --- | --- | --- |
@@ -66,8 +66,8 @@ impl Ground {
         self.times.entry((row.into(), system)).or_default().push(ms);
     }
 
-    fn archive(&self) -> PathBuf {
-        self.directory.path().join("archive")
+    fn archive(&self, pool: &str) -> PathBuf {
+        self.directory.path().join(format!("archive of {pool}"))
     }
 
     /// The files of a pool's puddles.
@@ -81,22 +81,22 @@ impl Ground {
     }
 
     fn export(&mut self, pool: &str, row: &str) -> Result<(), Failure> {
-        let path = self.archive();
+        let path = self.archive(pool);
         let begin = Instant::now();
         self.store.export_to(&[pool], &path, Exclusive::Replace, ExportOptions::default())?;
         self.note(row, "cenote", begin);
         let files = self.files(pool)?;
         let begin = Instant::now();
         for (number, file) in files.iter().enumerate() {
-            copy(file, &self.directory.path().join(format!("copy{number}")))?;
+            copy(file, &self.directory.path().join(format!("copy {number} of {pool}")))?;
         }
         self.note(row, "cp", begin);
         Ok(())
     }
 
-    /// Imports what was exported last, as pool "copy".
-    fn import(&mut self, row: Option<&str>) -> Result<(), Failure> {
-        let path = self.archive();
+    /// Imports the archive of a pool, as pool "copy".
+    fn import(&mut self, pool: &str, row: Option<&str>) -> Result<(), Failure> {
+        let path = self.archive(pool);
         let begin = Instant::now();
         let mut last = begin;
         let mut told = |_| {
@@ -109,7 +109,7 @@ impl Ground {
         self.note(row, "cenote", begin);
         self.note(row, "register", last);
         let begin = Instant::now();
-        copy(&path, &self.directory.path().join("copy"))?;
+        copy(&path, &self.directory.path().join(format!("copy of {pool}")))?;
         self.note(row, "cp", begin);
         Ok(())
     }
@@ -203,14 +203,14 @@ fn report(settings: &Settings, filter: &Filter, runs: usize, out: &mut dyn Write
             [("small", "export_16B", "import_16B"), ("large", "export_16M", "import_16M")]
         {
             ground.export(pool, export)?;
-            ground.import(Some(import))?;
+            ground.import(pool, Some(import))?;
             ground.store.remove_pool("copy")?;
         }
         for count in lists {
             let name = format!("list{count}");
             let options = ExportOptions::default();
-            ground.store.export_to(&[&name], ground.archive(), Exclusive::Replace, options)?;
-            ground.import(None)?;
+            ground.store.export_to(&[&name], ground.archive(&name), Exclusive::Replace, options)?;
+            ground.import(&name, None)?;
             ground.rewrite(&name, *count)?;
             ground.store.remove_pool("copy")?;
         }
