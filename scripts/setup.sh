@@ -43,5 +43,17 @@ if [ -d crates/cenote-bench-peers ] && ! [ -e /usr/include/libpmemobj.h ]; then
     apt_install libpmemobj-dev || echo "skipped: libpmemobj-dev cannot be installed here; peers will not be built"
 fi
 
+if ! command -v mkfs.xfs >/dev/null && ! [ -x /sbin/mkfs.xfs ]; then
+    echo "installing xfsprogs, for tests on a file system whose files share blocks"
+    apt_install xfsprogs || echo "skipped: xfsprogs cannot be installed here; nor can those tests run"
+fi
+
+for tool in strace gdb; do
+    if ! command -v "$tool" >/dev/null; then
+        echo "installing $tool, for tests that count system calls or follow pointers from outside"
+        apt_install "$tool" || echo "skipped: $tool cannot be installed here; nor can those tests run"
+    fi
+done
+
 cargo --version
 rustc --version

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# All tests, by the command that the README names; ends with the sums over all test binaries.
+# All tests, by the command that the README names, with what they print; ends with what was skipped and why, and the sums over all test binaries.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 status=0
-cargo test --workspace 2>&1 | tee "$log" || status=$?
+cargo test --workspace -- --show-output 2>&1 | tee "$log" || status=$?
+grep '^skipped:' "$log" | sort | uniq -c || true
 awk '/^test result:/ {
     for (i = 2; i <= NF; i++) {
         if ($i ~ /^passed/) passed += $(i - 1)
