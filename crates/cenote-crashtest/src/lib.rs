@@ -16,3 +16,7 @@ pub mod updates;
 pub mod verify;
 mod visits;
 mod walk;
+
+/// Of every test of this crate, and of nothing that runs otherwise.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
