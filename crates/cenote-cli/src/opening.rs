@@ -15,8 +15,23 @@ use std::sync::Arc;
 
 /// The store of a daemon, if its socket is in the place of the directory; what a command may do there is the daemon's to say.
 pub(crate) fn asked(store: &StoreDir) -> Result<Option<Store>, Failure> {
-    let is_socket = std::fs::metadata(&store.dir).is_ok_and(|found| found.file_type().is_socket());
-    Ok(if is_socket { Some(Store::connect(&store.dir)?) } else { None })
+    if !std::fs::metadata(&store.dir).is_ok_and(|found| found.file_type().is_socket()) {
+        return Ok(None);
+    }
+    let of_directories = |option: &str| {
+        let socket = store.dir.display();
+        Err(Failure::Usage(format!(
+            "{socket} is the socket of a daemon: {option} is for a store's directory"
+        )))
+    };
+    if !store.wait.is_zero() {
+        return of_directories("--wait");
+    }
+    if store.key.is_given() {
+        // It keeps no protected pools, and to copy a protected object takes no key.
+        return of_directories("a key");
+    }
+    Ok(Some(Store::connect(&store.dir)?))
 }
 
 /// Opens a store to look at it, whatever is damaged. Nothing is written: recovery goes into private memory.

@@ -62,14 +62,13 @@ fn pools_travel_through_a_daemon_by_the_commands_of_an_embedded_store() {
         assert!(out.contains("exported pool \"words\""), "{out}");
         run(["export", socket, "words", archive]).complains(3, &["there already"]);
         run(["export", socket, "nothing", "-"]).complains(3, &["nothing"]);
+        // What cannot be heeded is not passed over in silence.
+        run(["export", socket, "words", "-", "--wait", "3"]).complains(2, &["socket", "--wait"]);
+        run(["clone", socket, "words", "copy", "--key-file", archive]).complains(2, &["socket", "key"]);
         let out = run(["import", socket, archive, "-n"]).exits(3);
         assert!(out.err.contains("words"), "{}", out.err);
-        assert!(
-            run(["import", socket, archive, "--as", "again"])
-                .exits(0)
-                .out
-                .contains("imported pool \"again\"")
-        );
+        let out = run(["import", socket, archive, "--as", "again"]).exits(0).out;
+        assert!(out.contains("imported pool \"again\"") && out.contains("when it is first opened"), "{out}");
         run(["import", socket, archive, "--as", "again"]).complains(3, &["again"]);
         let out = run(["clone", socket, "again", "copy"]).exits(0).out;
         assert!(out.contains("is a copy of \"again\"") && out.contains("opened"), "{out}");

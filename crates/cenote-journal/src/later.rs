@@ -290,8 +290,9 @@ mod tests {
         let open = journal.lock().halves[0].touched.len();
         assert!(open < most);
         let image = sim.state_now().image_oldest();
-        let there =
-            |number: &usize| image.file(&format!("p{number}")).is_some_and(|bytes| bytes[3 * 64] == 7);
+        let there = |number: &usize| {
+            image.file(&format!("p{number}")).is_some_and(|bytes| bytes.get(3 * 64) == Some(&7))
+        };
         assert!((0..most).filter(there).count() >= most - open);
     }
 

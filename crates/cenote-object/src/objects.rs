@@ -295,21 +295,26 @@ impl Objects {
     ) -> Result<Snapshot, ObjectError> {
         let shared = &self.0;
         shared.store.check_usable()?;
-        let _inside = shared.store.is_connected().then(|| shared.door.enter());
+        let inside = shared.store.is_connected().then(|| shared.door.enter());
         let info = shared.store.object(name)?;
         may(&info, Permission::Read)?;
         shared.store.verify_object(&info)?;
         shared.enter_writer(&info)?;
         shared.set_state(info.id(), ObjectState::Read);
-        let done = match shared.store.keeper() {
-            None => take(&info),
-            // As one who reads, so that nobody psyncs meanwhile; what is committed is in the file that the daemon hands out.
-            Some(keeper) => shared.ask_for(keeper, &info, false).and_then(|_| {
-                let done = take(&info);
-                let given_up = shared.give_up(keeper, &info);
-                done.and_then(|made| given_up.map(|()| made))
-            }),
+        // As one who reads, so that nobody psyncs meanwhile; what is committed is in the file that the daemon hands out.
+        let keeper = shared.store.keeper();
+        let asked = keeper.map(|keeper| shared.ask_for(keeper, &info, false)).transpose();
+        // Other objects may be attached while this one is copied.
+        drop(inside);
+        let (leased, done) = match asked {
+            Ok(found) => (found.is_some(), take(&info)),
+            Err(refused) => (false, Err(refused)),
         };
+        let _inside = shared.store.is_connected().then(|| shared.door.enter());
+        if let Some(keeper) = keeper.filter(|_| leased) {
+            // A copy is made and durable: a lease that cannot be given back ends with the connection.
+            let _ = shared.give_up(keeper, &info);
+        }
         shared.leave_writer(info.id());
         done
     }

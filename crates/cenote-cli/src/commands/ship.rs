@@ -178,6 +178,12 @@ pub(crate) fn import(arguments: &Import, out: &mut Out) -> Result<Verdict, Failu
                 "protected as it was, and with its key; it is sealed anew when it is first touched"
             }
             (false, 0) => "at its own addresses: nothing is to be rewritten",
+            (false, _) if store.is_connected() => {
+                "at its own addresses; pointers to what moved are rewritten when it is first opened"
+            }
+            (true, _) if store.is_connected() => {
+                "at new addresses; its pointers are rewritten when it is first opened"
+            }
             (false, _) => {
                 "at its own addresses; pointers to what moved are rewritten when they are first touched"
             }

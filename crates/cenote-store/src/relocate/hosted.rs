@@ -293,7 +293,7 @@ impl Store {
         credentials: &Credentials,
         manifest: ImportManifest,
     ) -> Result<Import, StoreError> {
-        self.guest_check_import(&manifest)?;
+        self.check_for_guest(&manifest)?;
         self.begin_import_for(manifest, (credentials.uid, credentials.gid))
     }
 
@@ -303,6 +303,11 @@ impl Store {
     /// As that.
     pub fn guest_check_import(&self, manifest: &ImportManifest) -> Result<(), StoreError> {
         self.check_import(manifest)?;
+        self.check_for_guest(manifest)
+    }
+
+    /// What is checked for a guest besides.
+    fn check_for_guest(&self, manifest: &ImportManifest) -> Result<(), StoreError> {
         if let Some(pool) = manifest.pools.iter().find(|pool| pool.permissions & !0o777 != 0) {
             return Err(bad_permissions(pool.permissions));
         }
