@@ -4,7 +4,7 @@ use crate::at_rest::{
     PROTECTED, WORD, count, files, key, key_for, opened, options, push, root_file, with_word,
 };
 use crate::shadowed::mix;
-use crate::ship::{names, store_with_window, window};
+use crate::ship::{names, puddle_files, store_with_window, window};
 use crate::support::{directory, hashes};
 use cenote::{
     Access, AtRest, AtRestError, Backend, Error, ExportOptions, ImportOptions, OpenOptions, Persist, Pool,
@@ -497,6 +497,53 @@ fn archives_of_protected_pools_that_were_changed_are_refused_or_found_out() {
         let other = opened(there.path(), Access::ReadWrite, Some(key(1)));
         other.import(archive.as_slice(), ImportOptions::default()).unwrap();
         assert_eq!(count(&other.pool("p").unwrap()), 600);
+    }
+}
+
+/// Archives that are whole and say another protection than their puddles' headers: every other mode, and headers of more or fewer pages.
+#[test]
+fn archives_whose_protection_is_not_that_of_their_puddles_are_refused_and_nothing_is_registered() {
+    const KNOWN: [AtRest; 4] =
+        [AtRest::Integrity, AtRest::Encryption, AtRest::EncryptionIntegrity, AtRest::Authenticated];
+    for at_rest in KNOWN {
+        let (here, there) = (directory(), directory());
+        closed(here.path(), at_rest, 100);
+        let store = opened(here.path(), Access::ReadOnly, None);
+        let archive = store.export(&["p"], Vec::new(), ExportOptions::default()).unwrap().0;
+        let other = store_with_window(there.path(), window());
+        let before = (hashes(there.path()), puddle_files(there.path()));
+        let refused = |bad: Option<Vec<u8>>, why: &str| {
+            let bad = bad.expect("it can be written");
+            match other.import(bad.as_slice(), ImportOptions::default()) {
+                Err(error) if error.to_string().contains(why) => {}
+                found => panic!("{at_rest:?}: not \"{why}\": {found:?}"),
+            }
+            assert!(other.pools().is_empty(), "{at_rest:?}: {why}");
+            assert_eq!((hashes(there.path()), puddle_files(there.path())), before, "{at_rest:?}: {why}");
+        };
+        for said in KNOWN.into_iter().filter(|said| *said != at_rest) {
+            // With as much behind the pages as the other protection has.
+            let bad = forged(&archive, |m| m.pools[0].at_rest = said, &|m, list| {
+                let end = |puddle: u32| said.stored_len(m.puddles[puddle as usize].size).unwrap();
+                list.retain(|(puddle, at, bytes)| at + bytes.len() as u64 <= end(*puddle));
+            });
+            refused(bad, "its protection is not");
+        }
+        for more in [1, -1i64] {
+            let bad = forged(&archive, |_| {}, &|m, list| {
+                let size = m.puddles[0].size;
+                let header = list.iter_mut().find(|(p, at, _)| (*p, *at) == (0, size)).unwrap();
+                let mut read: cenote_layout::at_rest::AtRestHeader =
+                    zerocopy::FromBytes::read_from_bytes(&header.2[..512]).unwrap();
+                read.pages = read.pages.strict_add_signed(more);
+                cenote_layout::header::seal(&mut read);
+                header.2[..512].copy_from_slice(zerocopy::IntoBytes::as_bytes(&read));
+            });
+            refused(bad, "its protection is of");
+        }
+        // Nor does what was refused stand in the way.
+        other.import(archive.as_slice(), ImportOptions::default()).unwrap();
+        assert_eq!(other.pools().len(), 1);
     }
 }
 
