@@ -112,6 +112,71 @@ fn a_copy_has_what_was_written_and_not_psynced() {
     assert_eq!(count(&store.pool("copy").unwrap()), 700);
 }
 
+/// What is copied are files. So the last psync is brought into them first, of this session and of one that was killed; who may not write is told so, instead of being given what was there before it.
+#[test]
+fn what_the_journal_has_is_in_the_files_before_they_are_copied() {
+    for at_rest in PROTECTED {
+        let dir = directory();
+        store_with_window(dir.path(), window()).close().unwrap();
+        let open = |access| opened(dir.path(), access, key_for(at_rest, 1));
+        let store = open(Access::ReadWrite);
+        let pool = store.create_pool("p", &options(at_rest, key_for(at_rest, 1))).unwrap();
+        push(&pool, 0, 100);
+        pool.psync().unwrap();
+        drop(pool);
+        store.close().unwrap();
+        // A psync that only the journal is sure to have: its session is killed.
+        let store = open(Access::ReadWrite);
+        let pool = store.pool("p").unwrap();
+        push(&pool, 100, 300);
+        pool.psync().unwrap();
+        drop(pool);
+        store.abandon();
+        let before = hashes(dir.path());
+        let store = open(Access::ReadOnly);
+        // SAFETY: nothing of the store is touched but what it says of a pool that nobody has open.
+        let refused = unsafe { store.as_raw() }.quiescent_pool("p");
+        let what = "bring a protected pool's last psync into its files";
+        assert!(matches!(refused, Err(StoreError::ReadOnly { what: why }) if why == what), "{refused:?}");
+        assert!(store.export(&["p"], Vec::new(), ExportOptions::default()).is_err());
+        assert_eq!(count(&store.pool_with("p", Access::ReadOnly).unwrap()), 300, "it is there to be read");
+        drop(store);
+        assert_eq!(hashes(dir.path()), before, "{at_rest:?}: a refusal wrote something");
+        // Who may write copies it whole: what was killed, and what this session has psynced and stored since.
+        let store = open(Access::ReadWrite);
+        store.clone_pool("p", "killed").unwrap();
+        let pool = store.pool("p").unwrap();
+        push(&pool, 300, 400);
+        pool.psync().unwrap();
+        push(&pool, 400, 500);
+        drop(pool);
+        // SAFETY: nothing but the files of pools that nobody has open is looked at.
+        let found = unsafe { store.as_raw() }.quiescent_pool("p").unwrap();
+        let of_it = |all: &std::collections::BTreeMap<String, u64>| {
+            let names: Vec<String> =
+                found.puddles.iter().map(|(puddle, _)| puddle.uuid.to_string().replace('-', "")).collect();
+            let own = |name: &String| names.iter().any(|own| name.ends_with(own));
+            all.iter()
+                .filter(|(name, _)| own(name))
+                .map(|(name, hash)| (name.clone(), *hash))
+                .collect::<Vec<_>>()
+        };
+        let then = of_it(&hashes(dir.path()));
+        assert_eq!(then.len(), found.puddles.len(), "{at_rest:?}: files of other names");
+        store.clone_pool("p", "copy").unwrap();
+        store.abandon();
+        // Nothing was left for recovery to bring there.
+        let store = open(Access::ReadWrite);
+        assert_eq!(of_it(&hashes(dir.path())), then, "{at_rest:?}");
+        let counts = ["killed", "copy", "p"].map(|name| count(&store.pool(name).unwrap()));
+        assert_eq!(counts, [300, 500, 500], "{at_rest:?}");
+        // And of a store that was closed the archive is made by who only looks.
+        store.close().unwrap();
+        let store = open(Access::ReadOnly);
+        store.export(&["p"], Vec::new(), ExportOptions::default()).unwrap();
+    }
+}
+
 #[test]
 fn which_puddles_are_done_survives_a_crash_and_a_change_of_the_key() {
     let dir = directory();
