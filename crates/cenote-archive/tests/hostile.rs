@@ -180,6 +180,74 @@ fn manifests_that_cannot_be_are_refused_although_every_checksum_fits() {
     refused(&unsealed.sealed(), "disagree");
 }
 
+/// A protection that no release knows, and ones that do not fit what else the archive says: nobody is given a manifest to register.
+#[test]
+fn a_protection_that_is_unknown_or_does_not_fit_is_refused_before_any_chunk() {
+    let mut sealed = manifest();
+    sealed.pools.iter_mut().for_each(|pool| pool.mode = PoolMode::Shadowed);
+    sealed.pools[1].at_rest = AtRest::Integrity;
+    let sealed_archive = |manifest: &Manifest| {
+        let mut parts = Parts::of(&forged(manifest));
+        parts.header.prefix.incompat = INCOMPAT_SEALED;
+        parts
+    };
+    let open = |bytes: &[u8]| ArchiveReader::open(bytes).map(|reader| reader.manifest().clone());
+    assert_eq!(open(&sealed_archive(&sealed).sealed()).expect("it can be"), sealed);
+    // Where the entry of the second pool says it: the only byte that another protection changes.
+    let payload = |at_rest| {
+        let mut pool = sealed.pools[1].clone();
+        pool.at_rest = at_rest;
+        postcard::to_allocvec(&Entry::Pool(pool)).expect("it can be encoded")
+    };
+    let (some, other) = (payload(AtRest::Integrity), payload(AtRest::Authenticated));
+    let differs: Vec<usize> = (0..some.len()).filter(|&at| some[at] != other[at]).collect();
+    let &[at] = &differs[..] else { panic!("{differs:?}") };
+    assert_eq!((some[at], other[at]), (1, 4));
+    for code in 5..0x80 {
+        let mut parts = sealed_archive(&sealed);
+        parts.sections[1].1[at] = code;
+        let found = open(&parts.sealed());
+        assert!(matches!(found, Err(ArchiveError::Order { .. })), "protection {code}: {found:?}");
+    }
+    // The same as a number of several bytes, and ones that wrap to a known one.
+    for code in [[0x85, 0x01], [0x81, 0x02], [0x80, 0x80]] {
+        let mut parts = sealed_archive(&sealed);
+        parts.sections[1].1.splice(at..=at, code);
+        parts.sections[1].0.len += 1;
+        let found = open(&parts.sealed());
+        assert!(matches!(found, Err(ArchiveError::Order { .. })), "{code:x?}: {found:?}");
+    }
+    // A pool that says that it is protected among those of an archive that is not, and the other way round.
+    type Change = fn(&mut Manifest, &mut u64);
+    let changes: &[(&str, Change)] = &[
+        ("no feature bit", |_, incompat| *incompat = 0),
+        ("no protected pool", |m, _| m.pools[1].at_rest = AtRest::None),
+        ("a pool in direct mode", |m, _| m.pools[1].mode = PoolMode::Direct),
+        ("another pool in direct mode", |m, _| {
+            m.pools[0].at_rest = AtRest::Integrity;
+            m.pools[0].mode = PoolMode::Direct;
+        }),
+    ];
+    for (what, change) in changes {
+        let (mut bad, mut incompat) = (sealed.clone(), INCOMPAT_SEALED);
+        change(&mut bad, &mut incompat);
+        let mut parts = sealed_archive(&bad);
+        parts.header.prefix.incompat = incompat;
+        let found = open(&parts.sealed());
+        assert!(matches!(found, Err(ArchiveError::Manifest { .. })), "{what}: {found:?}");
+    }
+    // Chunks that a protected puddle has behind its pages are of no puddle that says less.
+    let mut parts = sealed_archive(&sealed);
+    let last = chunk_at(&parts, 0);
+    parts.sections[last].0.offset = sealed.puddles[2].size;
+    assert!(read(parts.clone().sealed().as_slice()).is_ok());
+    parts.sections[last].0.offset = AtRest::Integrity.stored_len(sealed.puddles[2].size).expect("it can be");
+    assert!(matches!(read(parts.sealed().as_slice()), Err(ArchiveError::Chunk { .. })));
+    let mut parts = Parts::of(&whole());
+    parts.sections[last].0.offset = sealed.puddles[2].size;
+    assert!(matches!(read(parts.sealed().as_slice()), Err(ArchiveError::Chunk { .. })));
+}
+
 #[test]
 fn counts_that_promise_billions_of_entries_take_no_memory() {
     for change in [

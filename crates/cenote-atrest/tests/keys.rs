@@ -108,6 +108,53 @@ fn what_is_sealed_anew_shares_no_key_with_what_it_was_and_brings_along_that_of_i
     assert!(after.inherited(None).unwrap().is_none(), "there is no key to be inherited");
 }
 
+/// Who remembers an older state of an object knows what it is sealed anew as for a newer one, its key's epoch included; another object begins at none.
+#[test]
+fn what_is_sealed_anew_goes_on_with_the_epoch_of_its_key() {
+    let copy = Uuid(*b"copy of object 1");
+    for mode in KEYED {
+        let (mut disk, mut before) = create(3, mode, &keyring(0));
+        disk.write(&before, &[(1, plain(1, 1))]);
+        for epoch in 1..4 {
+            disk.header = before.rekey(&keyring(epoch)).unwrap();
+            before.rekeyed(&disk.header).unwrap();
+            before = disk.open(&keyring(epoch)).unwrap();
+            let remembered = before.anchor();
+            assert_eq!(remembered.key_epoch, u64::from(epoch), "{mode}");
+            let read = |protection: &Protection| AtRestHeader::read_from_bytes(&protection.header()).unwrap();
+            for inherits in [false, true] {
+                let by = keyring(epoch);
+                let after = Protection::create_after(OBJECT, &before, inherits, Some(&by)).unwrap();
+                let (old, new) = (read(&before), read(&after));
+                assert_eq!((new.key_epoch, new.generation), (old.key_epoch, old.generation), "{mode}");
+                assert_eq!(after.anchor().key_epoch, u64::from(epoch), "{mode}");
+                let expect = |anchor| Expect { anchor, ..Expect::of(OBJECT) };
+                // With a tree its first psync makes it newer than what is remembered.
+                if !mode.has_tree() {
+                    Protection::open(&after.header(), &expect(Some(&remembered)), Some(&by)).unwrap();
+                }
+                let later = after.rekey(&keyring(9)).unwrap();
+                let later = Protection::open(&later, &Expect::of(OBJECT), Some(&keyring(9))).unwrap();
+                assert_eq!(later.anchor().key_epoch, u64::from(epoch) + 1, "{mode}");
+                let forgotten = Protection::open(&after.header(), &expect(Some(&later.anchor())), Some(&by));
+                let found = matches!(forgotten, Err(AtRestError::RolledBack { what: "its key's epoch", .. }));
+                assert!(found, "{mode}: {forgotten:?}");
+                // The key is wrapped with it, so the header opens only with the one that it was made with.
+                for epoch in [new.key_epoch - 1, new.key_epoch + 1] {
+                    let mut other = new;
+                    other.key_epoch = epoch;
+                    header::seal(&mut other);
+                    let refused = Protection::open(other.as_bytes(), &Expect::of(OBJECT), Some(&by));
+                    assert!(refused.is_err(), "{mode}: an epoch that was changed");
+                }
+                let other = Protection::create_after(copy, &before, inherits, Some(&by)).unwrap();
+                let other = read(&other);
+                assert_eq!((other.key_epoch, other.generation), (0, 0), "{mode}: a copy is new");
+            }
+        }
+    }
+}
+
 #[test]
 fn rekey_changes_the_header_and_nothing_else() {
     for mode in KEYED {

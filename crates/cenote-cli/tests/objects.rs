@@ -232,3 +232,108 @@ fn protected_pools_are_copied_and_shipped_without_a_key_and_used_with_it() {
     run(&["clone", &dir, "q", "r"]).complains(3, &["give its key"]);
     run(&["clone", &dir, "q", "r", "--eager", "--key-file", &other]).exits(0);
 }
+
+/// Every damaged page is listed, in order, and nothing else: not only the first, and not what lies between them.
+#[test]
+fn verify_lists_every_damaged_page_of_an_object() {
+    let fixture = empty();
+    let dir = fixture.store.to_str().expect("text").to_owned();
+    let path = |name: &str| fixture.dir.path().join(name).to_str().expect("text").to_owned();
+    let (key, input) = (path("key"), path("in"));
+    std::fs::write(&key, (0..32).collect::<Vec<u8>>()).expect("written");
+    std::fs::write(&input, vec![5; 7 * 4096]).expect("written");
+    let run = |arguments: &[&str]| common::run(arguments.iter().copied());
+    for mode in ["authenticated", "both", "integrity"] {
+        let key: &[&str] = if mode == "integrity" { &[] } else { &["--key-file", &key] };
+        let with = |arguments: &[&str]| run(&[arguments, key].concat());
+        let create = ["object", "create", &dir, mode, "--size", "28K", "--at-rest", mode, "--json"];
+        let made = with(&create).exits(0).json();
+        with(&["object", "import", &dir, mode, "--input", &input]).exits(0);
+        let whole = with(&["verify", &dir, mode, "--json"]).exits(0).json();
+        assert_eq!((whole["pages"].as_u64(), whole["damaged"].as_array().map(Vec::len)), (Some(7), Some(0)));
+        let puddle = made["puddle"].as_str().expect("text").replace('-', "");
+        let puddle = fixture.store.join("puddles").join(puddle);
+        let mut file = std::fs::read(&puddle).expect("read");
+        // The first and the last byte of a page: its neighbours are whole. Two pages lie before the first.
+        file[2 * 4096 + 2 * 4096] ^= 1;
+        file[2 * 4096 + 5 * 4096 - 1] ^= 0x80;
+        std::fs::write(&puddle, file).expect("written");
+        let found = with(&["verify", &dir, mode, "--json"]).exits(1).json();
+        let listed = found["damaged"].as_array().expect("a list");
+        let pages: Vec<_> = listed.iter().map(|damage| damage["page"].as_u64().expect("a number")).collect();
+        assert_eq!((pages, found["pages"].as_u64()), (vec![2, 4], Some(7)), "{found}");
+        assert!(listed.iter().all(|damage| damage["puddle"].is_null() && damage["what"].is_string()));
+        let text = with(&["verify", &dir, mode]).exits(1).out;
+        for line in ["page 2 of object", "page 4 of object", "2 of 7 pages"] {
+            assert!(text.contains(line), "{line:?} is not in {text}");
+        }
+        assert_eq!(text.matches("damaged:").count(), 2, "{text}");
+        run(&["object", "rm", &dir, mode, "-y"]).exits(0);
+    }
+}
+
+/// What a writer that ended left behind, as the paper's letters: D, W, C and P. (R leaves nothing that another process could see, and while a writer is there nobody else is let in.)
+#[test]
+fn the_letter_of_an_object_says_how_its_last_writer_ended() {
+    use cenote_layout::object::JOURNAL_HALVES_OFFSET;
+    use cenote_medium::{MediumOptions, RealMedium};
+    use cenote_object::{Objects, ObjectsOptions, Permission, Trim};
+    let fixture = empty();
+    let dir = fixture.store.to_str().expect("text").to_owned();
+    let run = |arguments: &[&str]| common::run(arguments.iter().copied());
+    run(&["object", "create", &dir, "a", "--size", "8K"]).exits(0);
+    // A session in which nothing is copied before somebody needs it, and which ends as if it were killed.
+    let session = |psyncs: bool, value: u8| {
+        let medium = RealMedium::open(&fixture.store, &MediumOptions::default()).expect("a directory");
+        let options = cenote_store::OpenOptions::default();
+        let (store, _) = cenote_store::Store::open(std::sync::Arc::new(medium), options).expect("a store");
+        let options = ObjectsOptions { trim: Trim::Inline, ..ObjectsOptions::default() };
+        let objects = Objects::open(&store, &options).expect("objects");
+        let mut a = objects.attach("a", Permission::ReadWrite, None).expect("attached");
+        a.as_mut_slice().expect("writable")[5000] = value;
+        if psyncs {
+            a.psync().expect("psynced");
+        }
+        run(&["object", "info", &dir, "a"]).complains(4, &["in use"]);
+        objects.abandon();
+        drop((a, objects));
+        store.abandon();
+    };
+    let shows = |letter: &str, meaning: &str, value: u8| {
+        // Looking changes nothing, so that it is there again for who looks next.
+        let files = fixture.files();
+        for _ in 0..2 {
+            let info = run(&["object", "info", &dir, "a", "--json"]).exits(0).json();
+            assert_eq!(info["state"].as_str(), Some(letter), "{info}");
+            let died = info["left"].as_str().expect("text").contains(&std::process::id().to_string());
+            assert_eq!(died, letter != "D", "{info}");
+            let list = run(&["object", "ls", &dir, "--json"]).exits(0).json_lines();
+            assert_eq!(list[0]["state"].as_str(), Some(letter));
+            let text = run(&["object", "info", &dir, "a"]).exits(0).out;
+            assert!(text.contains(&format!("{letter} (")) && text.contains(meaning), "{letter}: {text}");
+            let bytes = fixture.dir.path().join("out");
+            run(&["object", "export", &dir, "a", "--output", bytes.to_str().expect("text")]).exits(0);
+            assert_eq!(std::fs::read(&bytes).expect("read")[5000], value, "{letter}");
+            std::fs::remove_file(&bytes).expect("removed");
+        }
+        assert_eq!(fixture.files(), files, "looking at it wrote something");
+    };
+    shows("D", "detached", 0);
+    session(false, 1);
+    shows("W", "what was not psynced is gone", 0);
+    session(true, 2);
+    shows("C", "a psync is committed and not copied yet", 2);
+    // Without its last sector the record is not whole: a psync that was never acknowledged.
+    let journal = fixture.store.join("journal");
+    let mut bytes = std::fs::read(&journal).expect("read");
+    let end = JOURNAL_HALVES_OFFSET as usize + 4096;
+    assert!(bytes[end - 32..end].iter().any(|byte| *byte != 0), "the record ends with its page");
+    bytes[end - 512..end].fill(0);
+    std::fs::write(&journal, bytes).expect("written");
+    shows("P", "as the one before left it", 0);
+    // Who writes next goes on from there, and leaves it as it should be.
+    let input = fixture.dir.path().join("in");
+    std::fs::write(&input, [3; 6000]).expect("written");
+    run(&["object", "import", &dir, "a", "--input", input.to_str().expect("text")]).exits(0);
+    shows("D", "detached", 3);
+}

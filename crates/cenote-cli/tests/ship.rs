@@ -89,6 +89,63 @@ fn pools_go_through_a_pipe_packed() {
     to.run("check", &[]).exits(from.run("check", &[]).status.expect("it ends"));
 }
 
+/// Everything below a directory, by its path from there.
+fn everything(dir: &Path) -> std::collections::BTreeSet<std::path::PathBuf> {
+    let mut found = std::collections::BTreeSet::new();
+    let mut left = vec![dir.to_owned()];
+    while let Some(next) = left.pop() {
+        for entry in std::fs::read_dir(next).expect("readable").flatten() {
+            let path = entry.path();
+            if entry.file_type().expect("a type").is_dir() {
+                left.push(path.clone());
+            }
+            found.insert(path.strip_prefix(dir).expect("below it").to_owned());
+        }
+    }
+    found
+}
+
+/// The name of a pool is in the catalog, and in no path: one that looks like a way out of the store leads nowhere, whoever gives it.
+#[test]
+fn a_name_that_looks_like_a_path_makes_no_file_outside_the_store() {
+    const NAMES: [&str; 3] = ["../../x", "/tmp/../x", "puddles/x"];
+    let (from, to) = (empty(), empty());
+    let archive = from.dir.path().join("archive");
+    for (number, name) in NAMES.into_iter().enumerate() {
+        from.run("create", &[name]).exits(0);
+        let archive = archive.with_extension(number.to_string());
+        from.run("export", &[name, text(&archive)]).exits(0);
+        let outside = |fixture: &Fixture| {
+            let all = everything(fixture.dir.path());
+            all.into_iter().filter(|path| !path.starts_with("store")).collect::<Vec<_>>()
+        };
+        let (before, parent) = (outside(&to), everything(from.dir.path()));
+        // By what the archive says, and by what the caller says.
+        to.run("import", &[text(&archive)]).exits(0);
+        let other = format!("{name} again");
+        to.run("import", &[text(&archive), "--as", &other, "--eager"]).exits(0);
+        let pools = to.run("ls", &["--json"]).exits(0).json_lines();
+        let found = |name: &str| pools.iter().any(|pool| pool["pool"].as_str() == Some(name));
+        assert!(found(name) && found(&other), "{pools:?}");
+        assert_eq!(outside(&to), before, "{name}");
+        assert_eq!(everything(from.dir.path()), parent, "{name}");
+        // Nor does one inside have a name that somebody chose.
+        for path in everything(&to.store) {
+            let known =
+                ["superblock", "catalog.0", "catalog.1", "journal.pools", "lock", "primary", "puddles"];
+            let file = path.file_name().and_then(|name| name.to_str()).expect("text");
+            let number = file.len() == 32 && file.chars().all(|c| c.is_ascii_hexdigit());
+            assert!(number || known.contains(&file), "{name}: {path:?}");
+        }
+        to.run("rm", &[name, &other, "-y"]).exits(0);
+    }
+    for (name, why) in [("", "empty"), ("a\n../x", "control"), ("../x ", "space")] {
+        let archive = archive.with_extension("0");
+        to.run("import", &[text(&archive), "--as", name]).complains(3, &[why]);
+    }
+    to.run("check", &["--all"]).exits(0);
+}
+
 /// Sends a signal to a child.
 fn signal(child: &Child, name: &str) {
     let sent = Command::new("kill").args([name, &child.id().to_string()]).status();

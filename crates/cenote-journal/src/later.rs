@@ -242,40 +242,141 @@ impl Journal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Draft, Guard, Home, Settings, Stopped, scan};
     use cenote_layout::object::Run;
-    use cenote_medium::sim::{SimMedium, SimOptions};
+    use cenote_medium::sim::{CrashKind, Image, SimMedium, SimOptions};
     use cenote_medium::{Durability, Medium};
+
+    #[derive(Debug)]
+    struct Healthy;
+
+    impl Guard for Healthy {
+        fn check(&self) -> Result<(), Stopped> {
+            Ok(())
+        }
+
+        fn poison(&self, reason: &str) {
+            panic!("{reason}");
+        }
+    }
+
+    const STORE: Uuid = Uuid([9; 16]);
+
+    /// A journal whose halves are large enough for all records of a test; nothing is applied by itself.
+    fn journal() -> (Arc<SimMedium>, Arc<dyn Medium>, Journal) {
+        let sim = SimMedium::new(SimOptions::new(Durability::Process));
+        let medium: Arc<dyn Medium> = sim.clone();
+        let home =
+            Home { medium: Arc::clone(&medium), store: STORE, name: "journal", guard: Arc::new(Healthy) };
+        let settings = Settings { half_len_max: 64 << 20, syncs: true, background: false };
+        let journal = Journal::create(home, 32 << 20, settings).expect("a journal");
+        (sim, medium, journal)
+    }
+
+    fn id(number: usize) -> Uuid {
+        Uuid((number as u128 + 1).to_le_bytes())
+    }
+
+    #[test]
+    fn as_many_primaries_wait_as_there_may_be_open_files_and_the_oldest_are_written_first() {
+        const EACH: usize = 300;
+        let (_sim, medium, journal) = journal();
+        medium.create("p", 4096).expect("a file");
+        // One file for all: what counts is how many of them are kept.
+        let file = Arc::new(FileHandle::open(&medium, "p").expect("it is there"));
+        let mut given = Vec::new();
+        let mut psync = |value: u8, ids: Vec<Uuid>| {
+            let changes = changes(&[(0, u64::from(value) % 64, 1, value)]);
+            let ticket = journal.append(&Draft::new(&ids, &changes).expect("a record")).expect("appended");
+            journal.make_durable(&ticket).expect("durable");
+            let target = |id: &Uuid| Target { id: *id, file: Arc::clone(&file), data_offset: 0 };
+            journal.apply_later(ticket, changes, ids.iter().map(target).collect()).expect("queued");
+            given.push(value);
+            // What waits is the newest of what was given, and everything before it is written.
+            let state = journal.lock();
+            let waiting = &given[given.len() - state.queue.len()..];
+            let waits: Vec<u8> = state.queue.iter().map(|later| later.changes.data[0]).collect();
+            assert_eq!(waits, waiting);
+            let mut bytes = [0; 4096];
+            file.read_exact_at(0, &mut bytes).expect("read");
+            for value in &given {
+                let there = bytes[usize::from(*value) % 64 * 64] == *value;
+                assert_eq!(there, !waiting.contains(value), "psync {value} of {given:?}, {waiting:?} wait");
+            }
+            (state.queue.len(), state.queue.iter().map(|later| later.targets.len()).sum::<usize>())
+        };
+        let many = |from: usize, count: usize| (from..from + count).map(id).collect::<Vec<Uuid>>();
+        for (value, expected) in (1..).zip([1, 2, 3, 3, 3, 3]) {
+            let (psyncs, targets) = psync(value, many(usize::from(value) * EACH, EACH));
+            assert_eq!((psyncs, targets), (expected, expected * EACH));
+            assert!(targets <= TARGETS_MAX);
+        }
+        // Exactly as many as there may be; then one more.
+        assert_eq!(psync(7, many(0, TARGETS_MAX - 3 * EACH)), (4, TARGETS_MAX));
+        assert_eq!(psync(8, many(0, 1)), (4, TARGETS_MAX - EACH + 1));
+        // One that is larger by itself waits alone, and makes way for the next.
+        assert_eq!(psync(9, many(0, TARGETS_MAX + 1)), (1, TARGETS_MAX + 1));
+        assert_eq!(psync(10, many(0, 2)), (1, 2));
+        // Nor are there more psyncs than there may be.
+        for value in 11..=80 {
+            let (psyncs, _) = psync(value, many(0, 2));
+            assert_eq!(psyncs, (usize::from(value) - 9).min(QUEUE_MAX), "{value}");
+        }
+        journal.settle(id(0)).expect("applied");
+        assert!(journal.lock().queue.is_empty());
+    }
+
+    #[test]
+    fn a_record_that_is_too_long_to_be_gathered_survives_a_session_that_is_given_up() {
+        // Of more than `record::GATHER_MAX`, which is written in three parts.
+        for lines in [4097u32, 1 << 14] {
+            let (sim, medium, journal) = journal();
+            medium.create("p", 2 << 20).expect("a file");
+            medium.sync_dir("").expect("names");
+            let changes = changes(&[(0, 7, 1, 3), (0, 100, lines, 5), (0, 99, 1, 4)]);
+            let ids = [id(0)];
+            let found = |image: &Image| {
+                let medium: Arc<dyn Medium> = SimMedium::from_image_unrecorded(image);
+                let file = FileHandle::open(&medium, "journal").expect("it is there");
+                let scan = scan::scan(&file, STORE, true).expect("read").expect("believed");
+                assert_eq!(scan.damage, None);
+                let mut runs = Vec::new();
+                for record in &scan.records {
+                    assert_eq!((record.header.seq, &record.objects[..]), (1, &ids[..]));
+                    let data = record.read_data(&file).expect("read");
+                    let collect = |id, offset, bytes: &[u8]| {
+                        runs.push((id, offset, bytes.to_vec()));
+                        Ok::<_, ()>(())
+                    };
+                    record.for_each_run(&data, collect).expect("collected");
+                }
+                (scan.last_seq(), runs)
+            };
+            let run = |first: u64, lines: usize, value: u8| (id(0), first * 64, vec![value; lines * 64]);
+            let all = (1, vec![run(7, 1, 3), run(100, lines as usize, 5), run(99, 1, 4)]);
+            assert_eq!(found(&sim.state_now().image_oldest()), (0, Vec::new()), "before it");
+            let ticket = journal.append(&Draft::new(&ids, &changes).expect("a record")).expect("appended");
+            // Not acknowledged yet: all of it or nothing.
+            assert_eq!(found(&sim.image_now(CrashKind::Process)), all);
+            assert_eq!(found(&sim.state_now().image_oldest()), (0, Vec::new()), "no sync yet");
+            journal.make_durable(&ticket).expect("durable");
+            // The session ends here: nobody applies it.
+            drop((ticket, journal));
+            for image in [sim.state_now().image_oldest(), sim.image_now(CrashKind::Process)] {
+                assert_eq!(found(&image), all, "{lines} lines");
+            }
+        }
+    }
 
     #[test]
     fn however_many_primaries_are_changed_few_stay_open_and_a_loss_of_power_takes_nothing() {
-        use crate::{Draft, Guard, Home, Journal, Settings, Stopped};
-        #[derive(Debug)]
-        struct Healthy;
-        impl Guard for Healthy {
-            fn check(&self) -> Result<(), Stopped> {
-                Ok(())
-            }
-            fn poison(&self, reason: &str) {
-                panic!("{reason}");
-            }
-        }
-        let sim = SimMedium::new(SimOptions::new(Durability::Process));
-        let medium: Arc<dyn Medium> = sim.clone();
-        let home = Home {
-            medium: Arc::clone(&medium),
-            store: Uuid([9; 16]),
-            name: "journal",
-            guard: Arc::new(Healthy),
-        };
-        // Large enough for all records: no half is ever full.
-        let settings = Settings { half_len_max: 64 << 20, syncs: true, background: false };
-        let journal = Journal::create(home, 32 << 20, settings).expect("a journal");
+        let (sim, medium, journal) = journal();
         let most = TOUCHED_MAX + 100;
         for number in 0..most {
             let name = format!("p{number}");
             medium.create(&name, 4096).expect("a file");
             let file = Arc::new(FileHandle::open(&medium, &name).expect("it is there"));
-            let id = Uuid((number as u128 + 1).to_le_bytes());
+            let id = id(number);
             let changes = changes(&[(0, 3, 1, 7)]);
             let ids = [id];
             let ticket = journal.append(&Draft::new(&ids, &changes).expect("a record")).expect("appended");

@@ -26,6 +26,13 @@ fn quoted(cell: &str) -> Vec<String> {
     cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
+/// The cells of a row, with those that are empty.
+fn cells(row: &str) -> Vec<&str> {
+    let row = row.trim();
+    let row = row.strip_prefix('|').unwrap_or(row);
+    row.strip_suffix('|').unwrap_or(row).split('|').map(str::trim).collect()
+}
+
 fn is_id(cell: &str) -> bool {
     cell.split_once('-').is_some_and(|(prefix, number)| {
         prefix.len() == 3
@@ -38,7 +45,7 @@ fn is_id(cell: &str) -> bool {
 fn rows(text: &str) -> (BTreeMap<String, Row>, Vec<String>) {
     let (mut rows, mut problems) = (BTreeMap::new(), Vec::new());
     for line in text.lines().filter(|line| line.starts_with('|')) {
-        let cells: Vec<&str> = line.trim().trim_matches('|').split('|').map(str::trim).collect();
+        let cells = cells(line);
         let Some(&id) = cells.first().filter(|id| is_id(id)) else { continue };
         let &[_, promise, state, module, test] = &cells[..] else {
             problems.push(format!("{id}: {} columns instead of 5", cells.len()));
@@ -139,10 +146,13 @@ fn every_promise_is_listed_and_every_kept_one_is_proved() {
 /// What is wrong with a document of tables whose last column names tests: rows that name neither a test nor a script, and tests that are not there.
 fn problems_of_lines(text: &str, read: &dyn Fn(&str) -> Option<String>) -> (usize, Vec<String>) {
     let (mut lines, mut problems) = (0, Vec::new());
-    let rows = text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| ---"));
+    let rows = text.lines().filter(|line| line.starts_with('|') && !line.starts_with("| ---"));
     for row in rows {
-        let cells: Vec<&str> = row.trim().trim_matches('|').split('|').map(str::trim).collect();
-        let &[what, tests] = &cells[..] else { continue };
+        let cells = cells(row);
+        let &[what, tests] = &cells[..] else {
+            problems.push(format!("{row}: {} columns instead of 2", cells.len()));
+            continue;
+        };
         if tests == "tests" {
             continue;
         }
@@ -178,6 +188,19 @@ fn every_line_about_the_daemon_names_tests_that_are_run() {
     assert!(lines >= 20, "{lines}");
     let wrong = "| a | `x.rs::y` |\n| b | |\n| c | `scripts/none.sh` |\n";
     assert_eq!(problems_of_lines(wrong, &read).1.len(), 3);
+    // Neither is a row passed over because of its form.
+    let good = "| messages | `scripts/fuzz.sh` |";
+    assert_eq!(problems_of_lines(good, &read), (1, Vec::new()));
+    for (columns, row) in [
+        (1, "| messages `scripts/fuzz.sh` |"),
+        (3, "| messages | more | `scripts/fuzz.sh` |"),
+        (3, "| messages | `scripts/fuzz.sh` | |"),
+        (3, "|| messages | `scripts/fuzz.sh` |"),
+        (1, "|messages|"),
+    ] {
+        let (lines, problems) = problems_of_lines(&format!("{good}\n{row}\n{good}\n"), &read);
+        assert_eq!((lines, &problems[..]), (2, &[format!("{row}: {columns} columns instead of 2")][..]));
+    }
 }
 
 /// Sources whose planted bugs stand in a table of their own.
@@ -219,9 +242,12 @@ fn problems_of_bugs(
 ) -> Vec<String> {
     let (mut listed, mut problems) = (BTreeSet::new(), Vec::new());
     for line in text.lines().filter(|line| line.starts_with("| `")) {
-        let cells: Vec<&str> = line.trim().trim_matches('|').split('|').map(str::trim).collect();
-        let &[bug, what, tests] = &cells[..] else { continue };
-        let bug = bug.trim_matches('`');
+        let cells = cells(line);
+        let bug = cells[0].trim_matches('`');
+        let &[_, what, tests] = &cells[..] else {
+            problems.push(format!("{bug}: {} columns instead of 3", cells.len()));
+            continue;
+        };
         match known.get(bug) {
             None => problems.push(format!("{bug}: nobody plants it")),
             Some(words) if words != what => problems.push(format!("{bug}: \"{what}\" is not \"{words}\"")),
@@ -287,6 +313,13 @@ fn every_planted_bug_of_psync_and_objects_is_listed_with_the_test_that_finds_it(
         assert_eq!(wrong(&damaged, &known), 1);
     }
     assert!(wrong(&text, &BTreeMap::new()) >= planted.len());
+    // A row of another form is told as such, and its bug is in no row.
+    let narrow = row.rsplit_once("| `").expect("a last column").0.trim_end().to_owned() + " |";
+    for (columns, other) in [(2, narrow), (4, format!("{row} more |"))] {
+        let problems = problems_of_bugs(&text.replace(row, &other), &known, &planted, &read);
+        let said = format!("PsyncNotSynced: {columns} columns instead of 3");
+        assert!(problems.len() == 2 && problems.contains(&said), "{problems:?}");
+    }
 }
 
 /// A document with every id in one state, and its test.

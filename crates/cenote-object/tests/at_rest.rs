@@ -12,6 +12,7 @@ use cenote_object::{
     ObjectOptions, Objects, ObjectsOptions, Permission, Store,
 };
 use cenote_store::{FormatOptions, OpenOptions};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -228,33 +229,40 @@ fn random(state: &mut u64) -> u64 {
     *state >> 24
 }
 
-/// Stores, psyncs, sessions that end well or not, loads by many threads: always what a plain copy in memory says.
-#[test]
-fn protected_objects_are_as_their_models() {
-    const LEN: usize = 80 * 4096 - 100;
+/// Whether an object of so many pages is filled whole when it is attached, and what was stored into found by comparing (`cenote-sealed`, `View`).
+fn is_whole(mode: Mode, pages: usize) -> bool {
+    pages <= if matches!(mode, Mode::Encryption | Mode::Authenticated) { 32 } else { 8 }
+}
+
+/// Stores, psyncs, sessions that end well or not, loads by many threads: always what a plain copy in memory says. Of objects that are filled page by page, and of those that are filled whole.
+fn are_as_their_models(pages: usize) {
+    let len = pages * 4096 - 100;
     for mode in PROTECTED {
         let (_sim, store, objects) = simulated(64 << 20);
         let options = ObjectOptions { at_rest: mode, permissions: 0o600 };
-        objects.pcreate_with("model", LEN as u64, key_for(mode), &options).expect("create");
-        let (mut psynced, mut seed) = (vec![0u8; LEN], 1 + mode as u64);
+        objects.pcreate_with("model", len as u64, key_for(mode), &options).expect("create");
+        let expected = if is_whole(mode, pages) { Mechanism::Compare } else { Mechanism::Mprotect };
+        let (mut psynced, mut seed) = (vec![0u8; len], 1 + mode as u64);
         for session in 0..6 {
             let attach = || objects.attach("model", Permission::ReadWrite, key_for(mode)).expect("attach");
             let mut object = attach();
+            assert_eq!(object.mechanism(), Some(expected), "{mode}, {pages} pages");
             let mut now = psynced.clone();
             for _ in 0..12 {
                 for _ in 0..1 + random(&mut seed) % 6 {
-                    let at = random(&mut seed) as usize % (LEN - 300);
+                    let at = random(&mut seed) as usize % (len - 300);
                     let (len, value) = (1 + random(&mut seed) as usize % 300, random(&mut seed) as u8);
                     now[at..at + len].fill(value);
                     object.as_mut_slice().expect("writable")[at..at + len].fill(value);
                 }
                 if random(&mut seed).is_multiple_of(2) {
-                    object.psync().expect("psync");
+                    let done = object.psync().expect("psync");
+                    assert_eq!(done.seq == 0, now == psynced, "{mode}, {pages} pages");
                     psynced.clone_from(&now);
                 }
             }
             if session % 2 == 0 {
-                assert!(object.as_slice() == now, "{mode}");
+                assert!(object.as_slice() == now, "{mode}, {pages} pages");
             }
             drop(object);
             let object = objects.attach("model", Permission::Read, key_for(mode)).expect("attach");
@@ -264,18 +272,110 @@ fn protected_objects_are_as_their_models() {
                     scope.spawn(move || {
                         let mut seed = thread + 7 * session;
                         for _ in 0..200 {
-                            let at = random(&mut seed) as usize % LEN;
-                            assert_eq!(object.as_slice()[at], expected[at], "{mode}: byte {at}");
+                            let at = random(&mut seed) as usize % len;
+                            assert_eq!(
+                                object.as_slice()[at],
+                                expected[at],
+                                "{mode}, {pages} pages: byte {at}"
+                            );
                         }
                     });
                 }
             });
-            assert!(object.as_slice() == psynced, "{mode}");
+            assert!(object.as_slice() == psynced, "{mode}, {pages} pages");
             assert_eq!(object.verify(&mut |_, _| true).damaged, []);
         }
         drop(objects);
         store.close().expect("close");
     }
+}
+
+#[test]
+fn protected_objects_are_as_their_models() {
+    are_as_their_models(80);
+}
+
+#[test]
+fn protected_objects_that_only_some_modes_fill_whole_are_as_their_models() {
+    are_as_their_models(31);
+}
+
+#[test]
+fn protected_objects_that_every_mode_fills_whole_are_as_their_models() {
+    are_as_their_models(7);
+}
+
+/// One mapping as `/proc/self/smaps` has it.
+struct Mapped {
+    range: Range<usize>,
+    /// Device and inode of its file.
+    file: String,
+    flags: Vec<String>,
+}
+
+fn mapped() -> Vec<Mapped> {
+    let text = std::fs::read_to_string("/proc/self/smaps").expect("smaps");
+    let mut found: Vec<Mapped> = Vec::new();
+    for line in text.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let number = |digits| usize::from_str_radix(digits, 16).ok();
+        let range = words[0].split_once('-').and_then(|(start, end)| Some(number(start)?..number(end)?));
+        if let (Some(range), [_, _, _, device, inode, ..]) = (range, &words[..]) {
+            found.push(Mapped { range, file: format!("{device} {inode}"), flags: Vec::new() });
+        } else if let (["VmFlags:", flags @ ..], Some(last)) = (&words[..], found.last_mut()) {
+            last.flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        }
+    }
+    found
+}
+
+/// Plaintext is in memory only: not in a core dump, and not in a child. Of objects that are filled whole and of those that are filled through an alias, which has it too.
+#[test]
+fn what_is_decrypted_is_neither_dumped_nor_inherited() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (store, objects) = real(dir.path(), true);
+    for (mode, pages) in PROTECTED.into_iter().skip(1).flat_map(|mode| [(mode, 8usize), (mode, 64)]) {
+        let name = format!("{mode} {pages}");
+        let options = ObjectOptions { at_rest: mode, permissions: 0o600 };
+        objects.pcreate_with(&name, pages as u64 * 4096, key_for(mode), &options).expect("create");
+        let mut object = objects.attach(&name, Permission::ReadWrite, key_for(mode)).expect("attach");
+        let base = object.as_slice().as_ptr().addr();
+        let span = base..base + pages * 4096;
+        let check = |when: &str| {
+            let all = mapped();
+            let of_it = |map: &&Mapped| map.range.start < span.end && span.start < map.range.end;
+            let at_base = all.iter().find(of_it).expect("a mapping");
+            // An alias is the same file at another address.
+            let has_file = !at_base.file.ends_with(" 0");
+            assert_eq!(has_file, !is_whole(mode, pages), "{name} {when}: {}", at_base.file);
+            let (mut covered, mut elsewhere) = (0, 0);
+            for map in all.iter().filter(|map| of_it(map) || (has_file && map.file == at_base.file)) {
+                let from = map.range.start.max(span.start);
+                covered += map.range.end.min(span.end).saturating_sub(from);
+                elsewhere += usize::from(!of_it(&map));
+                for wanted in ["dd", "dc"] {
+                    let flags = &map.flags;
+                    assert!(
+                        flags.iter().any(|flag| flag == wanted),
+                        "{name} {when}: no {wanted} in {flags:?}"
+                    );
+                }
+            }
+            assert_eq!((covered, elsewhere), (span.len(), usize::from(has_file)), "{name} {when}");
+        };
+        check("before a page is touched");
+        assert_eq!(object.as_slice()[5 * 4096], 0);
+        object.as_mut_slice().expect("writable")[2 * 4096..2 * 4096 + 32].copy_from_slice(PATTERN);
+        check("after pages were touched");
+        object.psync().expect("psync");
+        check("after a psync");
+        object.as_mut_slice().expect("writable").fill(9);
+        object.psync().expect("psync");
+        check("after a psync of all");
+        object.detach().expect("detach");
+    }
+    drop(objects);
+    store.close().expect("close");
 }
 
 /// Where an object's pages, side data and header lie in its file.

@@ -4,7 +4,7 @@ use crate::at_rest::{
     PROTECTED, WORD, count, files, key, key_for, opened, options, push, root_file, with_word,
 };
 use crate::shadowed::mix;
-use crate::ship::{names, store_with_window, window};
+use crate::ship::{names, puddle_files, store_with_window, window};
 use crate::support::{directory, hashes};
 use cenote::{
     Access, AtRest, AtRestError, Backend, Error, ExportOptions, ImportOptions, OpenOptions, Persist, Pool,
@@ -110,6 +110,71 @@ fn a_copy_has_what_was_written_and_not_psynced() {
     let store = opened(dir.path(), Access::ReadWrite, Some(key(1)));
     assert_eq!(count(&store.pool("p").unwrap()), 700, "it was psynced for the copy");
     assert_eq!(count(&store.pool("copy").unwrap()), 700);
+}
+
+/// What is copied are files. So the last psync is brought into them first, of this session and of one that was killed; who may not write is told so, instead of being given what was there before it.
+#[test]
+fn what_the_journal_has_is_in_the_files_before_they_are_copied() {
+    for at_rest in PROTECTED {
+        let dir = directory();
+        store_with_window(dir.path(), window()).close().unwrap();
+        let open = |access| opened(dir.path(), access, key_for(at_rest, 1));
+        let store = open(Access::ReadWrite);
+        let pool = store.create_pool("p", &options(at_rest, key_for(at_rest, 1))).unwrap();
+        push(&pool, 0, 100);
+        pool.psync().unwrap();
+        drop(pool);
+        store.close().unwrap();
+        // A psync that only the journal is sure to have: its session is killed.
+        let store = open(Access::ReadWrite);
+        let pool = store.pool("p").unwrap();
+        push(&pool, 100, 300);
+        pool.psync().unwrap();
+        drop(pool);
+        store.abandon();
+        let before = hashes(dir.path());
+        let store = open(Access::ReadOnly);
+        // SAFETY: nothing of the store is touched but what it says of a pool that nobody has open.
+        let refused = unsafe { store.as_raw() }.quiescent_pool("p");
+        let what = "bring a protected pool's last psync into its files";
+        assert!(matches!(refused, Err(StoreError::ReadOnly { what: why }) if why == what), "{refused:?}");
+        assert!(store.export(&["p"], Vec::new(), ExportOptions::default()).is_err());
+        assert_eq!(count(&store.pool_with("p", Access::ReadOnly).unwrap()), 300, "it is there to be read");
+        drop(store);
+        assert_eq!(hashes(dir.path()), before, "{at_rest:?}: a refusal wrote something");
+        // Who may write copies it whole: what was killed, and what this session has psynced and stored since.
+        let store = open(Access::ReadWrite);
+        store.clone_pool("p", "killed").unwrap();
+        let pool = store.pool("p").unwrap();
+        push(&pool, 300, 400);
+        pool.psync().unwrap();
+        push(&pool, 400, 500);
+        drop(pool);
+        // SAFETY: nothing but the files of pools that nobody has open is looked at.
+        let found = unsafe { store.as_raw() }.quiescent_pool("p").unwrap();
+        let of_it = |all: &std::collections::BTreeMap<String, u64>| {
+            let names: Vec<String> =
+                found.puddles.iter().map(|(puddle, _)| puddle.uuid.to_string().replace('-', "")).collect();
+            let own = |name: &String| names.iter().any(|own| name.ends_with(own));
+            all.iter()
+                .filter(|(name, _)| own(name))
+                .map(|(name, hash)| (name.clone(), *hash))
+                .collect::<Vec<_>>()
+        };
+        let then = of_it(&hashes(dir.path()));
+        assert_eq!(then.len(), found.puddles.len(), "{at_rest:?}: files of other names");
+        store.clone_pool("p", "copy").unwrap();
+        store.abandon();
+        // Nothing was left for recovery to bring there.
+        let store = open(Access::ReadWrite);
+        assert_eq!(of_it(&hashes(dir.path())), then, "{at_rest:?}");
+        let counts = ["killed", "copy", "p"].map(|name| count(&store.pool(name).unwrap()));
+        assert_eq!(counts, [300, 500, 500], "{at_rest:?}");
+        // And of a store that was closed the archive is made by who only looks.
+        store.close().unwrap();
+        let store = open(Access::ReadOnly);
+        store.export(&["p"], Vec::new(), ExportOptions::default()).unwrap();
+    }
 }
 
 #[test]
@@ -497,6 +562,53 @@ fn archives_of_protected_pools_that_were_changed_are_refused_or_found_out() {
         let other = opened(there.path(), Access::ReadWrite, Some(key(1)));
         other.import(archive.as_slice(), ImportOptions::default()).unwrap();
         assert_eq!(count(&other.pool("p").unwrap()), 600);
+    }
+}
+
+/// Archives that are whole and say another protection than their puddles' headers: every other mode, and headers of more or fewer pages.
+#[test]
+fn archives_whose_protection_is_not_that_of_their_puddles_are_refused_and_nothing_is_registered() {
+    const KNOWN: [AtRest; 4] =
+        [AtRest::Integrity, AtRest::Encryption, AtRest::EncryptionIntegrity, AtRest::Authenticated];
+    for at_rest in KNOWN {
+        let (here, there) = (directory(), directory());
+        closed(here.path(), at_rest, 100);
+        let store = opened(here.path(), Access::ReadOnly, None);
+        let archive = store.export(&["p"], Vec::new(), ExportOptions::default()).unwrap().0;
+        let other = store_with_window(there.path(), window());
+        let before = (hashes(there.path()), puddle_files(there.path()));
+        let refused = |bad: Option<Vec<u8>>, why: &str| {
+            let bad = bad.expect("it can be written");
+            match other.import(bad.as_slice(), ImportOptions::default()) {
+                Err(error) if error.to_string().contains(why) => {}
+                found => panic!("{at_rest:?}: not \"{why}\": {found:?}"),
+            }
+            assert!(other.pools().is_empty(), "{at_rest:?}: {why}");
+            assert_eq!((hashes(there.path()), puddle_files(there.path())), before, "{at_rest:?}: {why}");
+        };
+        for said in KNOWN.into_iter().filter(|said| *said != at_rest) {
+            // With as much behind the pages as the other protection has.
+            let bad = forged(&archive, |m| m.pools[0].at_rest = said, &|m, list| {
+                let end = |puddle: u32| said.stored_len(m.puddles[puddle as usize].size).unwrap();
+                list.retain(|(puddle, at, bytes)| at + bytes.len() as u64 <= end(*puddle));
+            });
+            refused(bad, "its protection is not");
+        }
+        for more in [1, -1i64] {
+            let bad = forged(&archive, |_| {}, &|m, list| {
+                let size = m.puddles[0].size;
+                let header = list.iter_mut().find(|(p, at, _)| (*p, *at) == (0, size)).unwrap();
+                let mut read: cenote_layout::at_rest::AtRestHeader =
+                    zerocopy::FromBytes::read_from_bytes(&header.2[..512]).unwrap();
+                read.pages = read.pages.strict_add_signed(more);
+                cenote_layout::header::seal(&mut read);
+                header.2[..512].copy_from_slice(zerocopy::IntoBytes::as_bytes(&read));
+            });
+            refused(bad, "its protection is of");
+        }
+        // Nor does what was refused stand in the way.
+        other.import(archive.as_slice(), ImportOptions::default()).unwrap();
+        assert_eq!(other.pools().len(), 1);
     }
 }
 

@@ -331,7 +331,8 @@ fn object(now: &Moment, rates: &Rates) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cenote::{ClientState, HeldPool};
+    use cenote::{ClientState, HeapKind, HeldPool, PoolId, PoolMode};
+    use cenote_layout::catalog::PoolRecord;
     use std::time::Duration;
 
     fn moment(clients: u8) -> Moment {
@@ -380,6 +381,73 @@ mod tests {
                 for line in &lines {
                     assert!(line.chars().count() <= width, "{width}: {line:?}");
                     assert!(!line.chars().any(char::is_control), "{line:?}");
+                }
+            }
+        }
+    }
+
+    fn listed(number: u64) -> ListedPool {
+        ListedPool {
+            record: PoolRecord {
+                id: PoolId(number + 1),
+                name: format!("pool {number:03}\x1b[2J {}", "long ".repeat(number as usize)),
+                mode: PoolMode::Shadowed,
+                heap: HeapKind::Traced,
+                puddle_size: 2 << 20,
+                size_max: u64::MAX,
+                uid: 0,
+                gid: 0,
+                permissions: 0o600,
+                created_at_s: 0,
+            },
+            // The largest come first.
+            bytes: (100 - number) << 30,
+            puddles: u64::MAX,
+        }
+    }
+
+    /// What is on the screen, and what the last line says there is no room for.
+    #[test]
+    fn pools_without_room_are_counted_and_the_largest_are_shown() {
+        for (width, height) in [(80usize, 24usize), (80, 23), (40, 10), (20, 6), (1, 1), (0, 0)] {
+            for (clients, pools) in [(0, 0), (0, 1), (0, 40), (1, 0), (1, 1), (1, 40), (30, 1), (30, 40)] {
+                let mut now = moment(clients);
+                now.pools = (0..pools).rev().map(listed).collect();
+                let rates = Rates::between(&moment(clients), &now);
+                for colour in [false, true] {
+                    let size = (width, height);
+                    let lines = picture(&now, &rates, "/run/x".as_ref(), &HashMap::new(), size, colour);
+                    let said = format!("{width}x{height}, {clients} clients, {pools} pools: {lines:#?}");
+                    assert!(lines.len() <= height, "{said}");
+                    // Headings are coloured, and nothing else is.
+                    let plain = |line: &String| line.replace("\x1b[7m", "").replace("\x1b[0m", "");
+                    let lines: Vec<String> = if colour { lines.iter().map(plain).collect() } else { lines };
+                    assert!(lines.iter().all(|line| line.chars().count() <= width), "{said}");
+                    assert!(!lines.iter().any(|line| line.chars().any(char::is_control)), "{said}");
+                    if height < 10 {
+                        continue;
+                    }
+                    let shown = |what: &str| lines.iter().filter(|line| line.contains(what)).count();
+                    let headings = lines.iter().filter(|line| line.starts_with("POOL ")).count();
+                    assert_eq!(headings, usize::from(pools > 0), "{said}");
+                    let (clients_shown, pools_shown) = (shown("40000"), shown("pool 0"));
+                    let left = usize::from(clients) + pools as usize - clients_shown - pools_shown;
+                    let told = format!("and {left} more, for which there is no room");
+                    assert_eq!(lines.last() == Some(&fit(&told, width)), left > 0, "{said}");
+                    // Something of everything, where there are some lines for it; the first in order.
+                    if height >= 23 {
+                        assert_eq!((clients_shown > 0, pools_shown > 0), (clients > 0, pools > 0), "{said}");
+                    }
+                    for number in 0..pools {
+                        let is_there = shown(&format!("pool {number:03}")) == 1;
+                        assert_eq!(is_there, (number as usize) < pools_shown, "{said}");
+                    }
+                    if height >= 23 && pools == 40 && clients < 2 {
+                        assert!(pools_shown > 10 && left > 0, "{said}");
+                    }
+                    if pools < 2 && clients < 2 {
+                        assert_eq!(left, 0, "{said}");
+                    }
                 }
             }
         }

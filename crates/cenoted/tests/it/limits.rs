@@ -2,7 +2,10 @@
 
 use crate::common::{Daemon, add, make_counter};
 use crate::hostile::{Raw, refused};
+use crate::moving::{AT, files, spec as import_spec};
 use cenote_proto::{Refusal, Reply, Request};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What the daemon counts under this name.
 fn figure(daemon: &Daemon, sample: &str) -> f64 {
@@ -140,6 +143,123 @@ fn a_user_has_limits_over_all_sessions_and_what_is_gone_is_given_back() {
     });
     assert_eq!(figure(&daemon, "cenoted_limit_hits_total{limit=\"puddles_of_user\"}"), 2.0);
     assert_eq!(figure(&daemon, "cenoted_limit_hits_total{limit=\"bytes_of_user\"}"), 1.0);
+}
+
+/// What an import will take is its user's from its beginning on, whichever session has begun it, until it is over; and one whose session ends in the middle is over, and leaves no file.
+#[test]
+fn of_two_imports_at_once_that_a_user_has_no_room_for_one_is_refused() {
+    let daemon = Daemon::start(&["--user-puddles", "1"]);
+    let nothing = files(&daemon);
+    // Made as a user who has limits; the files are not that user's to list.
+    let mut connected = Vec::new();
+    as_somebody(|| connected.extend([Raw::connect(&daemon), Raw::connect(&daemon)]));
+    let spec = |name: &str| import_spec(name, vec![(AT, 2 << 20)]);
+    let begun = |reply: &Reply| match reply {
+        Reply::Import { number } => Some(*number),
+        reply => {
+            assert!(limit(reply).contains("1 puddles"), "{reply:?}");
+            None
+        }
+    };
+    let Ok::<[Raw; 2], _>(mut raws) = connected.try_into() else { panic!("two sessions") };
+    for round in 0..20 {
+        let together = Barrier::new(2);
+        let replies = std::thread::scope(|scope| {
+            let threads = raws.each_mut().map(|raw| {
+                let together = &together;
+                scope.spawn(move || {
+                    together.wait();
+                    raw.begin(&spec("one"))
+                })
+            });
+            threads.map(|thread| thread.join().expect("no panic"))
+        });
+        let numbers = replies.each_ref().map(&begun);
+        assert_eq!(numbers.iter().flatten().count(), 1, "round {round}: {replies:?}");
+        let (winner, loser) = if numbers[0].is_some() { (0, 1) } else { (1, 0) };
+        let import = numbers[winner].expect("begun");
+        if round % 2 == 0 {
+            assert_eq!(raws[winner].fill(import, 0, &[1; 4096], &[(8192, 4096)]), Reply::Done);
+            assert_eq!(files(&daemon), nothing + 1);
+        }
+        assert_eq!(begun(&raws[loser].begin(&spec("other"))), None, "it is still under way");
+        assert_eq!(raws[winner].ask(&Request::AbandonImport { import }).0, Reply::Done);
+        assert_eq!(files(&daemon), nothing);
+    }
+    // A session that ends in the middle: the daemon removes what there is, and the other has room.
+    let [mut one, mut other] = raws;
+    let import = begun(&one.begin(&spec("one"))).expect("begun");
+    assert_eq!(one.fill(import, 0, &[1; 4096], &[(8192, 4096)]), Reply::Done);
+    assert_eq!((files(&daemon), begun(&other.begin(&spec("other")))), (nothing + 1, None));
+    drop(one);
+    daemon.wait_until("the session is gone", |stat| stat.sessions == 2);
+    assert_eq!(files(&daemon), nothing, "a session that ended left a file");
+    let import = begun(&other.begin(&spec("other"))).expect("there is room");
+    let token = cenote::Uuid([3; 16]);
+    let made = other.ask(&Request::CommitImport { import, token, pools: 1 }).0;
+    assert!(matches!(made, Reply::Imported { .. }), "{made:?}");
+    assert_eq!(begun(&other.begin(&spec("more"))), None, "what is there counts as what was promised");
+    assert_eq!(other.ask(&Request::RemovePool { name: "other".into() }).0, Reply::Done);
+    begun(&other.begin(&spec("more"))).expect("there is room again");
+    assert_eq!(figure(&daemon, "cenoted_limit_hits_total{limit=\"puddles_of_user\"}"), 42.0);
+}
+
+/// Threads that make and remove pools as fast as they can: counted when a reply has come and no more before the next is asked for, there are never more than the limit says.
+#[test]
+fn two_sessions_that_make_pools_at_once_never_have_more_than_their_user_may() {
+    const MOST: u64 = 10;
+    let daemon = Daemon::start(&["--user-puddles", "10"]);
+    let (there, refusals, together) = (AtomicU64::new(0), AtomicU64::new(0), Barrier::new(2));
+    let work = |raw: &mut Raw, thread: u8| {
+        let mut own: Vec<String> = Vec::new();
+        together.wait();
+        for number in 0..50u8 {
+            let (name, token) = (format!("{thread} {number}"), cenote::Uuid([100 * thread + number + 1; 16]));
+            let request = Request::CreatePool { name: name.clone(), spec: spec(128 << 10), token };
+            match raw.ask(&request).0 {
+                Reply::Created(_) => {
+                    let now = there.fetch_add(1, Ordering::SeqCst) + 1;
+                    assert!(now <= MOST, "{now} pools");
+                    own.push(name);
+                }
+                reply => {
+                    assert!(limit(&reply).contains("10 puddles"), "{reply:?}");
+                    refusals.fetch_add(1, Ordering::SeqCst);
+                    // Sometimes there is room again.
+                    if number % 3 == 0
+                        && let Some(name) = own.pop()
+                    {
+                        there.fetch_sub(1, Ordering::SeqCst);
+                        assert_eq!(raw.ask(&Request::RemovePool { name }).0, Reply::Done);
+                    }
+                }
+            }
+        }
+    };
+    as_somebody(|| {
+        let mut raws = [Raw::connect(&daemon), Raw::connect(&daemon)];
+        std::thread::scope(|scope| {
+            for (thread, raw) in (0..).zip(&mut raws) {
+                let work = &work;
+                scope.spawn(move || work(raw, thread));
+            }
+        });
+        // Up to the limit, and not one more.
+        let mut filled = 0;
+        let reply = loop {
+            let token = cenote::Uuid([250 - filled; 16]);
+            let name = format!("at the end {filled}");
+            match raws[0].ask(&Request::CreatePool { name, spec: spec(128 << 10), token }).0 {
+                Reply::Created(_) => filled += 1,
+                reply => break reply,
+            }
+        };
+        assert!(limit(&reply).contains("10 puddles"), "{reply:?}");
+        assert_eq!(there.load(Ordering::SeqCst) + u64::from(filled), MOST);
+    });
+    assert_eq!(daemon.connect().pools().len() as u64, MOST);
+    let hits = refusals.load(Ordering::SeqCst) + 1;
+    assert_eq!(figure(&daemon, "cenoted_limit_hits_total{limit=\"puddles_of_user\"}"), hits as f64);
 }
 
 #[test]

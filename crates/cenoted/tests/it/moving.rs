@@ -40,7 +40,7 @@ fn import(store: &Store, archive: &[u8], names: &[&str]) -> cenote::Result<cenot
 }
 
 /// Puddles that have files, of whatever.
-fn files(daemon: &Daemon) -> usize {
+pub(crate) fn files(daemon: &Daemon) -> usize {
     std::fs::read_dir(daemon.store().join("puddles")).expect("list").count()
 }
 
@@ -318,7 +318,7 @@ fn an_import_counts_from_its_beginning_and_no_more_when_it_comes_to_nothing() {
 }
 
 /// A spec of one pool of one puddle.
-fn spec(name: &str, puddles: Vec<(u64, u64)>) -> ImportSpec {
+pub(crate) fn spec(name: &str, puddles: Vec<(u64, u64)>) -> ImportSpec {
     let pool = ImportPoolSpec {
         name: name.into(),
         old_id: PoolId(1),
@@ -332,7 +332,7 @@ fn spec(name: &str, puddles: Vec<(u64, u64)>) -> ImportSpec {
     ImportSpec { pools: vec![pool], types: Vec::new() }
 }
 
-const AT: u64 = 1 << 41;
+pub(crate) const AT: u64 = 1 << 41;
 
 impl Raw {
     /// A parcel with these bytes.
@@ -344,7 +344,7 @@ impl Raw {
         number
     }
 
-    fn begin(&mut self, spec: &ImportSpec) -> Reply {
+    pub(crate) fn begin(&mut self, spec: &ImportSpec) -> Reply {
         let bytes = spec.encode().expect("encode");
         let parcel = self.parcel(&bytes);
         self.ask(&Request::BeginImport { parcel, len: bytes.len() as u32, check_only: false }).0
@@ -357,7 +357,7 @@ impl Raw {
         }
     }
 
-    fn fill(&mut self, import: u64, slot: u32, bytes: &[u8], pieces: &[(u64, u32)]) -> Reply {
+    pub(crate) fn fill(&mut self, import: u64, slot: u32, bytes: &[u8], pieces: &[(u64, u32)]) -> Reply {
         let parcel = self.parcel(bytes);
         self.ask(&Request::FillImport { import, slot, parcel, pieces: pieces.to_vec() }).0
     }
