@@ -165,8 +165,6 @@ pub enum Bug {
     PsyncNotProtected,
     /// A page that is protected after its psync counts as unchanged, whatever was stored before that.
     ClosedNotCompared,
-    /// Pages are closed without comparing them although the psync has returned.
-    StillTooLong,
     /// The first psync after a crash of processes believes that only this session's pages differ.
     PsyncTrustsLostNotes,
     /// After a loss of power a pool in shadowed mode goes on with what its shadow happens to hold.

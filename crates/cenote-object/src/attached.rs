@@ -38,6 +38,8 @@ pub struct Attached {
     view: Option<Arc<View>>,
     /// Pages that may differ from the primary.
     pending: Vec<Pages>,
+    /// Those of them that did, when they were compared.
+    changed: Vec<Pages>,
     mapped: bool,
 }
 
@@ -100,6 +102,7 @@ impl Attached {
             tracker: None,
             view,
             pending: Vec::new(),
+            changed: Vec::new(),
             mapped: true,
         })
     }
@@ -155,6 +158,7 @@ impl Attached {
             tracker: None,
             view: Some(view),
             pending: Vec::new(),
+            changed: Vec::new(),
             mapped: true,
         };
         if let Err(error) = attached.write_header(true) {
@@ -201,6 +205,7 @@ impl Attached {
             tracker: None,
             view: None,
             pending: Vec::new(),
+            changed: Vec::new(),
             mapped: true,
         };
         if let Err(error) = attached.begin_writing(mechanism) {
@@ -715,6 +720,10 @@ fn commit(
         clean(writers);
         return Ok((Psync::default(), None));
     }
+    // Only who closes pages later asks which have changed.
+    for (number, object) in (0..).zip(writers.iter_mut()).filter(|(_, object)| object.tracker.is_some()) {
+        object.changed = changes.pages_of(number);
+    }
     let ids: Vec<Uuid> = writers.iter().map(|object| object.info.id()).collect();
     let all = |state| ids.iter().for_each(|id| shared.set_state(*id, state));
     let Some(draft) = Draft::new(&ids, changes) else {
@@ -723,13 +732,6 @@ fn commit(
     };
 
     all(ObjectState::Psync);
-    for (number, object) in (0..).zip(writers.iter_mut()) {
-        let object = &mut **object;
-        // While this thread waits for the device, another closes pages.
-        if let Some(tracker) = &mut object.tracker {
-            tracker.begin(&object.pending, changes.pages_of(number));
-        }
-    }
     let ticket = journal.append(&draft).inspect_err(|_| {
         all(ObjectState::Write);
         if planted(Bug::PsyncForgetsPages) {
@@ -779,9 +781,10 @@ fn clean(writers: &mut [&mut Attached]) {
     for object in writers.iter_mut() {
         let object = &mut **object;
         if let Some(tracker) = &mut object.tracker {
+            let changed = core::mem::take(&mut object.changed);
             // SAFETY: every pending page is committed, and in the primary where that matters; `&mut` excludes references. What cannot be given back is compared
             // again by the next psync.
-            let _ = unsafe { tracker.clean(&object.pending) };
+            let _ = unsafe { tracker.clean(&object.pending, changed) };
         }
         if let Some(view) = &object.view {
             at_rest::settle(view);

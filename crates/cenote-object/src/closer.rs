@@ -7,13 +7,9 @@
 //! 2. **Then** it is compared with what was committed. If it is equal, no store has to be remembered: whatever was stored before is what was committed, and whatever is stored from now on is
 //!    noted. If it is not, or cannot be compared, it is *in doubt*, and the next psync looks at it.
 //!
-//! Invariant: a page that differs from what was committed last is open, noted, in doubt, or in the list of pages that its owner commits next. What a psync looks at is all of these.
+//! Invariant: a page that differs from what was committed last is open, noted, in doubt, or waits in the queue (then it is open). What a psync looks at is all of these but the last: it empties the queue first.
 //!
-//! *While a psync waits for the device nobody stores*, so what it commits is closed in that time, and needs no comparison: [`Closer::begin`]. Point 2 holds for what is closed after the psync has returned, whether it was
-//! committed or not; if it was not, the owner keeps its pages in its list anyway.
-//!
-//! *Nothing is committed during a comparison.* A psync of the object goes through [`Closer::finish`] before it looks at anything, which returns when no page is being closed, and takes what waits out of the queue: it is open, so this psync looks at
-//! it, and queues it again. Only where more than [`OPEN_MAX`] pages wait, it closes what is too much. So what a page is compared with is what the psync committed that
+//! *Nothing is committed meanwhile.* A psync of the object goes through [`Closer::finish`] before it looks at anything, which returns when no page is being closed. So what a page is compared with is what the psync committed that
 //! queued it. Where that is read from, committed lines that are not in the file yet are laid over (`cenote-journal`, `later.rs`).
 //!
 //! *Stores during the comparison* go to a page that was opened again by their fault, and so noted. Words are loaded one by one (`memory::holds`), and whatever comes of such a word is allowed: the page is noted in any case.
@@ -40,8 +36,6 @@ const PAGE: usize = PAGE_SIZE as usize;
 const BATCH: u64 = 16;
 /// Ranges that a psync closes by itself.
 const AT_ONCE: usize = 4;
-/// Pages that may stay open because the thread did not come to them: each psync compares them.
-const OPEN_MAX: u64 = 1024;
 /// How long a thread without work stays: a program may have thousands of objects attached.
 const IDLE: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 1000 });
 
@@ -62,8 +56,6 @@ pub(crate) struct Closer {
     work: Arc<Work>,
     thread: Option<JoinHandle<()>>,
     tools: Tools,
-    /// Ranges that the psync under way closes by itself, once it began to close.
-    begun: Option<Vec<Pages>>,
     /// Pages that the last psync changed, and of them those that the one before it did, too.
     changed: Vec<Pages>,
     warm: Vec<Pages>,
@@ -83,8 +75,6 @@ struct State {
     doubt: Vec<Pages>,
     /// Batches that are being closed.
     busy: u32,
-    /// Nobody stores: a psync is under way.
-    still: bool,
     /// The thread takes what comes into the queue.
     alive: bool,
     stop: bool,
@@ -114,21 +104,15 @@ impl Closer {
             work: Arc::new(Work { base, close, committed, state, moved }),
             thread: None,
             tools: Tools::default(),
-            begun: None,
             changed: Vec::new(),
             warm: Vec::new(),
         }
     }
 
-    /// Sees to it that nothing waits for being closed: what does is open, for the caller to look at. Adds what is in doubt to `pages`.
+    /// Sees to it that nothing waits for being closed, helping the thread, and adds what is in doubt to `pages`.
     pub(crate) fn finish(&mut self, pages: &mut Vec<Pages>) {
-        self.begun = None;
         let mut state = self.work.lock();
-        state.still = false;
         loop {
-            if state.queue.iter().map(|range| range.end - range.start).sum::<u64>() <= OPEN_MAX {
-                state.queue.clear();
-            }
             state = match self.work.step(state, &mut self.tools) {
                 Ok(state) => state,
                 Err(state) if state.busy > 0 => self.work.wait(state),
@@ -137,40 +121,29 @@ impl Closer {
         }
     }
 
-    /// A psync has looked at `seen`, and commits it now; of that, `changed` had changed. Both in order, no page twice. Nobody stores until [`Closer::committed`], or until the psync has failed: then the caller commits
-    /// `seen` with its next psync.
-    pub(crate) fn begin(&mut self, seen: &[Pages], changed: Vec<Pages>) {
+    /// What a psync looked at is committed; of that, `changed` had changed. Both in order, no page twice. Nobody has stored since.
+    pub(crate) fn committed(&mut self, seen: &[Pages], changed: Vec<Pages>) {
         let hot = intersection(&changed, &self.warm);
         self.warm = intersection(&changed, &self.changed);
         self.changed = changed;
-        let mut cold = difference(seen, &hot);
-        if cold.len() > AT_ONCE && self.start() {
-            let mut state = self.work.lock();
-            state.queue.extend(cold.drain(..));
-            state.still = true;
-            drop(state);
+        let cold = difference(seen, &hot);
+        if cold.len() > AT_ONCE {
+            // Before the thread is looked for: it does not end while something waits. If there is none, the next psync closes them.
+            self.work.lock().queue.extend(cold);
+            self.start();
             self.work.moved.notify_all();
+            return;
         }
-        self.begun = Some(cold);
-    }
-
-    /// What was looked at is committed, and somebody may store from now on.
-    pub(crate) fn committed(&mut self, seen: &[Pages]) {
-        if self.begun.is_none() {
-            // Nothing had changed.
-            self.begin(seen, Vec::new());
-        }
-        for range in self.begun.take().unwrap_or_default() {
+        for range in cold {
             // What cannot be closed stays open.
             let _ = self.work.close(range, &mut self.tools);
         }
-        self.work.lock().still = planted(Bug::StillTooLong);
     }
 
-    /// Whether there is a thread, and it takes what is queued.
-    fn start(&mut self) -> bool {
+    /// Sees to it that there is a thread.
+    fn start(&mut self) {
         if core::mem::replace(&mut self.work.lock().alive, true) {
-            return true;
+            return;
         }
         // It had nothing to do for a while.
         self.thread.take().map(JoinHandle::join);
@@ -178,7 +151,6 @@ impl Closer {
         let named = std::thread::Builder::new().name("cenote-close".into());
         self.thread = named.spawn(move || work.run()).ok();
         self.work.lock().alive = self.thread.is_some();
-        self.thread.is_some()
     }
 }
 
@@ -233,19 +205,12 @@ impl Work {
         state.busy += 1;
         drop(state);
         let mut doubt = Vec::new();
-        let closed = self.close(range.clone(), tools);
-        let mut state = self.lock();
-        match closed {
-            // Whoever stores after this psync finds it closed.
-            Ok(()) if state.still || planted(Bug::ClosedNotCompared) => (),
-            Ok(()) => {
-                drop(state);
-                self.compare(range, tools, &mut doubt);
-                state = self.lock();
-            }
+        match self.close(range.clone(), tools) {
+            Ok(()) => self.compare(range, tools, &mut doubt),
             // Open still, perhaps only some of them.
             Err(_) => doubt.push(range),
         }
+        let mut state = self.lock();
         state.busy -= 1;
         state.doubt.append(&mut doubt);
         if state.busy == 0 && state.queue.is_empty() {
@@ -274,6 +239,9 @@ impl Work {
 
     /// Adds pages of a closed range that are not what was committed.
     fn compare(&self, range: Pages, tools: &mut Tools, doubt: &mut Vec<Pages>) {
+        if planted(Bug::ClosedNotCompared) {
+            return;
+        }
         let committed = &mut tools.committed;
         committed.resize((range.end - range.start) as usize * PAGE, 0);
         if !(self.committed)(range.start * PAGE_SIZE, committed) {
@@ -374,7 +342,7 @@ mod tests {
         unsafe { (*context.cast::<Notes>()).allow(address) }
     }
 
-    const COUNT: usize = 4096;
+    const COUNT: usize = 64;
 
     /// Memory whose stores are noted, and what counts as committed of it: zeros.
     fn with_closer(test: impl FnOnce(&mut Closer, &Notes, &dyn Fn(usize, u8))) {
@@ -413,20 +381,6 @@ mod tests {
         pages(&found)
     }
 
-    /// A psync that looks at `seen` and commits it.
-    fn psync(closer: &mut Closer, seen: &[Pages], changed: &[Pages]) {
-        closer.begin(seen, changed.to_vec());
-        closer.committed(seen);
-    }
-
-    /// Waits until the thread has closed what is queued.
-    fn settle(closer: &Closer) {
-        let mut state = closer.work.lock();
-        while state.busy > 0 || !state.queue.is_empty() {
-            state = closer.work.wait(state);
-        }
-    }
-
     /// Every other page: more ranges than are closed at once.
     fn scattered() -> Vec<Pages> {
         (0..COUNT as u64).step_by(2).map(|page| page..page + 1).collect()
@@ -438,14 +392,13 @@ mod tests {
             let seen = scattered();
             pages(&seen).iter().for_each(|page| store(*page as usize, 0));
             assert_eq!(found(closer, notes), pages(&seen));
-            psync(closer, &seen, &[]);
+            closer.committed(&seen, Vec::new());
             // Now, while the thread works or before it begins.
             store(62, 1);
             store(3, 1);
-            settle(closer);
             assert_eq!(found(closer, notes), [3, 62]);
             store(4, 1);
-            assert_eq!(found(closer, notes), [3, 4], "3 is open still");
+            assert_eq!(found(closer, notes)[..2], [3, 4]);
         });
     }
 
@@ -455,13 +408,12 @@ mod tests {
             let mut all = Vec::new();
             with_closer(|closer, notes, store| {
                 store(5, 0);
-                // Queued, and taken after a store.
+                // Queued, and no thread takes it.
                 closer.work.lock().queue.push_back(5..6);
                 store(5, 1);
                 plant(bug);
-                assert!(closer.work.step(closer.work.lock(), &mut closer.tools).is_ok());
-                plant(Bug::None);
                 all = found(closer, notes);
+                plant(Bug::None);
             });
             all
         };
@@ -470,45 +422,19 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_is_closed_when_the_psync_has_returned_and_not_compared_is_found() {
-        let found_with = |bug: Bug| {
-            let mut all = Vec::new();
-            with_closer(|closer, notes, store| {
-                store(5, 0);
-                // Queued by a psync, to which no thread comes before it returns.
-                closer.begin(&[], Vec::new());
-                {
-                    let mut state = closer.work.lock();
-                    state.queue.push_back(5..6);
-                    state.still = true;
-                }
-                plant(bug);
-                closer.committed(&[]);
-                plant(Bug::None);
-                store(5, 1);
-                assert!(closer.work.step(closer.work.lock(), &mut closer.tools).is_ok());
-                all = found(closer, notes);
-            });
-            all
-        };
-        assert_eq!(found_with(Bug::None), [5]);
-        assert_eq!(found_with(Bug::StillTooLong), [0u64; 0], "the bug was not found");
-    }
-
-    #[test]
     fn a_few_ranges_are_closed_at_once_and_hot_pages_are_not() {
         with_closer(|closer, notes, store| {
             let changed = vec![1..3, 8..9];
-            for round in 0..3 {
+            for psync in 0..3 {
                 [1, 2, 8].into_iter().for_each(|page| store(page, 0));
                 assert_eq!(found(closer, notes), [1, 2, 8]);
-                psync(closer, &changed, &changed);
-                let open = if round < 2 { vec![] } else { vec![1, 2, 8] };
-                assert_eq!(found(closer, notes), open, "{round}");
+                closer.committed(&changed, changed.clone());
+                let open = if psync < 2 { vec![] } else { vec![1, 2, 8] };
+                assert_eq!(found(closer, notes), open, "{psync}");
             }
             assert!(closer.thread.is_none());
             // Seen and not changed: it is cold.
-            psync(closer, &changed, &changed[..1]);
+            closer.committed(&changed, changed[..1].to_vec());
             assert_eq!(found(closer, notes), [1, 2]);
         });
     }
@@ -520,7 +446,7 @@ mod tests {
             for round in 0..200u64 {
                 pages(&seen).iter().for_each(|page| store(*page as usize, 0));
                 found(closer, notes);
-                psync(closer, &seen, &[]);
+                closer.committed(&seen, Vec::new());
                 let mut stored = Vec::new();
                 for step in 0..8 {
                     let page = (round * 31 + step * 14) % COUNT as u64 / 2 * 2;
@@ -533,60 +459,19 @@ mod tests {
         });
     }
 
-    /// Nothing is compared of what is closed before the psync returns: the comparison would count.
     #[test]
-    fn what_is_closed_during_a_psync_is_not_compared() {
+    fn a_thread_without_work_ends_and_another_takes_its_place() {
         with_closer(|closer, notes, store| {
             let seen = scattered();
-            // Other than what counts as committed: each comparison would put it in doubt.
-            pages(&seen).iter().for_each(|page| store(*page as usize, 1));
-            assert_eq!(found(closer, notes), pages(&seen));
-            closer.begin(&seen, Vec::new());
-            settle(closer);
-            assert!(closer.work.lock().doubt.is_empty());
-            closer.committed(&seen);
-            assert_eq!(found(closer, notes), [0u64; 0]);
-            store(7, 1);
-            assert_eq!(found(closer, notes), [7]);
-        });
-    }
-
-    #[test]
-    fn what_waits_is_looked_at_by_the_next_psync_and_no_more_than_a_bound_stays_open() {
-        with_closer(|closer, notes, store| {
-            let few: Vec<Pages> = scattered()[..20].to_vec();
-            pages(&few).iter().for_each(|page| store(*page as usize, 0));
-            closer.work.lock().queue.extend(few.iter().cloned());
-            assert_eq!(found(closer, notes), pages(&few));
-            assert!(closer.work.lock().queue.is_empty());
-
-            let many = scattered();
-            assert!(many.len() as u64 > OPEN_MAX);
-            pages(&many).iter().for_each(|page| store(*page as usize, 0));
-            closer.work.lock().queue.extend(many.iter().cloned());
-            let left = found(closer, notes);
-            assert_eq!(left, pages(&many)[many.len() - OPEN_MAX as usize..]);
-        });
-    }
-
-    #[test]
-    fn a_psync_that_fails_leaves_every_page_to_its_owner() {
-        with_closer(|closer, notes, store| {
-            let seen = scattered();
-            pages(&seen).iter().for_each(|page| store(*page as usize, 1));
-            let mut pending = found(closer, notes);
-            closer.begin(&seen, Vec::new());
-            // It has failed, and is tried again after further stores.
-            store(3, 1);
-            store(4, 1);
-            pending.extend(found(closer, notes));
-            pages(&seen)
-                .iter()
-                .chain([3, 4].iter())
-                .for_each(|page| assert!(pending.contains(page), "{page}"));
-            psync(closer, &seen, &[]);
-            store(5, 1);
-            assert!(found(closer, notes).contains(&5));
+            for _ in 0..3 {
+                pages(&seen).iter().for_each(|page| store(*page as usize, 0));
+                assert_eq!(found(closer, notes), pages(&seen));
+                closer.committed(&seen, Vec::new());
+                while closer.work.lock().alive {
+                    std::thread::sleep(IDLE);
+                }
+                assert_eq!(found(closer, notes), [0u64; 0], "all of it was closed");
+            }
         });
     }
 
@@ -611,22 +496,6 @@ mod tests {
             Arc::get_mut(&mut closer.work).expect("no thread yet").base += 1;
             take(closer, 8..9);
             assert_eq!(found(closer, notes), [8]);
-        });
-    }
-
-    #[test]
-    fn a_thread_without_work_ends_and_another_takes_its_place() {
-        with_closer(|closer, notes, store| {
-            let seen = scattered();
-            for _ in 0..3 {
-                pages(&seen).iter().for_each(|page| store(*page as usize, 0));
-                assert_eq!(found(closer, notes), pages(&seen));
-                psync(closer, &seen, &[]);
-                while closer.work.lock().alive {
-                    std::thread::sleep(IDLE);
-                }
-                assert_eq!(found(closer, notes), [0u64; 0], "all of it was closed");
-            }
         });
     }
 }

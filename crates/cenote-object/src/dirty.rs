@@ -206,20 +206,13 @@ impl Tracker {
         matches!(self.means, Means::PrivateCopy { .. })
     }
 
-    /// What `pages` hold, in order, is being committed; those in `changed` differ from what was committed before. Nobody stores until [`Tracker::clean`]; if it does not come to that, the caller keeps `pages`.
-    pub(crate) fn begin(&mut self, pages: &[Pages], changed: Vec<Pages>) {
-        if let Some(closer) = &mut self.closer {
-            closer.begin(pages, changed);
-        }
-    }
-
-    /// What `pages` hold, in order, is committed.
+    /// What `pages` hold, in order, is committed; those in `changed` differed from what was committed before.
     ///
     /// # Safety
     /// So it is, and it is in the primary's file if [`Tracker::reads_primary`];  nobody has a reference into the shadow or stores into it.
-    pub(crate) unsafe fn clean(&mut self, pages: &[Pages]) -> io::Result<()> {
+    pub(crate) unsafe fn clean(&mut self, pages: &[Pages], changed: Vec<Pages>) -> io::Result<()> {
         if let Some(closer) = &mut self.closer {
-            closer.committed(pages);
+            closer.committed(pages, changed);
         }
         if let Means::PrivateCopy { .. } = &self.means {
             for range in pages {
