@@ -11,7 +11,7 @@ pub(crate) use cenote_sealed::{Source, View, settle, verify};
 
 use crate::connected;
 use crate::error::ObjectError;
-use crate::objects::Shared;
+use crate::shared::Shared;
 use cenote_atrest::{AtRestError, Change, HEADER_LEN, Keyring, Protection};
 use cenote_journal::{Changes, Draft, JournalError, Pages, Primary, Target};
 use cenote_layout::PAGE_SIZE;

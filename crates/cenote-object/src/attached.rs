@@ -6,8 +6,9 @@ use crate::connected;
 use crate::dirty::{Mechanism, Tracker, normalise};
 use crate::error::ObjectError;
 use crate::header::{self, Found, Writer};
-use crate::objects::Shared;
+use crate::mapping::{is_protected, map_for_reading, map_view, view_for_reading};
 use crate::options::Permission;
+use crate::shared::Shared;
 use crate::snapshot::{self, Blocks, Snapshot};
 use cenote_atrest::{Change, Keyring, Mode};
 use cenote_journal::{Changes, Draft, Journal, Pages, Target, Ticket};
@@ -18,7 +19,6 @@ use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MapMode, MediumError, MediumKind};
 use cenote_sealed::Verified;
 use cenote_store::{ObjectInfo, StoreError};
-use cenote_sys::memory::{self, Access};
 use core::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -143,12 +143,12 @@ impl Attached {
     ) -> Result<Self, ObjectError> {
         let (primary, found) = Self::look(shared, &info, asked)?;
         shared.set_found(info.id(), found);
-        if let Some(mechanism) = mechanism.filter(|mechanism| *mechanism != Mechanism::Mprotect) {
+        if let Some(mechanism @ (Mechanism::WriteProtect | Mechanism::PrivateCopy)) = mechanism {
             let reason = "pages of a protected object are decrypted by a handler of faults, which finds written ones too";
             return Err(ObjectError::Mechanism { name: info.record.name, mechanism, reason: reason.into() });
         }
         shared.need_journal()?;
-        let view = Arc::new(map_view(shared, &info, &primary, key, true)?);
+        let view = Arc::new(map_view(shared, &info, &primary, key, Some(mechanism))?);
         let mut attached = Self {
             shared: Arc::clone(shared),
             info,
@@ -530,102 +530,6 @@ impl Drop for Attached {
     fn drop(&mut self) {
         let _ = self.give_back();
     }
-}
-
-/// Whether an object has protection at rest. One that has none takes no key: somebody may have put it in the place of one that has.
-fn is_protected(info: &ObjectInfo, key: Option<&Keyring>) -> Result<bool, ObjectError> {
-    match (info.record.at_rest.mode(), key) {
-        (Mode::None, None) => Ok(false),
-        (Mode::None, Some(_)) => Err(ObjectError::NotProtected { name: info.record.name.clone() }),
-        _ => Ok(true),
-    }
-}
-
-/// The key is checked here, and no page is read.
-fn map_view(
-    shared: &Shared,
-    info: &ObjectInfo,
-    primary: &Arc<FileHandle>,
-    key: Option<&Keyring>,
-    writable: bool,
-) -> Result<View, ObjectError> {
-    let name = &info.record.name;
-    let Some(source) = at_rest::source_of(shared, info, Arc::clone(primary)) else {
-        return Err(ObjectError::NotProtected { name: name.clone() });
-    };
-    let protection = at_rest::open(info, &source, key)?;
-    let medium = shared.store.medium();
-    // SAFETY: the object's own range, and nobody has it attached. The medium has the range from now on; the view comes over the data.
-    unsafe { medium.map(&info.file(), info.addr, info.size, MapMode::PrivateCopy) }?;
-    // SAFETY: mapped just now, and given to nobody; `give_back` drops the view first.
-    let view =
-        unsafe { View::new(&at_rest::named(name), protection, source, info.data_addr() as usize, writable) };
-    view.map_err(|error| at_rest::sealed(name, error)).inspect_err(|_| {
-        // SAFETY: mapped above; the view is gone.
-        let _ = unsafe { medium.unmap(info.addr, info.size) };
-    })
-}
-
-/// The view that all readers share. Each shows its key.
-fn view_for_reading(
-    shared: &Shared,
-    info: &ObjectInfo,
-    primary: &Arc<FileHandle>,
-    key: Option<&Keyring>,
-) -> Result<Arc<View>, ObjectError> {
-    let mut made = None;
-    shared.enter_reader(info, || {
-        let view = Arc::new(map_view(shared, info, primary, key, false)?);
-        shared.keep_view(info.id(), &view);
-        made = Some(view);
-        Ok(())
-    })?;
-    if let Some(view) = made {
-        return Ok(view);
-    }
-    // Readers are there, so nobody changes header or key meanwhile.
-    let opened = match at_rest::source_of(shared, info, Arc::clone(primary)) {
-        Some(source) => at_rest::open(info, &source, key).map(drop),
-        None => Err(ObjectError::NotProtected { name: info.record.name.clone() }),
-    };
-    match (opened, shared.view(info.id())) {
-        (Ok(()), Some(view)) => Ok(view),
-        (opened, _) => {
-            shared.leave_reader(info.id(), || {
-                shared.forget_view(info.id());
-                // SAFETY: the object's own range, whose last reader this was.
-                unsafe { shared.store.medium().unmap(info.addr, info.size) }
-            })?;
-            opened.and(Err(ObjectError::NotProtected { name: info.record.name.clone() }))
-        }
-    }
-}
-
-/// Maps an object for reading, with committed records laid over its primary if recovery could not write them there.
-fn map_for_reading(shared: &Shared, info: &ObjectInfo) -> Result<(), ObjectError> {
-    let medium = shared.store.medium();
-    let Some(patches) = shared.patches(info.id()) else {
-        // SAFETY: the object's own range, and nobody has it attached.
-        return Ok(unsafe { medium.map(&info.file(), info.addr, info.size, MapMode::ReadOnly) }?);
-    };
-    // SAFETY: as above.
-    unsafe { medium.map(&info.file(), info.addr, info.size, MapMode::PrivateCopy) }?;
-    for (offset, bytes) in patches {
-        let at = (info.data_addr() + offset) as usize;
-        // SAFETY: mapped just now, private and writable; recovery has checked that the patch lies in the data; nobody has a
-        // reference yet.
-        unsafe {
-            let at = core::ptr::with_exposed_provenance_mut(at);
-            core::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len());
-        }
-    }
-    // SAFETY: this object's own mapping; nobody has a reference into it yet.
-    let closed = unsafe { memory::protect(info.addr as usize, info.size as usize, Some(Access::ReadOnly)) };
-    closed.map_err(|source| {
-        // SAFETY: mapped above; nobody has a reference yet.
-        let _ = unsafe { medium.unmap(info.addr, info.size) };
-        ObjectError::Scan { name: info.record.name.clone(), source }
-    })
 }
 
 /// Psyncs several objects of one store together: after a crash all of them are as they were after this psync, or none is.

@@ -10,7 +10,7 @@ use crate::attached::{Attached, Psync};
 use crate::dirty::{Tracker, normalise};
 use crate::error::ObjectError;
 use crate::header::Found;
-use crate::objects::{Info, Shared};
+use crate::shared::{Info, Shared};
 use cenote_journal::{Changes, Parcel, Primary};
 use cenote_layout::id::Uuid;
 use cenote_layout::object::ObjectState;

@@ -7,7 +7,9 @@
 //!
 //! ```text
 //! Objects::pcreate, attach, pdestroy          objects.rs
+//!   what their handles share, recovery        shared.rs
 //! Attached: psync, psync_all, detach          attached.rs
+//!   its memory                                mapping.rs
 //!   which pages were written                  dirty.rs     four mechanisms, chosen at run time
 //!   protecting them again, later              closer.rs
 //!   protected objects: sealed pages, keys     at_rest.rs   their memory, filled at first touch, is that of crate `cenote-sealed`
@@ -97,8 +99,10 @@ mod dirty;
 mod error;
 mod header;
 mod hosted;
+mod mapping;
 mod objects;
 mod options;
+mod shared;
 mod snapshot;
 
 pub use attached::{Attached, Psync, psync_all};
@@ -106,8 +110,9 @@ pub use dirty::Mechanism;
 pub use error::ObjectError;
 pub use header::Found;
 pub use hosted::Guest;
-pub use objects::{Info, Objects, Recovery};
+pub use objects::Objects;
 pub use options::{ObjectOptions, ObjectsOptions, Permission, Trim};
+pub use shared::{Info, Recovery};
 pub use snapshot::{Blocks, Restored, Snapshot};
 
 pub use cenote_atrest::{Argon2Params, AtRestError, KeyError, Keyring, MasterKey, Mode, PageFault};

@@ -1,34 +1,29 @@
-//! The objects of a store: creating, finding and removing them, who has them attached, and recovery.
+//! The objects of a store: creating, finding, attaching and removing them, and copies of them.
 //!
 //! Invariant: in a process, one [`Shared`] answers for all objects of an open store, so that there is one journal and one table of
 //! attachments, however often [`Objects::open`] is called. A handle of one store is never held by whoever opens the objects of another, not even for a
 //! moment: closing a store would find it in use. And who opens them while the last handle goes waits until that has written what it has to write.
 
-use crate::at_rest::{self, View};
+use crate::at_rest;
 use crate::attached::Attached;
-use crate::connected::{self, Door};
+use crate::connected;
 use crate::dirty::Mechanism;
 use crate::error::ObjectError;
-use crate::header::{self, Found};
-use crate::options::{ObjectOptions, ObjectsOptions, Permission, Trim};
+use crate::options::{ObjectOptions, ObjectsOptions, Permission};
+use crate::shared::{GONE, Info, REGISTRY, Recovery, Shared, busy, locked};
 use crate::snapshot::{self, Blocks, Restored, Snapshot};
 use cenote_atrest::{Keyring, Mode, Protection};
-use cenote_journal::{Guard, Home, Journal, Scan, Settings, Stopped, is_failed_sync, scan};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::AtRest;
 use cenote_layout::id::Uuid;
 use cenote_layout::object::ObjectState;
-use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{FileHandle, Medium, MediumError, MediumKind};
+use cenote_medium::{FileHandle, Medium};
 use cenote_store::{Credentials, Keeper, NewObject, ObjectInfo, PermissionChange, Store, StoreError};
 use cenote_sys::process;
 use core::fmt;
-use core::sync::atomic::{AtomicBool, Ordering};
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
+use core::sync::atomic::Ordering;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::thread::JoinHandle;
+use std::sync::{Arc, PoisonError};
 
 /// The objects of an open store. Cloning is cheap. The store stays open while one of these or an [`Attached`] lives.
 #[derive(Clone)]
@@ -38,90 +33,6 @@ impl fmt::Debug for Objects {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Objects of {:?}", self.0.store)
     }
-}
-
-/// What recovery did when the objects were opened.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Recovery {
-    /// Committed records that were written to the primaries again (or, in a read-only store, laid over them).
-    pub records: u64,
-    /// Objects that were not in state D, R or W when their session ended: name, and `Psync` or `Copy`.
-    pub objects: Vec<(String, ObjectState)>,
-}
-
-/// What is known about one object.
-#[derive(Clone, Debug)]
-pub struct Info {
-    /// Name, length, address, permissions.
-    pub object: ObjectInfo,
-    /// Its state: of this session if it is attached here, else as the last session left it.
-    pub state: ObjectState,
-    /// How its last writer left it; of an object that is attached here, how it was found.
-    pub found: Found,
-}
-
-/// Who has one object attached in this process.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Use {
-    readers: u32,
-    state: ObjectState,
-    found: Found,
-}
-
-/// What is laid over a primary in a read-only store: offset in the data, and bytes.
-pub(crate) use cenote_sealed::Patches;
-
-/// What all handles share.
-pub(crate) struct Shared {
-    pub(crate) store: Store,
-    pub(crate) options: ObjectsOptions,
-    pub(crate) kind: MediumKind,
-    journal: OnceLock<Arc<Journal>>,
-    creating: Mutex<()>,
-    thread: Mutex<Option<JoinHandle<()>>>,
-    uses: Mutex<BTreeMap<Uuid, Use>>,
-    overlay: BTreeMap<Uuid, Patches>,
-    /// What readers of protected objects share.
-    views: Mutex<BTreeMap<Uuid, Arc<View>>>,
-    recovery: Recovery,
-    /// Nothing is written any more: the store is abandoned.
-    silent: AtomicBool,
-    /// It is in [`REGISTRY`].
-    registered: AtomicBool,
-    /// Of a daemon's client.
-    pub(crate) door: Door,
-    /// Of a daemon: identities of objects that are gone, of which the journal may hold records.
-    pub(crate) removed: Mutex<BTreeSet<Uuid>>,
-}
-
-/// The file of the objects' journal.
-const JOURNAL: &str = "journal";
-
-/// Tells the journal what becomes of the store, and the store what becomes of the journal.
-#[derive(Debug)]
-struct StoreGuard(Store);
-
-impl Guard for StoreGuard {
-    fn check(&self) -> Result<(), Stopped> {
-        self.0.check_usable().map_err(|error| match error {
-            StoreError::Forked => Stopped::Forked,
-            StoreError::Poisoned { reason } => Stopped::Poisoned(reason),
-            other => Stopped::Poisoned(other.to_string()),
-        })
-    }
-
-    fn poison(&self, reason: &str) {
-        self.0.poison(reason);
-    }
-}
-
-/// The objects of open stores, by [`Store::instance`]; those whose last handle is being dropped, too.
-static REGISTRY: Mutex<Vec<(usize, Weak<Shared>)>> = Mutex::new(Vec::new());
-/// Some have gone from there.
-static GONE: Condvar = Condvar::new();
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Objects {
@@ -527,11 +438,6 @@ fn verb(permission: Permission) -> &'static str {
     }
 }
 
-fn busy(name: &str, used: &Use) -> ObjectError {
-    let what = if used.readers > 0 { "reading" } else { "writing" };
-    ObjectError::Busy { name: name.into(), what, pid: process::pid() }
-}
-
 fn denied(info: &ObjectInfo, what: &'static str) -> ObjectError {
     ObjectError::Denied {
         name: info.record.name.clone(),
@@ -560,323 +466,4 @@ fn may(info: &ObjectInfo, permission: Permission) -> Result<(), ObjectError> {
         return Ok(());
     }
     Err(denied(info, verb(permission)))
-}
-
-impl Shared {
-    /// Reads the journal, and brings the primaries up to it.
-    fn recover(store: &Store, options: &ObjectsOptions) -> Result<Self, ObjectError> {
-        let kind = store.medium().describe().kind;
-        let mut shared = Self {
-            store: store.clone(),
-            options: options.clone(),
-            kind,
-            journal: OnceLock::new(),
-            creating: Mutex::default(),
-            thread: Mutex::default(),
-            uses: Mutex::default(),
-            overlay: BTreeMap::new(),
-            views: Mutex::default(),
-            recovery: Recovery::default(),
-            silent: AtomicBool::new(false),
-            registered: AtomicBool::new(false),
-            door: Door::default(),
-            removed: Mutex::default(),
-        };
-        if store.is_connected() {
-            return Ok(shared); // the daemon has the journal
-        }
-        let found = if store.medium().exists(JOURNAL)? {
-            let file = FileHandle::open(store.medium(), JOURNAL)?;
-            match scan(&file, store.uuid(), store.is_writable())? {
-                Ok(Scan { damage: Some(detail), .. }) | Err(detail) => Err(detail),
-                Ok(scan) => Ok(Some((file, scan))),
-            }
-        } else if store.objects().is_empty() {
-            Ok(None)
-        } else {
-            Err("the file \"journal\" is missing".into())
-        };
-        match found {
-            Ok(None) => {}
-            Ok(Some((file, scan))) => shared.replay(Arc::new(file), &scan)?,
-            Err(detail) if !options.accept_damaged_journal => {
-                return Err(ObjectError::JournalDamaged { detail });
-            }
-            Err(_) if store.is_writable() => {
-                shared.journal_or_new()?;
-            }
-            Err(_) => {}
-        }
-        Ok(shared)
-    }
-
-    /// Completes every committed psync. The last step is [`Journal::resume`], which commits.
-    fn replay(&mut self, file: Arc<FileHandle>, scan: &Scan) -> Result<(), ObjectError> {
-        let objects: BTreeMap<Uuid, ObjectInfo> =
-            self.store.objects().into_iter().map(|info| (info.id(), info)).collect();
-        let name_of = |id: &Uuid| objects.get(id).map(|info| info.record.name.clone());
-        let mut primaries: BTreeMap<Uuid, FileHandle> = BTreeMap::new();
-        let mut states: BTreeMap<String, ObjectState> = BTreeMap::new();
-        for record in &scan.records {
-            let data = record.read_data(&file)?;
-            record.for_each_run(&data, |id, offset, bytes| -> Result<(), ObjectError> {
-                // An object that was removed since.
-                let Some(info) = objects.get(&id) else { return Ok(()) };
-                if offset.checked_add(bytes.len() as u64).is_none_or(|last| last > info.body_len()) {
-                    let (seq, name) = (record.header.seq, &info.record.name);
-                    let detail = format!("record {seq} writes beyond the end of object \"{name}\"");
-                    return Err(ObjectError::JournalDamaged { detail });
-                }
-                if !self.store.is_writable() {
-                    self.overlay.entry(id).or_default().push((offset, bytes.to_vec()));
-                    return Ok(());
-                }
-                let primary = match primaries.entry(id) {
-                    Entry::Occupied(known) => known.into_mut(),
-                    Entry::Vacant(new) => {
-                        self.store.verify_object(info).map_err(|error| match error {
-                            StoreError::ObjectDamaged { name, detail } => {
-                                ObjectError::PrimaryDamaged { name, detail }
-                            }
-                            error => error.into(),
-                        })?;
-                        new.insert(FileHandle::open(self.store.medium(), &info.file())?)
-                    }
-                };
-                primary.write_in_pieces(info.data_offset() + offset, bytes)?;
-                Ok(())
-            })?;
-            states.extend(record.objects.iter().filter_map(name_of).map(|name| (name, ObjectState::Copy)));
-        }
-        for name in scan.torn.iter().filter_map(name_of) {
-            states.entry(name).or_insert(ObjectState::Psync);
-        }
-        self.recovery =
-            Recovery { records: scan.records.len() as u64, objects: states.into_iter().collect() };
-        if !self.store.is_writable() {
-            return Ok(());
-        }
-        if !planted(Bug::JournalReplayNotSynced) {
-            for primary in primaries.values() {
-                primary.sync().inspect_err(|error| {
-                    if is_failed_sync(error) {
-                        self.store.poison(&error.to_string());
-                    }
-                })?;
-            }
-        }
-        let journal = Journal::resume(self.home(), file, scan, self.settings())?;
-        self.adopt(journal);
-        Ok(())
-    }
-
-    pub(crate) fn refuse_connected(&self, what: &str) -> Result<(), ObjectError> {
-        match self.store.is_connected() {
-            true => Err(StoreError::NotHosted { what: what.into() }.into()),
-            false => Ok(()),
-        }
-    }
-
-    fn settings(&self) -> Settings {
-        Settings {
-            half_len_max: self.options.half_len_max,
-            // Memory has nothing to be flushed to.
-            syncs: self.kind != MediumKind::Tmpfs,
-            background: self.options.trim == Trim::Background,
-        }
-    }
-
-    fn home(&self) -> Home {
-        Home {
-            medium: Arc::clone(self.store.medium()),
-            store: self.store.uuid(),
-            name: JOURNAL,
-            guard: Arc::new(StoreGuard(self.store.clone())),
-        }
-    }
-
-    fn adopt(&self, journal: Journal) -> &Arc<Journal> {
-        let journal = self.journal.get_or_init(|| Arc::new(journal));
-        let mut thread = locked(&self.thread);
-        if journal.wants_thread() && thread.is_none() {
-            let trimmed = Arc::clone(journal);
-            let named = std::thread::Builder::new().name("cenote-trim".into());
-            // Without the thread, psyncs apply and trim by themselves.
-            *thread = named.spawn(move || trimmed.work_in_background()).ok();
-        }
-        journal
-    }
-
-    /// The journal, which is made if there is none.
-    fn journal_or_new(&self) -> Result<&Arc<Journal>, ObjectError> {
-        let _creating = locked(&self.creating);
-        if let Some(journal) = self.journal.get() {
-            return Ok(journal);
-        }
-        let journal = Journal::create(self.home(), self.options.half_len, self.settings())?;
-        Ok(self.adopt(journal))
-    }
-
-    /// The journal of a store with objects that is open for writing.
-    pub(crate) fn journal(&self) -> Result<&Arc<Journal>, ObjectError> {
-        match self.journal.get() {
-            Some(journal) => Ok(journal),
-            None => self.journal_or_new(),
-        }
-    }
-
-    /// That there is a journal for what is psynced: here, or a daemon's.
-    pub(crate) fn need_journal(&self) -> Result<(), ObjectError> {
-        if self.store.is_connected() { Ok(()) } else { self.journal().map(drop) }
-    }
-
-    /// Whether this process has an object attached.
-    pub(crate) fn is_used(&self, object: Uuid) -> bool {
-        locked(&self.uses).contains_key(&object)
-    }
-
-    /// The journal, if this session has one.
-    pub(crate) fn journal_if_any(&self) -> Option<&Arc<Journal>> {
-        self.journal.get()
-    }
-
-    pub(crate) fn is_silent(&self) -> bool {
-        self.silent.load(Ordering::Acquire)
-    }
-
-    /// What is to be laid over the primary of an object.
-    pub(crate) fn patches(&self, object: Uuid) -> Option<&Patches> {
-        self.overlay.get(&object)
-    }
-
-    /// Keeps the view that the first reader made for those that follow.
-    pub(crate) fn keep_view(&self, object: Uuid, view: &Arc<View>) {
-        locked(&self.views).insert(object, Arc::clone(view));
-    }
-
-    pub(crate) fn view(&self, object: Uuid) -> Option<Arc<View>> {
-        locked(&self.views).get(&object).cloned()
-    }
-
-    pub(crate) fn forget_view(&self, object: Uuid) {
-        drop(locked(&self.views).remove(&object));
-    }
-
-    /// Notes a reader, unless there is a writer. All readers share one mapping, which the first of them makes by `map`.
-    pub(crate) fn enter_reader(
-        &self,
-        info: &ObjectInfo,
-        map: impl FnOnce() -> Result<(), ObjectError>,
-    ) -> Result<(), ObjectError> {
-        let mut uses = locked(&self.uses);
-        match uses.get_mut(&info.id()) {
-            Some(used) if used.readers > 0 => used.readers += 1,
-            Some(used) => return Err(busy(&info.record.name, used)),
-            None => {
-                map()?;
-                let used = Use { readers: 1, state: ObjectState::Read, found: Found::Detached };
-                uses.insert(info.id(), used);
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes a reader back; the last one unmaps. If that fails the object stays taken, as its addresses do.
-    pub(crate) fn leave_reader(
-        &self,
-        object: Uuid,
-        unmap: impl FnOnce() -> Result<(), MediumError>,
-    ) -> Result<(), MediumError> {
-        let mut uses = locked(&self.uses);
-        let Some(used) = uses.get_mut(&object) else { return Ok(()) };
-        if used.readers > 1 {
-            used.readers -= 1;
-            return Ok(());
-        }
-        unmap()?;
-        uses.remove(&object);
-        Ok(())
-    }
-
-    /// Notes a writer, unless there is anybody.
-    pub(crate) fn enter_writer(&self, info: &ObjectInfo) -> Result<(), ObjectError> {
-        let mut uses = locked(&self.uses);
-        if let Some(used) = uses.get(&info.id()) {
-            return Err(busy(&info.record.name, used));
-        }
-        let used = Use { readers: 0, state: ObjectState::Write, found: Found::Detached };
-        uses.insert(info.id(), used);
-        Ok(())
-    }
-
-    /// Takes the writer back.
-    pub(crate) fn leave_writer(&self, object: Uuid) {
-        locked(&self.uses).remove(&object);
-    }
-
-    /// Notes the state of an object that is attached for writing.
-    pub(crate) fn set_state(&self, object: Uuid, state: ObjectState) {
-        if let Some(used) = locked(&self.uses).get_mut(&object) {
-            used.state = state;
-        }
-    }
-
-    pub(crate) fn set_found(&self, object: Uuid, found: Found) {
-        if let Some(used) = locked(&self.uses).get_mut(&object) {
-            used.found = found;
-        }
-    }
-
-    fn info(&self, object: ObjectInfo) -> Result<Info, ObjectError> {
-        let used = locked(&self.uses).get(&object.id()).copied();
-        if let Some(Use { state, found, .. }) = used.filter(|used| used.state != ObjectState::Read) {
-            let behind = self.journal.get().is_some_and(|journal| journal.is_behind(object.id()));
-            let state = if state == ObjectState::Write && behind { ObjectState::Copy } else { state };
-            return Ok(Info { object, state, found });
-        }
-        let file = FileHandle::open(self.store.medium(), &object.file())?;
-        let found = header::found(&file, object.header_offset(), object.id(), &**self.store.medium())?;
-        // In a read-only store nothing was changed by recovery: what it found still holds.
-        let recovered = self.recovery.objects.iter().find(|(name, _)| *name == object.record.name);
-        let state = match (used, found, recovered) {
-            (Some(used), _, _) => used.state,
-            (None, _, Some((_, state))) if !self.store.is_writable() => *state,
-            (None, Found::Detached, _) => ObjectState::Detached,
-            (None, _, _) => ObjectState::Write,
-        };
-        Ok(Info { object, state, found })
-    }
-}
-
-impl Shared {
-    /// Ends the thread, and makes primaries durable.
-    fn finish(&mut self) {
-        let thread = locked(&self.thread).take();
-        let Some(journal) = self.journal.get() else { return };
-        journal.stop();
-        if let Some(thread) = thread {
-            let _ = thread.join();
-        }
-        if !self.is_silent() {
-            // Nobody is left to tell; the next open recovers.
-            let _ = journal.checkpoint();
-        }
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        if self.store.is_forked() {
-            // The thread is the parent's.
-            core::mem::forget(locked(&self.thread).take());
-            return;
-        }
-        self.finish();
-        // One that failed to recover never was there, and whoever tried has the lock.
-        if *self.registered.get_mut() {
-            let this: *const Self = self;
-            locked(&REGISTRY).retain(|(_, known)| !core::ptr::eq(known.as_ptr(), this));
-            GONE.notify_all();
-        }
-    }
 }

@@ -42,7 +42,8 @@ pub enum Trim {
 /// How a store's objects are used. The default is right for programs.
 #[derive(Clone, Debug)]
 pub struct ObjectsOptions {
-    /// How written pages are found; `None`: the best that works here. A mechanism that does not work is refused at attach.
+    /// How written pages are found; `None`: the best that works here. A mechanism that does not work is refused at attach. Of protected objects: `Mprotect`, or `Compare` of those that
+    /// are so small that all of it is there from the beginning, for which it is the best.
     pub mechanism: Option<Mechanism>,
     /// Bytes of each half of a new journal, a multiple of 4096. It grows when a psync needs more.
     pub half_len: u64,

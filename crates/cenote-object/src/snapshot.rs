@@ -42,7 +42,7 @@
 //! nothing ([`ObjectError::NotCopied`]). Who does not want that asks for [`Blocks::Copied`].
 
 use crate::error::ObjectError;
-use crate::objects::Shared;
+use crate::shared::Shared;
 use cenote_layout::at_rest::{AtRestHeader, Mode};
 use cenote_layout::catalog::{AtRest, ObjectRecord};
 use cenote_layout::header::{HeaderPrefix, read, seal};

@@ -173,9 +173,10 @@ fn wrong_keys_missing_keys_and_keys_for_nothing_are_told_apart() {
     objects.attach("phrase", Permission::Read, Some(&phrase(b"battery staple"))).expect("attach");
     objects.attach("phrase", Permission::Read, Some(&phrase(b"battery stable"))).expect_err("another one");
     // Mechanisms that a protected object cannot have, and a key that is wrong, for destroying.
-    let refused =
-        objects.attach_with("sealed", Permission::ReadWrite, Some(the_key()), Some(Mechanism::Compare));
-    assert!(matches!(refused, Err(ObjectError::Mechanism { .. })), "{refused:?}");
+    for mechanism in [Mechanism::WriteProtect, Mechanism::PrivateCopy] {
+        let refused = objects.attach_with("sealed", Permission::ReadWrite, Some(the_key()), Some(mechanism));
+        assert!(matches!(refused, Err(ObjectError::Mechanism { .. })), "{refused:?}");
+    }
     objects.pdestroy("sealed", Some(&key_of(9))).expect_err("a wrong key");
     objects.pdestroy("sealed", Some(the_key())).expect("its key");
     objects.rekey("plain", the_key(), &key_of(9)).expect_err("it has no key");
@@ -244,9 +245,15 @@ fn are_as_their_models(pages: usize) {
         let expected = if is_whole(mode, pages) { Mechanism::Compare } else { Mechanism::Mprotect };
         let (mut psynced, mut seed) = (vec![0u8; len], 1 + mode as u64);
         for session in 0..6 {
-            let attach = || objects.attach("model", Permission::ReadWrite, key_for(mode)).expect("attach");
-            let mut object = attach();
-            assert_eq!(object.mechanism(), Some(expected), "{mode}, {pages} pages");
+            let attach = |by| objects.attach_with("model", Permission::ReadWrite, key_for(mode), by);
+            if expected != Mechanism::Compare {
+                let refused = attach(Some(Mechanism::Compare));
+                assert!(matches!(refused, Err(ObjectError::Mechanism { .. })), "{refused:?}");
+            }
+            // As it is chosen, as it is chosen and asked for, and by faults however few pages there are.
+            let asked = [None, Some(expected), Some(Mechanism::Mprotect)][session as usize % 3];
+            let mut object = attach(asked).expect("attach");
+            assert_eq!(object.mechanism(), Some(asked.unwrap_or(expected)), "{mode}, {pages} pages");
             let mut now = psynced.clone();
             for _ in 0..12 {
                 for _ in 0..1 + random(&mut seed) % 6 {

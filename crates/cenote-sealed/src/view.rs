@@ -125,10 +125,27 @@ impl View {
     ) -> Result<Self, SealedError> {
         // SAFETY: handed on to the caller.
         let whole = unsafe { Inner::whole(what, protection, source, base, writable) };
-        let (protection, source) = match whole {
-            Ok(inner) => return Ok(Self { registration: None, registered: true, inner: Arc::new(inner) }),
-            Err(parts) => *parts,
-        };
+        match whole {
+            Ok(inner) => Ok(Self { registration: None, registered: true, inner: Arc::new(inner) }),
+            // SAFETY: handed on to the caller.
+            Err(parts) => unsafe { Self::closed(what, parts.0, parts.1, base, writable) },
+        }
+    }
+
+    /// The same, and the pages are closed however few they are.
+    ///
+    /// # Errors
+    /// As [`View::new`].
+    ///
+    /// # Safety
+    /// As [`View::new`].
+    pub unsafe fn closed(
+        what: &str,
+        protection: Protection,
+        source: Source,
+        base: usize,
+        writable: bool,
+    ) -> Result<Self, SealedError> {
         // SAFETY: handed on to the caller.
         let mut view = unsafe { Self::unregistered(what, protection, source, base, writable) }?;
         let span = view.inner.pages as usize * PAGE_LEN;

@@ -1,0 +1,122 @@
+//! The memory of an attached object: its file's pages, or a view that verifies and decrypts them.
+//!
+//! Invariant: what is mapped at an object's address shows what was committed last, or nothing at all: records that recovery could not apply are laid over the file, and pages of a protected object
+//! appear when they are touched (`cenote-sealed`). Nobody has a reference into it before the function here has returned.
+
+use crate::at_rest::{self, View};
+use crate::dirty::Mechanism;
+use crate::error::ObjectError;
+use crate::shared::Shared;
+use cenote_atrest::{Keyring, Mode};
+use cenote_medium::{FileHandle, MapMode};
+use cenote_store::ObjectInfo;
+use cenote_sys::memory::{self, Access};
+use std::sync::Arc;
+
+/// Whether an object has protection at rest. One that has none takes no key: somebody may have put it in the place of one that has.
+pub(crate) fn is_protected(info: &ObjectInfo, key: Option<&Keyring>) -> Result<bool, ObjectError> {
+    match (info.record.at_rest.mode(), key) {
+        (Mode::None, None) => Ok(false),
+        (Mode::None, Some(_)) => Err(ObjectError::NotProtected { name: info.record.name.clone() }),
+        _ => Ok(true),
+    }
+}
+
+/// The key is checked here, and no page is read of an object that is larger than a few. `writing`: how a writer wants written pages to be found.
+pub(crate) fn map_view(
+    shared: &Shared,
+    info: &ObjectInfo,
+    primary: &Arc<FileHandle>,
+    key: Option<&Keyring>,
+    writing: Option<Option<Mechanism>>,
+) -> Result<View, ObjectError> {
+    let name = &info.record.name;
+    let Some(source) = at_rest::source_of(shared, info, Arc::clone(primary)) else {
+        return Err(ObjectError::NotProtected { name: name.clone() });
+    };
+    let protection = at_rest::open(info, &source, key)?;
+    let medium = shared.store.medium();
+    // SAFETY: the object's own range, and nobody has it attached. The medium has the range from now on; the view comes over the data.
+    unsafe { medium.map(&info.file(), info.addr, info.size, MapMode::PrivateCopy) }?;
+    let (what, base) = (at_rest::named(name), info.data_addr() as usize);
+    // SAFETY: mapped just now, and given to nobody; `give_back` drops the view first.
+    let view = unsafe {
+        match writing {
+            Some(Some(Mechanism::Mprotect)) => View::closed(&what, protection, source, base, true),
+            _ => View::new(&what, protection, source, base, writing.is_some()),
+        }
+    };
+    let view = view.map_err(|error| at_rest::sealed(name, error)).and_then(|view| match writing {
+        Some(Some(mechanism @ Mechanism::Compare)) if !view.compares() => {
+            let reason = "its pages are too many to be there from the beginning, or one of them is damaged";
+            Err(ObjectError::Mechanism { name: name.clone(), mechanism, reason: reason.into() })
+        }
+        _ => Ok(view),
+    });
+    view.inspect_err(|_| {
+        // SAFETY: mapped above; the view is gone.
+        let _ = unsafe { medium.unmap(info.addr, info.size) };
+    })
+}
+
+/// The view that all readers share. Each shows its key.
+pub(crate) fn view_for_reading(
+    shared: &Shared,
+    info: &ObjectInfo,
+    primary: &Arc<FileHandle>,
+    key: Option<&Keyring>,
+) -> Result<Arc<View>, ObjectError> {
+    let mut made = None;
+    shared.enter_reader(info, || {
+        let view = Arc::new(map_view(shared, info, primary, key, None)?);
+        shared.keep_view(info.id(), &view);
+        made = Some(view);
+        Ok(())
+    })?;
+    if let Some(view) = made {
+        return Ok(view);
+    }
+    // Readers are there, so nobody changes header or key meanwhile.
+    let opened = match at_rest::source_of(shared, info, Arc::clone(primary)) {
+        Some(source) => at_rest::open(info, &source, key).map(drop),
+        None => Err(ObjectError::NotProtected { name: info.record.name.clone() }),
+    };
+    match (opened, shared.view(info.id())) {
+        (Ok(()), Some(view)) => Ok(view),
+        (opened, _) => {
+            shared.leave_reader(info.id(), || {
+                shared.forget_view(info.id());
+                // SAFETY: the object's own range, whose last reader this was.
+                unsafe { shared.store.medium().unmap(info.addr, info.size) }
+            })?;
+            opened.and(Err(ObjectError::NotProtected { name: info.record.name.clone() }))
+        }
+    }
+}
+
+/// Maps an object for reading, with committed records laid over its primary if recovery could not write them there.
+pub(crate) fn map_for_reading(shared: &Shared, info: &ObjectInfo) -> Result<(), ObjectError> {
+    let medium = shared.store.medium();
+    let Some(patches) = shared.patches(info.id()) else {
+        // SAFETY: the object's own range, and nobody has it attached.
+        return Ok(unsafe { medium.map(&info.file(), info.addr, info.size, MapMode::ReadOnly) }?);
+    };
+    // SAFETY: as above.
+    unsafe { medium.map(&info.file(), info.addr, info.size, MapMode::PrivateCopy) }?;
+    for (offset, bytes) in patches {
+        let at = (info.data_addr() + offset) as usize;
+        // SAFETY: mapped just now, private and writable; recovery has checked that the patch lies in the data; nobody has a
+        // reference yet.
+        unsafe {
+            let at = core::ptr::with_exposed_provenance_mut(at);
+            core::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len());
+        }
+    }
+    // SAFETY: this object's own mapping; nobody has a reference into it yet.
+    let closed = unsafe { memory::protect(info.addr as usize, info.size as usize, Some(Access::ReadOnly)) };
+    closed.map_err(|source| {
+        // SAFETY: mapped above; nobody has a reference yet.
+        let _ = unsafe { medium.unmap(info.addr, info.size) };
+        ObjectError::Scan { name: info.record.name.clone(), source }
+    })
+}
