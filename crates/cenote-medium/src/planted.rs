@@ -165,6 +165,8 @@ pub enum Bug {
     PsyncNotProtected,
     /// A page that is protected after its psync counts as unchanged, whatever was stored before that.
     ClosedNotCompared,
+    /// A psync of pools holds their writers until its record is durable.
+    HeldThroughSync,
     /// The first psync after a crash of processes believes that only this session's pages differ.
     PsyncTrustsLostNotes,
     /// After a loss of power a pool in shadowed mode goes on with what its shadow happens to hold.
@@ -365,6 +367,8 @@ pub enum Step {
     DescriptorBlockSize,
     /// So was all but its checksum.
     DescriptorKind,
+    /// The record of a psync of pools is in the journal, and the device is not asked for it yet.
+    PsyncWaits,
 }
 
 /// What hears of steps.

@@ -57,7 +57,7 @@ use cenote_journal::{Draft, JournalError, Pages, Parcel, Target};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::PoolMode;
 use cenote_layout::id::{PoolId, Uuid};
-use cenote_medium::planted::{Bug, planted};
+use cenote_medium::planted::{Bug, Step, planted, reach};
 use cenote_medium::{MediumError, Operation};
 use cenote_sealed::SealedError;
 use cenote_sys::memory::{self, Access, OwnedRegion};
@@ -401,6 +401,7 @@ impl Work {
                 target.file.write_at(target.data_offset + run.offset(), data)?;
             }
         }
+        reach(Step::PsyncWaits);
         journal.make_durable(&ticket)?;
         // Committed: whatever becomes of applying it, the pages are not noted again.
         self.done = Some(done);

@@ -13,6 +13,7 @@ use crate::background::{Background, Job};
 use crate::error::{Error, Result};
 use crate::pool::{Pool, PoolInner};
 use crate::store::{Inner, Store};
+use cenote_medium::planted::{Bug, planted};
 use cenote_store::{Begun, Psync};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -72,12 +73,14 @@ fn run(store: &Inner, pools: &[&PoolInner]) -> Result<Psync> {
         Begun::Done(psync) => return Ok(psync),
         Begun::Mine(psyncing) => psyncing,
     };
-    {
-        // As a reader, so that views go on; past writers that wait, because the thread that waits for this psync may be one whose view they wait for.
-        let _held = crate::tx::hold_all(pools);
-        psyncing.copy()?;
-    }
-    Ok(psyncing.commit()?)
+    // As a reader, so that views go on; past writers that wait, because the thread that waits for this psync may be one whose view they wait for.
+    let held = crate::tx::hold_all(pools);
+    psyncing.copy()?;
+    // Not while the device is waited for.
+    let held = planted(Bug::HeldThroughSync).then_some(held);
+    let done = psyncing.commit();
+    drop(held);
+    Ok(done?)
 }
 
 /// Fails in a transaction of this thread: another psync may wait for it, or for one that waits for its pools.

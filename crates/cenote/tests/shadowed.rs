@@ -10,11 +10,14 @@ use cenote::{
 };
 use cenote_layout::header::{read, seal};
 use cenote_layout::superblock::{COPY_SIZE, Superblock};
+use cenote_medium::planted::{Bug, Step, plant, watch};
 use cenote_store::StoreError;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
@@ -493,6 +496,45 @@ fn a_psync_with_a_view_in_hand_and_a_transaction_that_takes_one_go_past_a_writer
         q.psync().unwrap();
         drop(view);
     });
+}
+
+/// A transaction of another thread begins and ends between the copying of a psync and its sync.
+#[test]
+fn transactions_run_while_a_psync_waits_for_the_device() {
+    let runs_with = |bug: Bug, patience: Duration| {
+        let dir = directory();
+        let store = Store::open(dir.path()).unwrap();
+        let pool = make(&store, "p");
+        let has_run = Arc::new(AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let (ask, asked) = channel();
+            let (answer, answered) = channel();
+            let pool = &pool;
+            scope.spawn(move || {
+                asked.recv().expect("asked");
+                steps(pool, 1, 1);
+                // Nobody may wait for it any more.
+                let _ = answer.send(());
+            });
+            let told = Arc::clone(&has_run);
+            watch(Some(Box::new(move |step| {
+                if step == Step::PsyncWaits {
+                    ask.send(()).expect("the other thread waits");
+                    told.store(answered.recv_timeout(patience).is_ok(), Ordering::Relaxed);
+                }
+            })));
+            plant(bug);
+            let psynced = pool.psync();
+            plant(Bug::None);
+            watch(None);
+            assert!(psynced.unwrap().pages > 0);
+        });
+        assert_eq!(step_of(&pool), 1);
+        assert!(pool.psync().unwrap().pages > 0, "what the other thread has stored");
+        has_run.load(Ordering::Relaxed)
+    };
+    assert!(runs_with(Bug::None, Duration::from_secs(60)));
+    assert!(!runs_with(Bug::HeldThroughSync, Duration::from_millis(300)), "the bug was not found");
 }
 
 #[test]
