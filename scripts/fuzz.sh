@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs every fuzz target for FUZZ_SECONDS (default 20) each, with overflow checks on. FUZZ_SEED makes the inputs those of
+# Runs every fuzz target for FUZZ_SECONDS (default 20) each, as many at a time as there are processors, with overflow checks on. FUZZ_SEED makes the inputs those of
 # an earlier run; a failure prints the command that repeats it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -7,6 +7,5 @@ seconds="${FUZZ_SECONDS:-20}"
 seed=()
 if [ -n "${FUZZ_SEED:-}" ]; then seed=(--seed "$FUZZ_SEED"); fi
 cargo build -q -p cenote-fuzz
-for target in header log catalog message at-rest journal archive image; do
-    cargo run -q -p cenote-fuzz -- "$target" --seconds "$seconds" "${seed[@]}"
-done
+printf '%s\0' header log catalog message at-rest journal archive image |
+    xargs -0 -P "$(nproc)" -I TARGET cargo run -q -p cenote-fuzz -- TARGET --seconds "$seconds" "${seed[@]}"

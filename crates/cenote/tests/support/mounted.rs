@@ -23,7 +23,12 @@ impl Mounted {
 
     /// One whose files can share blocks, in a file of so many bytes. `Err`: why there is none.
     pub fn sharing(bytes: u64) -> Result<Self, String> {
-        let (place, holder) = (directory()?, directory()?);
+        // In memory if all of it has room there: each sync of a file system in a file on a disk is several of the disk's.
+        let holder = match free("/dev/shm") {
+            Some(room) if room >= bytes => tempfile::tempdir_in("/dev/shm"),
+            _ => tempfile::tempdir(),
+        };
+        let (place, holder) = (directory()?, holder.map_err(|error| error.to_string())?);
         let file = holder.path().join("blocks");
         std::fs::File::create(&file)
             .and_then(|file| file.set_len(bytes))
@@ -52,6 +57,12 @@ fn run(command: &mut Command) -> Result<(), String> {
         Ok(done) if done.status.success() => Ok(()),
         Ok(done) => Err(format!("{name}: {}", String::from_utf8_lossy(&done.stderr).trim())),
     }
+}
+
+/// Bytes that are free in a file system.
+fn free(path: &str) -> Option<u64> {
+    let told = Command::new("df").args(["--output=avail", "-B1", path]).output().ok()?;
+    String::from_utf8_lossy(&told.stdout).lines().last()?.trim().parse().ok()
 }
 
 fn directory() -> Result<tempfile::TempDir, String> {
