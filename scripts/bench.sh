@@ -1,14 +1,29 @@
 #!/usr/bin/env bash
-# Runs each figure short, to see that it runs and that its rows are written. For numbers worth reading, run
-# `cargo run --release -p cenote-bench -- FIGURE --json FILE` on a machine with nothing else to do.
+# Runs each figure short, to see that it runs and that its rows are written; then figures that have other systems beside ours, as far as what those need is installed. For numbers worth
+# reading, run `cargo run --release -p cenote-bench -- FIGURE --json FILE`, or `-p cenote-bench-peers --features FEATURES` with what this names, on a machine with nothing else to do.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+features=mimalloc,lmdb
+if command -v make >/dev/null; then features+=,jemalloc; else echo "skipped: jemalloc, which needs make"; fi
+if [ -e /usr/include/libpmemobj.h ]; then
+    features+=,libpmemobj
+else
+    echo "skipped: libpmemobj, whose libpmemobj-dev is not installed"
+fi
+# Both at once: what they share is built once. Peers of allocators and databases are in nothing else.
+cargo build --release -p cenote-bench -p cenote-bench-peers --features "cenote-bench-peers/${features//,/,cenote-bench-peers/}"
+programs=${CARGO_TARGET_DIR:-target}/release
+
 rows=$(mktemp)
 trap 'rm -f "$rows"' EXIT
-[ $# -gt 0 ] || set -- puddles-table3 allocators steady open-after-kill
-for figure in "$@"; do
-    cargo run --release -p cenote-bench -- "$figure" --quick --json "$rows" </dev/null
+figures=("$@")
+[ $# -gt 0 ] || figures=(puddles-table3 allocators steady open-after-kill)
+for figure in "${figures[@]}"; do
+    "$programs/cenote-bench" "$figure" --quick --json "$rows" </dev/null
     for key in figure row system level threads unit median min max runs; do
         grep -q "\"$key\"" "$rows" || { echo "error: $figure: no key \"$key\" in the rows" >&2; exit 1; }
     done
 done
+[ $# -eq 0 ] || exit 0
+"$programs/cenote-bench-peers" allocators --quick </dev/null
+"$programs/cenote-bench-peers" pmo-files --quick --system lmdb </dev/null

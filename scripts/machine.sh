@@ -42,9 +42,11 @@ kernel=$(ls "$work"/kernel/boot/vmlinuz-*)
 release=${kernel##*/vmlinuz-}
 depmod -b "$work/kernel" "$release"
 
-cargo build -q --release -p cenote-cli -p cenote-recover
-steps=$(cargo test -q -p cenote-collections --test sigkill --no-run --message-format=json |
-    sed -n 's/.*"executable":"\([^"]*sigkill[^"]*\)".*/\1/p')
+cargo build -q --release -p cenote-cli
+cargo build -q --release -p cenote-recover
+# As for all tests, so that nothing is built twice.
+steps=$(cargo test -q --workspace --test sigkill --no-run --message-format=json |
+    sed -n '/cenote-collections/s/.*"executable":"\([^"]*sigkill[^"]*\)".*/\1/p')
 [ -x "$steps" ] || { echo "error: the test of kills was not built" >&2; exit 1; }
 
 # The first file system: a shell, the modules, our programs with their libraries.

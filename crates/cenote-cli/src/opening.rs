@@ -34,6 +34,16 @@ pub(crate) fn asked(store: &StoreDir) -> Result<Option<Store>, Failure> {
     Ok(Some(Store::connect(&store.dir)?))
 }
 
+/// A daemon's store, or one that is opened to look at it.
+pub(crate) fn asked_or_look(store: &StoreDir) -> Result<Store, Failure> {
+    asked(store)?.map_or_else(|| to_look(store), Ok)
+}
+
+/// A daemon's store, or one that is opened to change it.
+pub(crate) fn asked_or_change(store: &StoreDir) -> Result<Store, Failure> {
+    asked(store)?.map_or_else(|| to_change(store), Ok)
+}
+
 /// Opens a store to look at it, whatever is damaged. Nothing is written: recovery goes into private memory.
 pub(crate) fn to_look(store: &StoreDir) -> Result<Store, Failure> {
     let options = OpenOptions {

@@ -94,7 +94,7 @@ impl Asks {
                 Ok(import.commit_for(CLIENT, TOKEN)?.pools[0].id.0)
             }
             Self::Randomize(_) => {
-                store.guest_randomize(&root(), "there")?;
+                store.guest_randomize(&root(), "there").map(drop)?;
                 store.pool_id("there").map(|pool| pool.0)
             }
         }
@@ -319,4 +319,38 @@ fn a_pool_that_is_copied_is_granted_to_readers_only_and_one_that_is_not_held_is_
 fn a_request_that_is_recorded_apart_from_its_pool_is_found() {
     let found = run(Asks::Create, Bug::PoolMadeApart, 5101).expect_err("a crash between the two batches");
     assert!(found.contains("already"), "{found}");
+}
+
+#[test]
+fn what_a_guest_stores_after_a_move_that_failed_is_psynced_at_the_end() {
+    let sim = SimMedium::new(SimOptions::new(Durability::Power));
+    // There is no second place for the pool.
+    let (window_len, puddle_size) = (8 << 20, 5 << 20);
+    let format = FormatOptions { window_base: Some(window_base(5115)), window_len, uuid: None };
+    cenote_store::format(sim.clone(), &format).expect("format");
+    let (store, _) = Store::open(sim.clone(), options()).expect("open");
+    let pool = PoolOptions { puddle_size, mode: PoolMode::Shadowed, ..pool_options(1) };
+    store.create_pool("there", &pool).expect("create");
+    let name = |store: &Store| {
+        let found = store.puddle_records().into_iter().find(|puddle| puddle.size == puddle_size);
+        String::from_utf8_lossy(&found.expect("its puddle").uuid.to_hex()).into_owned()
+    };
+    let name = name(&store);
+    // Each of them dies: what it stored, and did not psync, goes on from there.
+    for (round, offset) in [(1u8, puddle_size - 8192), (2, puddle_size - (1 << 20))] {
+        let client = Uuid([0x30 + round; 16]);
+        store.admit(GuestRecord { client, ..guest() }).expect("admit");
+        store.guest_open(client, &root(), "there", Access::ReadWrite).expect("granted");
+        sim.write_at(&format!("puddles/{name}"), offset, &[round; 4096]).expect("store");
+        store.guest_end(client, false).expect("ended");
+        if round == 1 {
+            let moved = store.guest_randomize(&root(), "there");
+            assert!(matches!(moved, Err(StoreError::WindowFull { .. })), "{moved:?}");
+        } else {
+            store.end_hosting().expect("closed");
+        }
+        let mut page = [0; 4096];
+        sim.read_at(&format!("primary/{name}"), offset, &mut page).expect("read");
+        assert_eq!(page, [round; 4096], "round {round}: the move, or the end, psyncs what it finds");
+    }
 }

@@ -13,7 +13,7 @@
 //! Several processes on one heap (RAL-8): `members` (who they are, how one joins and leaves), `sweep` (what is done when one dies).
 //!
 //! The *kernel*, on which the rest stands, is five small files over atomic words: `anchor` (who has a superblock), `list` (superblocks with free blocks), `marks`
-//! (who has a block), `runs` (free superblocks), `gate` (keeps all from slow paths for a moment). They name atomics through `sync`, so that a model checker runs the same code (`tests/loom_kernel.rs`).
+//! (who has a block), `runs` (free superblocks), `gate` (keeps all from slow paths for a moment). They name atomics through `sync`, so that a model checker runs the same code (the crate `cenote-heap-models`).
 //!
 //! What the heap stands on is the small trait [`Ground`]: puddles, flush, fence. A store's pool implements it;
 //! [`MemoryGround`] is plain memory, for tests and measurements.

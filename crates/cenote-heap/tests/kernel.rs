@@ -1,4 +1,4 @@
-//! The kernel, one thread: scans of marks and runs of superblocks against plain models. (`loom_kernel.rs` has several threads.)
+//! The kernel, one thread: scans of marks and runs of superblocks against plain models. (The crate `cenote-heap-models` has several.)
 
 #[allow(dead_code)]
 #[path = "../src/anchor.rs"]

@@ -317,6 +317,8 @@ pub(crate) struct Connection {
     files: Arc<GrantedMedium>,
     /// Bytes and puddles of pools, as the daemon listed them.
     pub(crate) listed: Mutex<BTreeMap<PoolId, (u64, u64)>>,
+    /// Puddles of a pool that came with the one that was asked for, to be read next. Whoever opens such a file holds this: its name is admitted by one at a time.
+    pub(crate) ahead: Mutex<Vec<Granted>>,
 }
 
 impl Store {
@@ -412,7 +414,7 @@ impl Store {
             guarded: AtomicBool::new(false),
             replaying: Mutex::default(),
             silent: AtomicBool::new(false),
-            connection: Some(Connection { keeper, files, listed: Mutex::default() }),
+            connection: Some(Connection { keeper, files, listed: Mutex::default(), ahead: Mutex::default() }),
             control: Mutex::new(Control {
                 superblock,
                 catalog: Catalog::mirror(Arc::clone(&medium)),

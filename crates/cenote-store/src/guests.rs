@@ -701,6 +701,8 @@ impl Store {
                 control.dirty.remove(&pool);
             } else {
                 control.dirty.insert(pool, CrashKind::Process);
+                // What it stored is in no note of ours: who psyncs the pool next compares all of it.
+                inner.forget_parts(pool);
             }
         }
         control.damage.extend(report.damage.iter().cloned());

@@ -4,8 +4,9 @@
 
 use crate::log::say;
 use crate::metrics::LimitHit;
+use crate::per_user::Counted;
 use crate::requests;
-use crate::server::{Counted, Shared};
+use crate::server::Shared;
 use crate::sessions::{self, NotResumed, Session};
 use cenote_layout::catalog::GuestRecord;
 use cenote_layout::id::Uuid;

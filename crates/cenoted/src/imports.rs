@@ -4,11 +4,12 @@
 //! its beginning, with all that it will take, and no longer when it comes to nothing. What it costs the daemon beside that is its manifest; so their number is bounded, for each user and in all.
 
 use crate::metrics::LimitHit;
+use crate::per_user::{Counted, Full};
 use crate::quotas::{Promise, Spent, spend_many, spend_types};
 use crate::requests::{Answer, done, granted, malformed, refusal};
 use crate::server::Shared;
 use crate::sessions::Session;
-use cenote_layout::catalog::AtRest;
+use cenote_layout::catalog::{AtRest, RELOCATION_MOVES_MAX};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_proto::{
     IMPORT_LEN_MAX, IMPORT_POOLS_MAX, ImportPoolSpec, ImportSpec, Place, Refusal, Reply, Request,
@@ -17,11 +18,11 @@ use cenote_store::Credentials;
 use cenote_store::relocate::{
     Import, ImportManifest, ImportPool, ImportPuddle, Imported, RewriteJob, Rewriter, Rewritten,
 };
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 /// Imports that are under way, in all.
 const MOST: usize = 64;
@@ -36,9 +37,6 @@ const STEP: usize = 256 << 10;
 /// Places of a page.
 const PLACES: usize = 2048;
 
-/// Imports by user.
-pub(crate) type Counts = Mutex<HashMap<u32, usize>>;
-
 /// One import.
 #[derive(Debug)]
 struct Pending {
@@ -47,25 +45,6 @@ struct Pending {
     bytes: u64,
     _promise: Option<Promise>,
     _place: Counted,
-}
-
-/// It counts as long as this lives.
-#[derive(Debug)]
-struct Counted {
-    counts: Arc<Counts>,
-    uid: u32,
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = counts.get_mut(&self.uid) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.uid);
-            }
-        }
-    }
 }
 
 /// The imports of a session, by number.
@@ -105,25 +84,14 @@ impl Session {
     }
 }
 
-/// Rewrites as [`cenote_relocate::PointerRewriter`]. The image is a client's; should the function panic on one that nobody has thought of, that pool is refused, and the store goes on: nothing but the image was touched.
+/// Rewrites as another. The image is a client's; should the function panic on one that nobody has thought of, that pool is refused, and the store goes on: nothing but the image was touched.
 #[derive(Debug)]
-pub(crate) struct Careful(cenote_relocate::PointerRewriter);
+pub(crate) struct Careful<R>(pub(crate) R);
 
-impl Careful {
-    pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self(cenote_relocate::PointerRewriter))
-    }
-}
-
-impl Rewriter for Careful {
+impl<R: Rewriter> Rewriter for Careful<R> {
     fn rewrite(&self, image: &mut [u8], job: &RewriteJob) -> Result<Rewritten, String> {
         catch_unwind(AssertUnwindSafe(|| self.0.rewrite(image, job)))
             .unwrap_or_else(|_| Err("what rewrites pointers failed on it; it stays as it was".into()))
-    }
-
-    /// Never: a client that had the pool before it moved may have its file mapped still, or a descriptor of it, and could cut it short or store into it meanwhile. A new file is nobody's but the store's.
-    fn repeatable(&self, _: &[u8], _: &RewriteJob) -> Option<Vec<(u64, u64)>> {
-        None
     }
 }
 
@@ -149,7 +117,9 @@ pub(crate) fn answer(
             Ok(imported(&made))
         }
         Request::RandomizePool { name } => {
-            granted(shared, (client, credentials), &name, || store.guest_randomize(credentials, &name))?;
+            let rewritten =
+                granted(shared, (client, credentials), &name, || store.guest_randomize(credentials, &name))?;
+            shared.metrics.rewritten(&rewritten);
             done()
         }
         Request::BeginImport { parcel, len, check_only } => {
@@ -211,18 +181,14 @@ pub(crate) fn answer(
 
 /// A place among the imports that are under way.
 fn count(shared: &Shared, uid: u32) -> Result<Counted, Refusal> {
-    let mut counts = shared.imports.lock().unwrap_or_else(PoisonError::into_inner);
-    let (all, his) = (counts.values().sum::<usize>(), counts.get(&uid).copied().unwrap_or(0));
-    if all >= MOST || (uid != 0 && his >= MOST_OF_USER) {
-        drop(counts);
+    shared.imports.add(uid, MOST, MOST_OF_USER).map_err(|full| {
         shared.metrics.limit(LimitHit::Imports);
+        let Full { all, his, .. } = full;
         let detail = format!(
             "{all} imports are under way, {his} of this user, and {MOST} and {MOST_OF_USER} are the most: try again later"
         );
-        return Err(Refusal::Limit { detail });
-    }
-    counts.insert(uid, his + 1);
-    Ok(Counted { counts: Arc::clone(&shared.imports), uid })
+        Refusal::Limit { detail }
+    })
 }
 
 fn unreadable(error: std::io::Error) -> Refusal {
@@ -239,6 +205,15 @@ fn manifest(parcel: &File, len: u32) -> Result<ImportManifest, Refusal> {
     let mut bytes = vec![0; len as usize];
     parcel.read_exact_at(&mut bytes, 0).map_err(unreadable)?;
     let spec = ImportSpec::decode(&bytes).map_err(|error| malformed(&error.to_string()))?;
+    // Before it is copied into what is many times larger than the two numbers that a puddle has here.
+    let puddles = spec.pools.iter().fold(0, |sum: usize, pool| sum.saturating_add(pool.puddles.len()));
+    if puddles > RELOCATION_MOVES_MAX {
+        return Err(Refusal::Limit {
+            detail: format!(
+                "the import has {puddles} puddles, and at most {RELOCATION_MOVES_MAX} are imported together: import fewer pools at once"
+            ),
+        });
+    }
     let puddle = |(old_addr, size)| ImportPuddle { old_addr, size, identity: Uuid::NIL };
     let pool = |pool: ImportPoolSpec| ImportPool {
         name: pool.name,
@@ -301,4 +276,40 @@ fn places(shared: &Shared, after: Option<(PoolId, u32)>) -> Reply {
     let more = items.len() > PLACES;
     items.truncate(PLACES);
     Reply::Places { items, more }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_layout::catalog::PuddleRecord;
+    use cenote_layout::moves::Moves;
+    use cenote_layout::puddle::Role;
+    use cenote_store::relocate::TypeTable;
+    use std::sync::Arc;
+
+    #[derive(Debug)]
+    struct Panics;
+
+    impl Rewriter for Panics {
+        fn rewrite(&self, image: &mut [u8], _: &RewriteJob) -> Result<Rewritten, String> {
+            match image.first() {
+                None => Ok(Rewritten::default()),
+                Some(_) => panic!("on purpose"),
+            }
+        }
+    }
+
+    #[test]
+    fn an_image_on_which_the_rewriter_panics_is_refused() {
+        let (addr, size) = (1 << 41, 2 << 20);
+        let puddle =
+            PuddleRecord { uuid: Uuid([1; 16]), pool: PoolId(1), role: Role::Heap, index: 0, addr, size };
+        let (moves, types) = (Arc::new(Moves::default()), Arc::new(TypeTable::default()));
+        let job = RewriteJob { puddle, from: 1 << 42, moves, types };
+        let careful = Careful(Panics);
+        assert_eq!(careful.rewrite(&mut [], &job), Ok(Rewritten::default()));
+        let refused = careful.rewrite(&mut [0; 8], &job).expect_err("it panics");
+        assert!(refused.contains("stays as it was"), "{refused}");
+        assert_eq!(careful.repeatable(&[], &job), None, "never in the file that a client may have");
+    }
 }

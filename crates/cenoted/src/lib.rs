@@ -34,6 +34,7 @@ mod metrics;
 mod objects;
 mod overview;
 mod parcels;
+mod per_user;
 mod quotas;
 mod requests;
 mod server;

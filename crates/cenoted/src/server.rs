@@ -9,27 +9,28 @@
 
 use crate::connection::{self, Buffers, TurnedAway};
 use crate::exporter::{Exporter, MetricsAt};
-use crate::imports::{Careful, Counts};
+use crate::imports::Careful;
 use crate::log::{Quiet, say};
 use crate::metrics::{LimitHit, Metrics};
+use crate::per_user::{Counted, Full, PerUser};
 use crate::quotas::Quotas;
 use crate::sessions::Sessions;
 use cenote_layout::catalog::GuestRecord;
 use cenote_medium::{Medium, MediumOptions, RealMedium};
 use cenote_object::Objects;
 use cenote_proto::{Channel, Listener};
+use cenote_relocate::PointerRewriter;
 use cenote_store::relocate::{Backend, RelocationOptions, Rewriter};
 use cenote_store::{FormatError, FormatOptions, OpenError, OpenOptions, OpenReport, Store, StoreError};
 use cenote_sys::peer;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
-use std::collections::HashMap;
 use std::fs::Permissions;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Stack of a connection's thread, in bytes: reserved, and used as far as it is needed.
@@ -161,7 +162,7 @@ pub(crate) struct Shared {
     pub(crate) quiet: Quiet,
     pub(crate) began: Instant,
     /// Connections by user.
-    connections: Mutex<HashMap<u32, usize>>,
+    connections: PerUser,
     /// What users have registered and make, against their limits.
     pub(crate) quotas: Quotas,
     pub(crate) buffers: Buffers,
@@ -172,7 +173,7 @@ pub(crate) struct Shared {
     pub(crate) objects: OnceLock<Objects>,
     pub(crate) opening: Mutex<()>,
     /// Imports that are under way.
-    pub(crate) imports: Arc<Counts>,
+    pub(crate) imports: PerUser,
 }
 
 /// A daemon that listens.
@@ -186,46 +187,24 @@ pub struct Server {
     report: OpenReport,
 }
 
-/// A connection that counts, until it is dropped.
-pub(crate) struct Counted {
-    shared: Arc<Shared>,
-    uid: u32,
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        let mut connections = self.shared.connections();
-        if let Some(count) = connections.get_mut(&self.uid) {
-            *count -= 1;
-            if *count == 0 {
-                connections.remove(&self.uid);
+impl Shared {
+    /// Counts a connection of a user; `None`: there are too many.
+    pub(crate) fn count(&self, uid: u32) -> Option<Counted> {
+        let Limits { connections, connections_per_user, .. } = self.limits;
+        match self.connections.add(uid, connections, connections_per_user) {
+            Ok(counted) => Some(counted),
+            Err(Full { all, his, of_all }) => {
+                self.metrics.limit(if of_all { LimitHit::Connections } else { LimitHit::ConnectionsOfUser });
+                say!(
+                    self,
+                    Refusals,
+                    WARN,
+                    uid,
+                    "a connection is refused: {all} are there, {his} of this user"
+                );
+                None
             }
         }
-    }
-}
-
-impl Shared {
-    fn connections(&self) -> MutexGuard<'_, HashMap<u32, usize>> {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Counts a connection of a user; `None`: there are too many.
-    pub(crate) fn count(self: &Arc<Self>, uid: u32) -> Option<Counted> {
-        let mut connections = self.connections();
-        let all: usize = connections.values().sum();
-        let his = connections.get(&uid).copied().unwrap_or(0);
-        let hit = match () {
-            () if all >= self.limits.connections => LimitHit::Connections,
-            () if uid != 0 && his >= self.limits.connections_per_user => LimitHit::ConnectionsOfUser,
-            () => {
-                connections.insert(uid, his + 1);
-                return Some(Counted { shared: Arc::clone(self), uid });
-            }
-        };
-        drop(connections);
-        self.metrics.limit(hit);
-        say!(self, Refusals, WARN, uid, "a connection is refused: {all} are there, {his} of this user");
-        None
     }
 
     /// The daemon cannot go on, and ends as soon as its main thread hears of it.
@@ -262,7 +241,7 @@ impl Server {
             cenote_store::format(Arc::clone(&medium), &FormatOptions::default())?;
         }
         // Whose pointers are to be made right is found by pointer maps, which the store has: no application's code.
-        let rewriter: Option<Arc<dyn Rewriter>> = Some(Careful::new());
+        let rewriter: Option<Arc<dyn Rewriter>> = Some(Arc::new(Careful(PointerRewriter)));
         let relocation = RelocationOptions { rewriter, backend: Backend::Eager };
         let options = OpenOptions { hosting: true, relocation, ..config.options.clone() };
         let (store, report) = Store::open(medium, options)?;
@@ -296,14 +275,14 @@ impl Server {
             metrics: Metrics::default(),
             quiet: Quiet::default(),
             began: Instant::now(),
-            connections: Mutex::default(),
+            connections: PerUser::default(),
             quotas: Quotas::default(),
             buffers: Buffers::default(),
             given_up: OnceLock::new(),
             gives_up,
             objects: OnceLock::new(),
             opening: Mutex::default(),
-            imports: Arc::default(),
+            imports: PerUser::default(),
         });
         for guest in guests {
             let unwatched = |source| StartError::Client { pid: guest.pid, source };

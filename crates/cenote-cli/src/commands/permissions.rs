@@ -46,7 +46,7 @@ fn id_of(text: &str, table: &str, what: &str) -> Result<Option<u32>, Failure> {
 }
 
 fn apply(store: &StoreDir, pool: &str, change: PermissionChange, out: &mut Out) -> Result<Verdict, Failure> {
-    let opened = opening::asked(store)?.map_or_else(|| opening::to_change(store), Ok)?;
+    let opened = opening::asked_or_change(store)?;
     opened.set_permissions(pool, change)?;
     let found = opened.pools().into_iter().find(|found| found.record.name == pool);
     opened.close()?;

@@ -19,7 +19,7 @@ pub(crate) fn run(arguments: &Logs, out: &mut Out) -> Result<Verdict, Failure> {
 
 fn show(arguments: &LogsList, out: &mut Out) -> Result<Verdict, Failure> {
     let dir = &arguments.store;
-    let store = opening::asked(dir)?.map_or_else(|| opening::to_look(dir), Ok)?;
+    let store = opening::asked_or_look(dir)?;
     let found = store.set_aside()?;
     for client in &found {
         let names: Vec<&str> = client.pools.iter().map(|(_, name)| &**name).collect();
@@ -38,7 +38,7 @@ fn show(arguments: &LogsList, out: &mut Out) -> Result<Verdict, Failure> {
 
 fn decided(arguments: &LogsDecide, decision: LogDecision, out: &mut Out) -> Result<Verdict, Failure> {
     let dir = &arguments.store;
-    let store = opening::asked(dir)?.map_or_else(|| opening::to_change(dir), Ok)?;
+    let store = opening::asked_or_change(dir)?;
     store.decide_logs(arguments.client, decision)?;
     store.close()?;
     let what = match decision {

@@ -57,8 +57,7 @@ pub(crate) fn export(arguments: &Export, out: &mut Out) -> Result<Verdict, Failu
     }
     let stop = Stop::install();
     // A daemon's store has nothing to be recovered, and it rewrites what is due by itself.
-    let kept = opening::asked(&arguments.store)?;
-    let looked = kept.map_or_else(|| opening::to_look(&arguments.store), Ok)?;
+    let looked = opening::asked_or_look(&arguments.store)?;
     let settled = looked.report().clean
         && looked.pools_due().is_empty()
         && looked.pools().iter().all(|pool| pool.due == 0);
@@ -163,7 +162,7 @@ pub(crate) fn import(arguments: &Import, out: &mut Out) -> Result<Verdict, Failu
     if arguments.dry_run {
         return inspect(arguments, input, &stop, out);
     }
-    let store = opening::asked(&arguments.store)?.map_or_else(|| opening::to_change(&arguments.store), Ok)?;
+    let store = opening::asked_or_change(&arguments.store)?;
     let bar = progress::bar(0, "importing", out.is_json());
     let mut tell = |at| show(&bar, at, &stop);
     let options = ImportOptions { names: arguments.names.clone(), progress: Some(&mut tell) };
@@ -213,7 +212,7 @@ pub(crate) fn import(arguments: &Import, out: &mut Out) -> Result<Verdict, Failu
 /// Says what is in an archive that is whole, and what would keep it out of the store.
 fn inspect(arguments: &Import, input: Box<dyn Read>, stop: &Stop, out: &mut Out) -> Result<Verdict, Failure> {
     let StoreDir { dir, .. } = &arguments.store;
-    let looked = opening::asked(&arguments.store)?.map_or_else(|| opening::to_look(&arguments.store), Ok)?;
+    let looked = opening::asked_or_look(&arguments.store)?;
     let bar = progress::bar(0, "checking", out.is_json());
     let mut tell = |at| show(&bar, at, stop);
     let options = ImportOptions { names: arguments.names.clone(), progress: Some(&mut tell) };

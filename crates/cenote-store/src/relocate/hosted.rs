@@ -179,10 +179,9 @@ impl Store {
     /// Holds a pool that a guest may read, to be copied: nobody writes it, nothing about it is in doubt, all of it is rewritten that has moved.
     ///
     /// # Errors
-    /// [`StoreError::Permission`]; [`StoreError::PoolBusy`]: a guest writes it, or it is being moved; as [`Store::quiescent_pool`].
+    /// [`StoreError::Permission`]; [`StoreError::PoolBusy`]: a guest writes it, or it is being moved; [`StoreError::RelocationDue`]: [`Store::guest_finish`] comes first; as [`Store::quiescent_pool`].
     pub fn guest_source(&self, credentials: &Credentials, name: &str) -> Result<GuestSource, StoreError> {
         let inner = self.inner();
-        self.guest_finish(credentials, name)?;
         self.refuse_protected(name, "a copy of a pool that a daemon keeps")?;
         let (held, record, puddles) = {
             let mut control = inner.begin_write("copy a pool")?;
@@ -257,7 +256,9 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Permission`]; [`StoreError::PoolInUse`] with the first pool that somebody has; as [`Store::randomize_pool`]. Nothing has moved then.
-    pub fn guest_randomize(&self, credentials: &Credentials, name: &str) -> Result<(), StoreError> {
+    ///
+    /// On success, what was left of earlier moves and had to be rewritten first.
+    pub fn guest_randomize(&self, credentials: &Credentials, name: &str) -> Result<Rewritten, StoreError> {
         let inner = self.inner();
         let pools: Vec<PoolRecord> = {
             let control = inner.begin_write("move a pool")?;
@@ -275,13 +276,15 @@ impl Store {
         };
         // The store's own doing: who may write one pool moves it, and pointers in all others follow it.
         let daemon = Credentials { uid: 0, gid: 0, groups: Vec::new() };
+        let mut sum = Rewritten::default();
         for pool in &pools {
             self.refuse_protected(&pool.name, "a move of a pool that a daemon keeps, or of one beside it,")?;
-            self.guest_finish(&daemon, &pool.name)?;
+            sum.add(&self.guest_finish(&daemon, &pool.name)?);
             let puddles = inner.control().catalog.state.puddles_of(pool.id);
             self.verify_files(pool, &puddles)?;
         }
-        self.move_pool(name)
+        self.move_pool(name)?;
+        Ok(sum)
     }
 
     /// Begins to import pools that will be a guest's. They count as the guest's doing only with [`Import::commit_for`].
@@ -324,16 +327,21 @@ impl Store {
         let control = self.inner().control();
         let state = &control.catalog.state;
         let (_, first) = state.made.get(&client).filter(|(known, _)| *known == token)?;
-        let numbers = (0..pools).map(|number| first.0.checked_add(number).map(PoolId));
-        let made = numbers.map(|id| {
-            let record = state.pools.get(&id?)?;
-            let puddles = state.puddles_of(record.id);
-            let dues = || puddles.iter().filter_map(|p| state.due.get(&p.uuid).map(|due| (p.addr, due.from)));
-            let moved = dues().any(|(addr, from)| addr != from);
-            let due = dues().count() as u64;
-            Some(ImportedPool { id: record.id, name: record.name.clone(), moved, due, shared: 0 })
-        });
-        Some(Imported { pools: made.collect::<Option<Vec<_>>>()? })
+        // A client may name any number: what is not there ends this before anything is counted.
+        let mut made = BTreeMap::new();
+        for number in 0..pools {
+            let record = state.pools.get(&PoolId(first.0.checked_add(number)?))?;
+            let (id, name) = (record.id, record.name.clone());
+            made.insert(id, ImportedPool { id, name, moved: false, due: 0, shared: 0 });
+        }
+        for (uuid, due) in &state.due {
+            let Some(puddle) = state.puddles.get(uuid) else { continue };
+            if let Some(pool) = made.get_mut(&puddle.pool) {
+                pool.due += 1;
+                pool.moved |= puddle.addr != due.from;
+            }
+        }
+        Some(Imported { pools: made.into_values().collect() })
     }
 }
 

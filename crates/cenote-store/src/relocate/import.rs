@@ -340,6 +340,11 @@ fn no_room(inner: &Inner, control: &Control, pool: &ImportPool) -> StoreError {
     }
 }
 
+/// Whether values of a type may say the number of a pool.
+pub(super) fn says_numbers(record: &TypeRecord) -> bool {
+    record.pointers.iter().any(|pointer| pointer.kind == PointerKind::REGION)
+}
+
 /// The types of a manifest that the store does not know yet.
 fn new_types(control: &Control, manifest: &ImportManifest) -> Result<Vec<Record>, StoreError> {
     let mut new: BTreeMap<TypeId, &TypeRecord> = BTreeMap::new();
@@ -542,8 +547,6 @@ impl Import {
             .zip(pools.iter().copied())
             .filter(|(old, new)| old != new)
             .collect();
-        let says_numbers =
-            |record: &TypeRecord| record.pointers.iter().any(|p| p.kind == PointerKind::REGION);
         let all_due =
             !moves.is_empty() || !renumbered.is_empty() && self.manifest.types.iter().any(says_numbers);
         let protected = self.manifest.pools.iter().any(|pool| pool.at_rest != AtRest::None);

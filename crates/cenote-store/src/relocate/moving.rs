@@ -25,6 +25,7 @@ use cenote_layout::catalog::{
 use cenote_layout::header::read;
 use cenote_layout::id::PoolId;
 use cenote_layout::puddle::PuddleHeader;
+use cenote_layout::types::TypeRecord;
 use cenote_medium::FileHandle;
 use cenote_medium::planted::{Bug, planted};
 use core::ops::ControlFlow;
@@ -196,7 +197,9 @@ impl Store {
                 .map(|(p, _)| ImportPuddle { old_addr: p.addr, size: p.size, identity: p.uuid })
                 .collect(),
         };
-        let types = self.types().into_iter().map(|record| (*record).clone()).collect();
+        // The store knows all of them; an import asks no more of those that come with it than whether they can say a number of a pool.
+        let says_numbers = |record: &Arc<TypeRecord>| super::import::says_numbers(record);
+        let types = self.types().into_iter().filter(says_numbers).map(|record| (*record).clone()).collect();
         let mut import = self.begin_import_for(ImportManifest { pools: vec![pool], types }, owner)?;
         for (slot, (record, file)) in from.puddles.iter().enumerate() {
             let source = FileHandle::open(&inner.medium, file)?;

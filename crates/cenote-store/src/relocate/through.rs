@@ -16,7 +16,7 @@ use crate::store::Store;
 use cenote_layout::catalog::{AtRest, PuddleRecord};
 use cenote_layout::id::PoolId;
 use cenote_medium::FileHandle;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 /// Bytes that are sent together.
 const PIECES_LEN: usize = 4 << 20;
@@ -154,11 +154,19 @@ impl Store {
         let Some(connection) = &inner.connection else {
             return Ok(FileHandle::open(&inner.medium, file)?);
         };
-        let (page, _) = connection.keeper.page_of_puddles(puddle.pool, puddle.index)?;
-        let granted = page.into_iter().find(|granted| granted.record == *puddle).ok_or_else(|| {
-            StoreError::Refused { detail: format!("the daemon does not hand out puddle {}", puddle.uuid) }
-        })?;
-        self.admit_file(file, granted.file)?;
+        let mut ahead = connection.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_it = |granted: &Granted| granted.record == *puddle;
+        if !ahead.iter().any(is_it) {
+            // Not kept beside each other: descriptors are few.
+            ahead.clear();
+            (*ahead, _) = connection.keeper.page_of_puddles(puddle.pool, puddle.index)?;
+        }
+        let Some(at) = ahead.iter().position(is_it) else {
+            ahead.clear();
+            let detail = format!("the daemon does not hand out puddle {}", puddle.uuid);
+            return Err(StoreError::Refused { detail });
+        };
+        self.admit_file(file, ahead.swap_remove(at).file)?;
         let opened = FileHandle::open(&inner.medium, file);
         self.dismiss(file);
         Ok(opened?)

@@ -8,7 +8,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What the daemon counts under this name.
-fn figure(daemon: &Daemon, sample: &str) -> f64 {
+pub(crate) fn figure(daemon: &Daemon, sample: &str) -> f64 {
     // Connections that were closed count until the daemon has noticed.
     let connected = (0..2000).find_map(|_| {
         let connected = cenote::DaemonWatcher::connect(daemon.socket()).ok();
@@ -99,7 +99,7 @@ fn connections_have_a_limit_in_all_and_for_each_user() {
 }
 
 /// Whether something is done as a user who has limits: root has none of these.
-fn as_somebody(work: impl FnOnce() + Send) {
+pub(crate) fn as_somebody(work: impl FnOnce() + Send) {
     match crate::permissions::is_root() {
         true => crate::permissions::as_user(61_011, 61_011, work),
         false => work(),
@@ -329,6 +329,51 @@ fn types_have_a_limit_for_each_user_and_known_ones_do_not_count() {
     assert!(limit(&register("long::B")).contains("70000 bytes of types"));
 }
 
+#[test]
+fn types_that_come_with_an_import_count_as_others_do() {
+    let daemon = Daemon::start(&["--user-types", "2"]);
+    let nothing = files(&daemon);
+    let mut raw = Raw::connect(&daemon);
+    let mut begin = |names: &[&str]| {
+        let mut spec = import_spec("pool", vec![(AT, 2 << 20)]);
+        spec.types = names.iter().map(|name| wide(name, 1)).collect();
+        match raw.begin(&spec) {
+            Reply::Import { number } => raw.ask(&Request::AbandonImport { import: number }).0,
+            refused => refused,
+        }
+    };
+    let refused = begin(&["came::A", "came::B", "came::C"]);
+    assert!(limit(&refused).contains("2 types"), "{refused:?}");
+    assert_eq!(begin(&["came::A", "came::B"]), Reply::Done);
+    // Nothing came of the import, and what it asked for counts: it is a limit of asking.
+    let refused = begin(&["came::D"]);
+    assert!(limit(&refused).contains("2 types"), "{refused:?}");
+    assert_eq!(figure(&daemon, "cenoted_limit_hits_total{limit=\"types\"}"), 2.0);
+    assert_eq!(files(&daemon), nothing);
+}
+
+/// A copy counts for whose it will be, from its beginning on, and no more than what there is when it is over.
+#[test]
+fn copies_count_for_their_user() {
+    let daemon = Daemon::start(&["--user-puddles", "2"]);
+    let mut counts = Vec::new();
+    as_somebody(|| {
+        let store = daemon.connect();
+        make_counter(&store.create_pool("one", &cenote::PoolOptions::default()).expect("create"));
+        drop(store);
+        daemon.wait_until("the session has ended", |stat| stat.sessions == 1);
+        let store = daemon.connect();
+        for _ in 0..3 {
+            store.clone_pool("one", "two").expect("a second puddle");
+            let refused = store.clone_pool("one", "three").expect_err("a third").to_string();
+            assert!(refused.contains("2 puddles"), "{refused}");
+            counts.push(store.pools().len());
+            store.remove_pool("two").expect("remove");
+        }
+    });
+    assert_eq!(counts, [2; 3]);
+}
+
 /// Threads of the daemon.
 fn threads(daemon: &Daemon) -> usize {
     let pid = daemon.pid().as_raw_nonzero();
@@ -390,7 +435,7 @@ fn a_thousand_clients_take_less_than_64_mib_of_the_daemon() {
 }
 
 /// A type of so many fields, each of which takes some sixty bytes to describe.
-fn wide(name: &str, fields: u64) -> cenote_layout::types::TypeRecord {
+pub(crate) fn wide(name: &str, fields: u64) -> cenote_layout::types::TypeRecord {
     use cenote_layout::id::TypeId;
     let field = |number: u64| cenote_layout::types::FieldRecord {
         name: format!("a_field_with_a_rather_long_name_of_number_{number:06}"),

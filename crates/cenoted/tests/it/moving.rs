@@ -2,6 +2,7 @@
 
 use crate::common::{Actor, Counter, Daemon, add, count, listen, make_counter, say};
 use crate::hostile::{Raw, refused};
+use crate::limits::{figure, wide};
 use crate::permissions::{ALICE, BOB, STAFF, as_user, is_root};
 use cenote::{
     Access, Error, ExportOptions, ImportOptions, Persist, PoolMode, PoolOptions, Ptr, Reader, ShipError,
@@ -176,6 +177,36 @@ fn who_may_not_read_a_pool_gets_neither_an_archive_nor_a_copy_of_it() {
 }
 
 #[test]
+fn an_export_with_targets_of_which_one_may_not_be_read_is_refused() {
+    if !is_root() {
+        return;
+    }
+    let daemon = Daemon::start(&[]);
+    as_user(ALICE, STAFF, || {
+        let store = daemon.connect();
+        make(&store, "hers", 5, &PoolOptions { permissions: 0o600, ..PoolOptions::default() });
+        let hers = store.pool("hers").expect("open");
+        let there = hers.read().expect("read").root::<Counter>().expect("root");
+        let set =
+            store.create_pool("public", &readable()).expect("create").write(|tx| -> cenote::Result<()> {
+                let from = tx.alloc(Pointing { there })?;
+                tx.set_root(from)
+            });
+        set.expect("write");
+    });
+    daemon.wait_until("the session has ended", |stat| stat.sessions == 1);
+    as_user(BOB, BOB, || {
+        let store = daemon.connect();
+        let (_, exported) = store.export(&["public"], Vec::new(), ExportOptions::default()).expect("export");
+        let left: Vec<(&str, u64)> = exported.left.iter().map(|left| (&*left.name, left.pointers)).collect();
+        assert_eq!(left, [("hers", 1)], "its name stands in a list for everybody");
+        let with = ExportOptions { with_targets: true, ..ExportOptions::default() };
+        let refused = store.export(&["public"], Vec::new(), with).map(drop);
+        assert!(is_denied(&refused), "{refused:?}");
+    });
+}
+
+#[test]
 fn an_imported_pool_is_read_by_two_clients_and_written_by_none_meanwhile() {
     let daemon = Daemon::start(&[]);
     {
@@ -258,6 +289,8 @@ fn a_pool_gets_other_addresses_and_pointers_from_other_pools_follow() {
         daemon.wait_until("the session has ended", |stat| stat.sessions == 1);
         daemon.connect().randomize_pool(name).expect("move");
     }
+    // Nobody has opened one of them since: what one move left, the next had to do first.
+    assert!(figure(&daemon, "cenoted_pointers_rewritten_total") > 50.0);
     daemon.wait_until("the session has ended", |stat| stat.sessions == 1);
     let store = daemon.connect();
     assert_ne!(root_of(&store), before);
@@ -488,6 +521,74 @@ fn a_user_has_a_limit_of_imports() {
     assert_eq!(raw.ask(&Request::AbandonImport { import: 3 }).0, Reply::Done);
     raw.begun("one more");
     drop(ours(BOB));
+    assert_eq!(figure(&daemon, "cenoted_limit_hits_total{limit=\"imports\"}"), 1.0);
+}
+
+/// What is only to be checked takes nothing: no file, none of the session's puddles, and no place among those that are under way.
+#[test]
+fn an_import_that_is_only_checked_takes_nothing() {
+    let daemon = Daemon::start(&["--client-puddles", "1"]);
+    let before = files(&daemon);
+    let mut raw = Raw::connect(&daemon);
+    let mut check = |spec: &ImportSpec| {
+        let bytes = spec.encode().expect("encode");
+        let parcel = raw.parcel(&bytes);
+        raw.ask(&Request::BeginImport { parcel, len: bytes.len() as u32, check_only: true }).0
+    };
+    for _ in 0..100 {
+        assert_eq!(check(&spec("one", vec![(AT, 2 << 20)])), Reply::Done);
+    }
+    assert!(matches!(check(&spec("one", vec![(AT, 4097)])), Reply::Refused(_)));
+    assert_eq!(files(&daemon), before);
+    let import = raw.begun("one");
+    assert_eq!(raw.fill(import, 0, &[1; 4096], &[(8192, 4096)]), Reply::Done);
+}
+
+/// Before anything is made: more than the disk has, and types that say otherwise than those that there are.
+#[test]
+fn an_import_that_cannot_be_is_refused_at_its_beginning() {
+    let daemon = Daemon::start(&[]);
+    let before = files(&daemon);
+    let mut raw = Raw::connect(&daemon);
+    let free = rustix::fs::statvfs(daemon.store()).expect("statvfs");
+    let size = (free.f_bavail * free.f_frsize + (1 << 30)).next_multiple_of(2 << 20);
+    let reply = raw.begin(&spec("large", vec![(AT, size)]));
+    let Refusal::Other { detail } = refused(&reply) else { panic!("{reply:?}") };
+    assert!(detail.contains("space"), "{detail}");
+    assert_eq!(raw.ask(&Request::RegisterTypes { records: vec![wide("shape::A", 2)] }).0, Reply::Done);
+    let mut other = spec("other", vec![(AT, 2 << 20)]);
+    other.types = vec![wide("shape::A", 3)];
+    let reply = raw.begin(&other);
+    assert!(matches!(refused(&reply), Refusal::TypeMismatch { .. }), "{reply:?}");
+    other.types = vec![wide("shape::A", 2)];
+    assert!(matches!(raw.begin(&other), Reply::Import { .. }), "as it is");
+    assert_eq!(files(&daemon), before);
+}
+
+#[test]
+fn an_answer_about_several_pools_that_was_lost_is_given_again() {
+    let daemon = Daemon::start(&[]);
+    let mut raw = Raw::connect(&daemon);
+    let mut three = spec("a", vec![(AT, 2 << 20)]);
+    for (number, name) in [(1, "b"), (2, "c")] {
+        let mut more =
+            spec(name, vec![(AT + (number << 30), 2 << 20), (AT + (number << 30) + (1 << 25), 4 << 20)]);
+        more.pools[0].old_id = PoolId(number + 1);
+        three.pools.append(&mut more.pools);
+    }
+    let Reply::Import { number: import } = raw.begin(&three) else { panic!("it is refused") };
+    let token = Uuid([5; 16]);
+    let reply = raw.ask(&Request::CommitImport { import, token, pools: 3 }).0;
+    let Reply::Imported { pools } = &reply else { panic!("{reply:?}") };
+    let due: Vec<u64> = pools.iter().map(|(_, _, due)| *due).collect();
+    assert_eq!((due, pools.iter().filter(|(_, moved, _)| *moved).count()), (vec![1, 2, 2], 3));
+    assert_eq!(raw.ask(&Request::CommitImport { import, token, pools: 3 }).0, reply);
+    // Other numbers of pools than it made have no answer, and nothing is made.
+    for pools in [4, 1000, u32::MAX] {
+        let other = raw.ask(&Request::CommitImport { import, token, pools }).0;
+        assert_eq!(refused(&other), &Refusal::NoImport, "{pools}");
+    }
+    assert_eq!(daemon.connect().pools().len(), 3);
 }
 
 /// What nobody has written is no heap that anybody could use, and no daemon falls over it.
