@@ -369,6 +369,8 @@ pub enum Step {
     DescriptorKind,
     /// The record of a psync of pools is in the journal, and the device is not asked for it yet.
     PsyncWaits,
+    /// A daemon has seen that the identity of an object to be made is not that of one that is gone.
+    IdentityLookedUp,
 }
 
 /// What hears of steps.

@@ -1,7 +1,8 @@
 //! Objects that are protected at rest (PMO-7, PMO-8, PMO-9; the crate `cenote-atrest` says what each mode is good for).
 //!
 //! The primary holds *sealed* pages, and behind them the regions of the protection: header, side data, tree. An attached object's memory
-//! ([`View`]) is filled from them page by page as it is touched, so that attaching costs the same for any size. Both, and what a psync of sealed
+//! ([`View`]) is filled from them page by page as it is touched, so that attaching costs the same for any size; that of a small object is filled at once, which costs less than its
+//! faults would (decision 82). Both, and what a psync of sealed
 //! pages puts into its record, are those of `cenote-sealed`; the states are those of this crate's front page.
 //!
 //! **Detach** has nothing left to encrypt or to hash: what was psynced is sealed already, and what was not is gone. So the

@@ -73,6 +73,8 @@ impl Attached {
         shared.store.verify_object(&info)?;
         let _inside = shared.door.enter();
         let protected = is_protected(&info, key)?;
+        // A daemon knows this process, and not who in it has what: it would give a reader what a writer here has.
+        shared.refuse_written(&info)?;
         let asked = shared.store.keeper().map(|keeper| shared.ask_for(keeper, &info, false)).transpose()?;
         let attached = Self::look(shared, &info, asked).and_then(|(primary, found)| {
             let view = match protected {
@@ -181,7 +183,7 @@ impl Attached {
         let primary = Arc::new(FileHandle::open(medium, &info.file())?);
         let found = match asked {
             Some(found) => found,
-            None => header::found(&primary, info.header_offset(), info.id(), &**medium)?,
+            None => header::found(&primary, info.header_offset(), info.id(), &**medium, None)?,
         };
         Ok((primary, found))
     }

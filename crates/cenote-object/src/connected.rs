@@ -111,7 +111,8 @@ pub(crate) fn psync(keeper: &dyn Keeper, writers: &mut [&mut Attached]) -> Resul
         let answer = keeper.psync_objects(&ids, runs, settled, &file).map_err(of_daemon)?;
         done = Psync {
             seq: answer.seq,
-            pages: answer.pages,
+            // Of sealed pages the daemon sees lines, and which of them are pages is known here.
+            pages: if answer.seq == 0 { 0 } else { answer.pages + lines.pages },
             data_bytes: answer.data_bytes,
             journal_bytes: answer.journal_bytes,
         };

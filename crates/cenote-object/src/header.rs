@@ -51,8 +51,8 @@ impl Found {
     }
 }
 
-/// The process that has an object attached for writing.
-#[derive(Clone, Copy, Debug)]
+/// The process that has an object attached for writing. Numbers of processes are given again; with the time at which it started it is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Writer {
     pub(crate) pid: u32,
     pub(crate) start_ticks: u64,
@@ -77,12 +77,13 @@ impl core::fmt::Display for Found {
     }
 }
 
-/// Reads how an object was left.
+/// Reads how an object was left, as `asks` is told: what it says itself, of an answer that was lost, is no predecessor's.
 pub(crate) fn found(
     file: &FileHandle,
     offset: u64,
     object: Uuid,
     medium: &dyn Medium,
+    asks: Option<Writer>,
 ) -> Result<Found, MediumError> {
     let mut bytes = [0; size_of::<ObjectHeader>()];
     file.read_exact_at(offset, &mut bytes)?;
@@ -93,8 +94,13 @@ pub(crate) fn found(
     if header.state == ObjectState::Detached as u32 {
         return Ok(Found::Detached);
     }
-    let pid = u32::try_from(header.pid).unwrap_or(0);
-    Ok(if header.boot_id == medium.boot_id() { Found::ProcessDied { pid } } else { Found::PowerLost { pid } })
+    let writer = Writer { pid: u32::try_from(header.pid).unwrap_or(0), start_ticks: header.start_ticks };
+    let pid = writer.pid;
+    Ok(match header.boot_id == medium.boot_id() {
+        true if asks == Some(writer) => Found::Detached,
+        true => Found::ProcessDied { pid },
+        false => Found::PowerLost { pid },
+    })
 }
 
 /// Writes that a process has the object attached for writing, or that nobody has.

@@ -17,7 +17,7 @@
 //! *A daemon that dies* is followed by one that knows the leases, and recovers the journal before it answers. A psync that was not answered is sent again: pages are compared, so one that was committed changes nothing.
 
 use crate::error::ObjectError;
-use crate::header::{self, Found, Writer};
+use crate::header::{self, Writer};
 use crate::objects::Objects;
 use crate::options::Permission;
 use cenote_journal::{Delivered, Limits, ParcelError, Target, distinct};
@@ -25,7 +25,7 @@ use cenote_layout::catalog::AtRest;
 use cenote_layout::id::Uuid;
 use cenote_layout::object::ObjectState;
 use cenote_medium::FileHandle;
-use cenote_medium::planted::{Bug, planted};
+use cenote_medium::planted::{Bug, Step, planted, reach};
 use cenote_store::{Credentials, ListedObject, NewObject, ObjectInfo, StoreError};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -59,10 +59,13 @@ impl Objects {
     pub fn create_for(&self, guest: &Guest<'_>, new: &NewObject) -> Result<ObjectInfo, ObjectError> {
         // Before the object, so that an object is never without a journal.
         self.shared().journal()?;
-        if self.removed().contains(&new.id) {
+        // Held until it is there: one of this identity may be about to be removed.
+        let removed = self.removed();
+        if removed.contains(&new.id) {
             // Records of the one that had this identity would be applied to this one.
             return Err(StoreError::ObjectExists { name: new.name.clone() }.into());
         }
+        reach(Step::IdentityLookedUp);
         Ok(self.store().guest_create_object(guest.credentials, new)?)
     }
 
@@ -121,14 +124,11 @@ impl Objects {
         self.settle(info.id())?;
         let primary = FileHandle::open(store.medium(), &info.file())?;
         let medium = &**store.medium();
-        let mut found = header::found(&primary, info.header_offset(), info.id(), medium)?;
+        let writer = Writer { pid: guest.pid, start_ticks: guest.start_ticks };
+        let asks = writable.then_some(writer);
+        let found = header::found(&primary, info.header_offset(), info.id(), medium, asks)?;
         if writable {
             shared.journal()?;
-            // Its own, of an answer that was lost, is no predecessor's.
-            if matches!(found, Found::ProcessDied { pid } if pid == guest.pid) {
-                found = Found::Detached;
-            }
-            let writer = Writer { pid: guest.pid, start_ticks: guest.start_ticks };
             header::write(&primary, info.header_offset(), info.id(), Some(writer), medium)?;
         }
         let state = if writable { ObjectState::Write } else { ObjectState::Read };

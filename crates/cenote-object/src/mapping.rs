@@ -1,7 +1,7 @@
 //! The memory of an attached object: its file's pages, or a view that verifies and decrypts them.
 //!
 //! Invariant: what is mapped at an object's address shows what was committed last, or nothing at all: records that recovery could not apply are laid over the file, and pages of a protected object
-//! appear when they are touched (`cenote-sealed`). Nobody has a reference into it before the function here has returned.
+//! appear when they are touched, or all at once if they are few (`cenote-sealed`). Nobody has a reference into it before the function here has returned.
 
 use crate::at_rest::{self, View};
 use crate::dirty::Mechanism;
@@ -81,9 +81,12 @@ pub(crate) fn view_for_reading(
         Some(source) => at_rest::open(info, &source, key).map(drop),
         None => Err(ObjectError::NotProtected { name: info.record.name.clone() }),
     };
-    match (opened, shared.view(info.id())) {
+    let view = shared.view(info.id());
+    match (opened, view) {
         (Ok(()), Some(view)) => Ok(view),
-        (opened, _) => {
+        (opened, view) => {
+            // Gone before its memory is, should those have detached who were there.
+            drop(view);
             shared.leave_reader(info.id(), || {
                 shared.forget_view(info.id());
                 // SAFETY: the object's own range, whose last reader this was.

@@ -10,7 +10,7 @@ use crate::connected;
 use crate::dirty::Mechanism;
 use crate::error::ObjectError;
 use crate::options::{ObjectOptions, ObjectsOptions, Permission};
-use crate::shared::{GONE, Info, REGISTRY, Recovery, Shared, busy, locked};
+use crate::shared::{GONE, Info, REGISTRY, Recovery, Registered, Shared, busy, locked};
 use crate::snapshot::{self, Blocks, Restored, Snapshot};
 use cenote_atrest::{Keyring, Mode, Protection};
 use cenote_layout::PAGE_SIZE;
@@ -19,7 +19,7 @@ use cenote_layout::id::Uuid;
 use cenote_layout::object::ObjectState;
 use cenote_medium::{FileHandle, Medium};
 use cenote_store::{Credentials, Keeper, NewObject, ObjectInfo, PermissionChange, Store, StoreError};
-use cenote_sys::process;
+use cenote_sys::{fork_guard, process};
 use core::fmt;
 use core::sync::atomic::Ordering;
 use std::path::Path;
@@ -45,16 +45,18 @@ impl Objects {
     pub fn open(store: &Store, options: &ObjectsOptions) -> Result<Self, ObjectError> {
         options.check().map_err(ObjectError::Options)?;
         store.check_usable()?;
+        let (instance, token) = (store.instance(), fork_guard::token());
         let mut registry = locked(&REGISTRY);
-        while let Some((_, known)) = registry.iter().find(|(instance, _)| *instance == store.instance()) {
-            if let Some(shared) = known.upgrade() {
+        registry.retain(|known| known.token == token);
+        while let Some(known) = registry.iter().find(|known| known.instance == instance) {
+            if let Some(shared) = known.shared.upgrade() {
                 return Ok(Self(shared));
             }
             registry = GONE.wait(registry).unwrap_or_else(PoisonError::into_inner);
         }
         let shared = Arc::new(Shared::recover(store, options)?);
         shared.registered.store(true, Ordering::Release);
-        registry.push((store.instance(), Arc::downgrade(&shared)));
+        registry.push(Registered { instance, token, shared: Arc::downgrade(&shared) });
         Ok(Self(shared))
     }
 

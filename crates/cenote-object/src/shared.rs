@@ -96,8 +96,17 @@ impl Guard for StoreGuard {
     }
 }
 
-/// The objects of open stores, by [`Store::instance`]; those whose last handle is being dropped, too.
-pub(crate) static REGISTRY: Mutex<Vec<(usize, Weak<Shared>)>> = Mutex::new(Vec::new());
+/// The objects of a store that is open.
+pub(crate) struct Registered {
+    /// [`Store::instance`].
+    pub(crate) instance: usize,
+    /// Of the process that opened them: those of the parent are nothing to a forked child, whose stores may lie where the parent's lay.
+    pub(crate) token: u64,
+    pub(crate) shared: Weak<Shared>,
+}
+
+/// All of them; those whose last handle is being dropped, too.
+pub(crate) static REGISTRY: Mutex<Vec<Registered>> = Mutex::new(Vec::new());
 /// Some have gone from there.
 pub(crate) static GONE: Condvar = Condvar::new();
 
@@ -310,6 +319,14 @@ impl Shared {
         drop(locked(&self.views).remove(&object));
     }
 
+    /// Refuses what somebody of this process has to himself: a writer, or who copies it.
+    pub(crate) fn refuse_written(&self, info: &ObjectInfo) -> Result<(), ObjectError> {
+        match locked(&self.uses).get(&info.id()) {
+            Some(used) if used.readers == 0 => Err(busy(&info.record.name, used)),
+            _ => Ok(()),
+        }
+    }
+
     /// Notes a reader, unless there is a writer. All readers share one mapping, which the first of them makes by `map`.
     pub(crate) fn enter_reader(
         &self,
@@ -383,7 +400,7 @@ impl Shared {
             return Ok(Info { object, state, found });
         }
         let file = FileHandle::open(self.store.medium(), &object.file())?;
-        let found = header::found(&file, object.header_offset(), object.id(), &**self.store.medium())?;
+        let found = header::found(&file, object.header_offset(), object.id(), &**self.store.medium(), None)?;
         // In a read-only store nothing was changed by recovery: what it found still holds.
         let recovered = self.recovery.objects.iter().find(|(name, _)| *name == object.record.name);
         let state = match (used, found, recovered) {
@@ -423,7 +440,7 @@ impl Drop for Shared {
         // One that failed to recover never was there, and whoever tried has the lock.
         if *self.registered.get_mut() {
             let this: *const Self = self;
-            locked(&REGISTRY).retain(|(_, known)| !core::ptr::eq(known.as_ptr(), this));
+            locked(&REGISTRY).retain(|known| !core::ptr::eq(known.shared.as_ptr(), this));
             GONE.notify_all();
         }
     }

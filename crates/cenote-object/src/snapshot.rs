@@ -2,8 +2,8 @@
 //!
 //! # What a snapshot holds
 //!
-//! The object's file followed by a trailer (`cenote_layout::snapshot`). The primary is what the last psync left whenever no psync is at work: a psync returns
-//! after its step 4. While a snapshot is made none is: [`crate::Attached::snapshot`] borrows what `psync` needs alone, and
+//! The object's file followed by a trailer (`cenote_layout::snapshot`). The primary is what the last psync left whenever no psync is at work and what was
+//! psynced has been brought into it, which is waited for here: a psync returns when its record is durable. While a snapshot is made none is: [`crate::Attached::snapshot`] borrows what `psync` needs alone, and
 //! [`crate::Objects::snapshot`] keeps others from attaching. In a store that is open read-only, committed records that recovery could not write to the
 //! primary are written over the copy. What the copy holds is read back and summed up, also where it shares the primary's blocks.
 //!

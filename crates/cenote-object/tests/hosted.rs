@@ -3,9 +3,9 @@
 use cenote_journal::Parcel;
 use cenote_layout::catalog::GuestRecord;
 use cenote_layout::id::Uuid;
-use cenote_medium::planted::{Bug, plant};
+use cenote_medium::planted::{Bug, Step, plant, watch};
 use cenote_medium::sim::{Image, Limits, SimMedium, SimOptions};
-use cenote_medium::{Durability, Medium};
+use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
 use cenote_object::{Guest, Objects, ObjectsOptions, Permission, Trim};
 use cenote_store::{AtRest, Credentials, FormatOptions, NewObject, OpenOptions, Store};
 use std::collections::HashSet;
@@ -139,6 +139,84 @@ fn what_a_daemon_answered_survives_and_what_it_did_not_is_whole_or_not_there() {
 fn a_daemon_that_answers_before_the_record_is_durable_is_found() {
     let (_, violation) = explore(0x3701_0000_0000, Bug::ParcelNotDurable);
     println!("{}", violation.expect("it was not found"));
+}
+
+fn new_object(id: Uuid, name: &str, data_len: u64) -> NewObject {
+    NewObject {
+        id,
+        name: name.into(),
+        data_len,
+        permissions: 0o666,
+        at_rest: AtRest::None,
+        header: Vec::new(),
+    }
+}
+
+/// Records of the one that is removed may be in the journal: they would be written into the other, or lie beyond its end.
+#[test]
+fn the_identity_of_an_object_that_is_being_removed_is_not_given_again() {
+    let sim = SimMedium::new(SimOptions::new(Durability::Power));
+    let format = FormatOptions { window_base: Some(0x3703_0000_0000), window_len: 64 << 20, uuid: None };
+    cenote_store::format(sim.clone(), &format).expect("format");
+    let (store, objects) = open(&sim, true).expect("open");
+    let credentials = Credentials { uid: 7, gid: 7, groups: Vec::new() };
+    let client = Uuid::from_random_bytes([5; 16]);
+    store.admit(GuestRecord { client, pid: 1, start_ticks: 3, uid: 7, gid: 7 }).expect("admit");
+    let guest = Guest { client, pid: 1, start_ticks: 3, credentials: &credentials };
+    let id = Uuid::from_random_bytes([9; 16]);
+    objects.create_for(&guest, &new_object(id, "large", 8 * PAGE as u64)).expect("create");
+    let (here, there) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let other = objects.clone();
+        let removed = scope.spawn(move || {
+            there.recv().expect("told");
+            other.destroy_for(&guest, "large")
+        });
+        watch(Some(Box::new(move |step| {
+            if step == Step::IdentityLookedUp {
+                // It would be over long before, if it could be.
+                here.send(()).expect("somebody hears");
+                std::thread::sleep(std::time::Duration::from_millis(200));
+            }
+        })));
+        let again = objects.create_for(&guest, &new_object(id, "small", 1));
+        watch(None);
+        assert!(again.is_err(), "the identity of what was removed meanwhile: {again:?}");
+        removed.join().expect("no panic").expect("removed");
+    });
+    // Nor afterwards.
+    objects.create_for(&guest, &new_object(id, "small", 1)).expect_err("it is gone, and has records");
+    assert!(store.objects().is_empty());
+}
+
+/// Numbers of processes are given again: whoever has the number of the one that died is another.
+#[test]
+fn a_writer_that_died_is_not_taken_for_the_one_that_has_its_number_now() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let medium = Arc::new(RealMedium::open(dir.path(), &MediumOptions::default()).expect("medium"));
+    let format = FormatOptions { window_len: 64 << 20, ..FormatOptions::default() };
+    cenote_store::format(medium.clone(), &format).expect("format");
+    let hosting = OpenOptions { hosting: true, ..OpenOptions::default() };
+    let (store, _) = Store::open(medium, hosting).expect("open");
+    let objects = Objects::open(&store, &options()).expect("objects");
+    let credentials = Credentials { uid: 7, gid: 7, groups: Vec::new() };
+    let guest_of = |number: u8, start_ticks| {
+        let client = Uuid::from_random_bytes([number; 16]);
+        store.admit(GuestRecord { client, pid: 1, start_ticks, uid: 7, gid: 7 }).expect("admit");
+        Guest { client, pid: 1, start_ticks, credentials: &credentials }
+    };
+    let first = guest_of(1, 100);
+    objects.create_for(&first, &new_object(Uuid::from_random_bytes([3; 16]), "a", 9)).expect("create");
+    let found = |guest: &Guest<'_>| {
+        let (listed, _) = objects.attach_for(guest, "a", Permission::ReadWrite).expect("attach");
+        listed.found
+    };
+    assert_eq!(found(&first), (0, 0), "nobody had it");
+    assert_eq!(found(&first), (0, 0), "asked again: it is its own");
+    store.guest_end(first.client, false).expect("it died");
+    let second = guest_of(2, 200);
+    assert_eq!(found(&second), (1, 1), "a process died that had this one's number");
+    assert_eq!(found(&second), (0, 0));
 }
 
 #[test]

@@ -14,6 +14,8 @@ const OBJECTS: [(&str, u64); 3] = [("large", 3 << 20), ("small", 5000), ("tiny",
 enum Step {
     /// Object, offset and length (both taken modulo what there is), value.
     Write(usize, u64, u64, u8),
+    /// Object, first page, how many, distance, value: pages that do not lie beside each other, more of them than a psync protects again by itself.
+    Scatter(usize, u64, u64, u64, u8),
     /// Reads all pages: they must not be taken for written ones, nor change anything.
     Read(usize),
     Psync(usize),
@@ -31,6 +33,8 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => (object.clone(), any::<u64>(), prop_oneof![1..64u64, 1..9000u64, 1..300_000u64], any::<u8>())
             .prop_map(|(object, at, len, value)| Step::Write(object, at, len, value)),
+        3 => (object.clone(), any::<u64>(), 5..24u64, 2..9u64, any::<u8>())
+            .prop_map(|(object, at, count, apart, value)| Step::Scatter(object, at, count, apart, value)),
         1 => object.clone().prop_map(Step::Read),
         4 => object.clone().prop_map(Step::Psync),
         2 => Just(Step::PsyncAll),
@@ -96,6 +100,14 @@ fn run(mechanism: Mechanism, steps: &[Step]) -> Result<(), TestCaseError> {
                 let range = at as usize..(at + len).min(all) as usize;
                 shadow[object][range.clone()].fill(value);
                 world.get(object).as_mut_slice().expect("writable")[range].fill(value);
+            }
+            Step::Scatter(object, at, count, apart, value) => {
+                let all = shadow[object].len() as u64;
+                for number in 0..count {
+                    let at = ((at % all + number * apart * 4096) % all) as usize;
+                    shadow[object][at] = value;
+                    world.get(object).as_mut_slice().expect("writable")[at] = value;
+                }
             }
             Step::Read(object) => {
                 let sum = |bytes: &[u8]| bytes.iter().map(|b| u64::from(*b)).sum::<u64>();

@@ -154,7 +154,13 @@ impl Store {
         }
         control.refuse_object_in_use(&info, Some(client), writable)?;
         let object = info.id();
-        if control.catalog.state.object_leases.get(&(client, object)) != Some(&writable) {
+        let has = control.catalog.state.object_leases.get(&(client, object)).copied();
+        if has == Some(true) && !writable {
+            // Somebody in that process writes it, who keeps his lease.
+            let pid = control.hosted.get(&client).map_or(0, |hosted| hosted.pid());
+            return Err(StoreError::ObjectBusy { name: name.into(), writing: true, pid });
+        }
+        if has != Some(writable) {
             let mut records = control.introduce(client)?;
             records.push(Record::ObjectLease { client, object, writable });
             inner.commit(&mut control, &records)?;

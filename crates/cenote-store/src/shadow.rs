@@ -312,10 +312,7 @@ impl Inner {
         for record in records {
             let data = record.read_data(file)?;
             record.for_each_run(&data, |id, offset, bytes| -> Result<(), StoreError> {
-                // A puddle that was removed since; another of its identity may be there, that a client of a daemon has made for an object.
-                let of_pool =
-                    |puddle: &&PuddleRecord| puddle.role == Role::Heap && state.is_shadowed(puddle.pool);
-                let Some(puddle) = state.puddles.get(&id).filter(of_pool) else { return Ok(()) };
+                let Some(puddle) = of_shadowed_pool(state, id) else { return Ok(()) };
                 let at_rest = state.at_rest(puddle.pool);
                 let offset = check_run(record.header.seq, puddle, at_rest, offset, bytes.len())?;
                 // One that has moved and is not rewritten has no record; verification refuses it.
@@ -541,6 +538,11 @@ impl Inner {
     }
 }
 
+/// The puddle of which a record speaks. One that was removed since is gone; another of its identity may be there, that a client of a daemon has made for an object.
+fn of_shadowed_pool(state: &State, id: Uuid) -> Option<&PuddleRecord> {
+    state.puddles.get(&id).filter(|puddle| puddle.role == Role::Heap && state.is_shadowed(puddle.pool))
+}
+
 /// Reads the journal without changing a file.
 fn patches(inner: &Inner, control: &Control) -> Result<Patches, StoreError> {
     let file = FileHandle::open(&inner.medium, JOURNAL).map_err(|error| {
@@ -559,7 +561,7 @@ fn patches(inner: &Inner, control: &Control) -> Result<Patches, StoreError> {
     for record in &scan.records {
         let data = record.read_data(&file)?;
         record.for_each_run(&data, |id, offset, bytes| -> Result<(), StoreError> {
-            let Some(puddle) = control.catalog.state.puddles.get(&id) else { return Ok(()) };
+            let Some(puddle) = of_shadowed_pool(&control.catalog.state, id) else { return Ok(()) };
             let at_rest = control.catalog.state.at_rest(puddle.pool);
             check_run(record.header.seq, puddle, at_rest, offset, bytes.len())?;
             patches.entry(id).or_default().push((offset, bytes.to_vec()));

@@ -355,7 +355,8 @@ fn types_that_come_with_an_import_count_as_others_do() {
 /// A copy counts for whose it will be, from its beginning on, and no more than what there is when it is over.
 #[test]
 fn copies_count_for_their_user() {
-    let daemon = Daemon::start(&["--user-puddles", "2"]);
+    // As many as a session takes that writes a pool, with its logs.
+    let daemon = Daemon::start(&["--user-puddles", "3"]);
     let mut counts = Vec::new();
     as_somebody(|| {
         let store = daemon.connect();
@@ -364,14 +365,18 @@ fn copies_count_for_their_user() {
         daemon.wait_until("the session has ended", |stat| stat.sessions == 1);
         let store = daemon.connect();
         for _ in 0..3 {
-            store.clone_pool("one", "two").expect("a second puddle");
-            let refused = store.clone_pool("one", "three").expect_err("a third").to_string();
-            assert!(refused.contains("2 puddles"), "{refused}");
+            for name in ["two", "three"] {
+                store.clone_pool("one", name).expect("there is room");
+            }
+            let refused = store.clone_pool("one", "four").expect_err("a fourth").to_string();
+            assert!(refused.contains("3 puddles"), "{refused}");
             counts.push(store.pools().len());
-            store.remove_pool("two").expect("remove");
+            for name in ["two", "three"] {
+                store.remove_pool(name).expect("remove");
+            }
         }
     });
-    assert_eq!(counts, [2; 3]);
+    assert_eq!(counts, [3; 3]);
 }
 
 /// Threads of the daemon.

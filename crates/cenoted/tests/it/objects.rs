@@ -115,6 +115,47 @@ fn one_process_writes_or_many_read_and_who_is_refused_hears_by_whom() {
     assert!(objects.list().expect("list").is_empty());
 }
 
+/// The daemon knows processes, and not who in one of them has what.
+#[test]
+fn a_reader_of_the_writers_process_takes_nothing_from_the_writer() {
+    let daemon = Daemon::start(&[]);
+    let store = daemon.connect();
+    let objects = objects_of(&store);
+    let key = Keyring::new(MasterKey::from_bytes(&mut std::array::from_fn(|at| at as u8)).expect("a key"));
+    for (name, key) in [("plain", None), ("sealed", Some(&key))] {
+        objects.pcreate(name, LEN, key, 0o600).expect("create");
+        let mut writer = objects.attach(name, Permission::ReadWrite, key).expect("attach");
+        writer.as_mut_slice().expect("for writing").fill(1);
+        let me = std::process::id();
+        busy_by(objects.attach(name, Permission::Read, key), "writing", me);
+        busy_by(objects.snapshot(name, &daemon.path("snapshot"), Blocks::Copied), "writing", me);
+        assert!(objects.pdestroy(name, key).is_err(), "somebody writes it");
+        let done = writer.psync().expect("it has what it had");
+        assert!(done.pages > 0, "{name}: {done:?}");
+        writer.as_mut_slice().expect("for writing").fill(2);
+        assert!(writer.psync().expect("still").pages > 0);
+        writer.detach().expect("detach");
+        let reader = objects.attach(name, Permission::Read, key).expect("nobody writes");
+        assert_eq!(reader.found(), Found::Detached, "it was detached as it should be");
+        assert!(reader.as_slice().iter().all(|byte| *byte == 2));
+        // A snapshot has the object to itself, and no reader of the process takes its file away.
+        busy_by(objects.snapshot(name, &daemon.path("snapshot"), Blocks::Copied), "reading", me);
+    }
+    // Whoever does not keep to that is refused by the daemon.
+    let mut raw = Raw::connect(&daemon);
+    let mut attach = |writable| raw.ask(&Request::AttachObject { name: "plain".into(), writable }).0;
+    assert!(matches!(attach(true), Reply::Refused(_)), "it is read here");
+    drop(objects);
+    let daemon = Daemon::start(&[]);
+    objects_of(&daemon.connect()).pcreate("plain", LEN, None, 0o600).expect("create");
+    let mut raw = Raw::connect(&daemon);
+    let mut attach = |writable| raw.ask(&Request::AttachObject { name: "plain".into(), writable }).0;
+    assert!(matches!(attach(true), Reply::Objects { .. }));
+    assert!(matches!(attach(true), Reply::Objects { .. }), "asked again, because the answer was lost");
+    let reply = attach(false);
+    assert!(matches!(reply, Reply::Refused(Refusal::ObjectBusy { writing: true, .. })), "{reply:?}");
+}
+
 #[test]
 fn a_writer_that_is_killed_leaves_its_last_psync_and_the_next_one_hears_of_it() {
     let daemon = Daemon::start(&[]);

@@ -2,7 +2,7 @@
 
 use crate::common::{Actor, Daemon, add, count, listen, make_counter, say};
 use crate::hostile::Raw;
-use cenote::{Access, Error, Pool, PoolMode, PoolOptions, Store};
+use cenote::{Access, Error, OpenOptions, Pool, PoolMode, PoolOptions, Store};
 use cenote_layout::header::{read, seal};
 use cenote_layout::superblock::{COPY_SIZE, Superblock};
 use cenote_proto::{Refusal, Reply, Request};
@@ -77,7 +77,6 @@ fn lose_power(daemon: &mut Daemon) {
         bytes[4096..].chunks_mut(8192).for_each(|two| two[..1024].fill(0xee));
         std::fs::write(&shadow, bytes).expect("write");
     }
-    daemon.restart();
 }
 
 fn counted(daemon: &Daemon, name: &str) -> u64 {
@@ -102,6 +101,7 @@ fn a_killed_client_leaves_its_last_transaction_and_a_loss_of_power_its_last_psyn
     assert_eq!(counted(&daemon, "numbers"), 4, "the last transaction");
     // That session has looked for what the dead one left, and psynced it at its goodbye.
     lose_power(&mut daemon);
+    daemon.restart();
     assert_eq!(counted(&daemon, "numbers"), 4);
     let mut client = start(&daemon);
     assert_eq!(told(&mut client, "add"), 5);
@@ -109,6 +109,7 @@ fn a_killed_client_leaves_its_last_transaction_and_a_loss_of_power_its_last_psyn
     assert_eq!(told(&mut client, "add"), 6);
     client.kill();
     lose_power(&mut daemon);
+    daemon.restart();
     assert_eq!(counted(&daemon, "numbers"), 5, "the last psync");
 }
 
@@ -125,6 +126,7 @@ fn the_first_psync_after_a_dead_client_finds_what_that_one_left() {
     assert!(told(&mut client, "psync") > 0, "stored by the one before");
     client.kill();
     lose_power(&mut daemon);
+    daemon.restart();
     assert_eq!(counted(&daemon, "numbers"), 20);
 }
 
@@ -144,6 +146,7 @@ fn pools_that_are_psynced_together_grow_and_outlive_daemons() {
     assert_eq!(told(&mut client, "add"), 40_002);
     client.kill();
     lose_power(&mut daemon);
+    daemon.restart();
     assert_eq!((counted(&daemon, "numbers"), counted(&daemon, "others")), (40_001, 1));
     daemon.wait_until("nobody is there", |stat| stat.sessions == 1);
     daemon.stop();
@@ -237,4 +240,43 @@ fn protected_pools_are_refused_as_such_and_keys_for_others_too() {
         assert!(matches!(&refused, Err(Error::Store(StoreError::NotProtected { .. }))), "{refused:?}");
     }
     assert_eq!(count(&store.pool("plain").expect("without a key")), 0);
+}
+
+/// The journal has records of a puddle that is gone, whose identity a client has given to an object since: they are nobody's, also for who only looks.
+#[test]
+fn records_of_a_pool_that_is_gone_are_not_taken_for_those_of_an_object() {
+    let mut daemon = Daemon::start(&[]);
+    create(&daemon, "other");
+    let gone = {
+        let store = daemon.connect();
+        make_counter(&store.create_pool("gone", &shadowed()).expect("create"));
+        let pool = store.pool("gone").expect("open");
+        for _ in 0..4000 {
+            add(&pool);
+        }
+        assert!(pool.psync().expect("psync").pages > 1);
+        // SAFETY: nothing but records is looked at.
+        unsafe { store.as_raw() }.puddle_records().into_iter().find(|puddle| puddle.pool == pool.id())
+    };
+    let gone = gone.expect("its puddle").uuid;
+    daemon.connect().remove_pool("gone").expect("remove");
+    let create = Request::CreateObject {
+        id: gone,
+        name: "object".into(),
+        data_len: 1,
+        permissions: 0o600,
+        at_rest: cenote::AtRest::None,
+        header: Vec::new(),
+    };
+    let reply = Raw::connect(&daemon).ask(&create).0;
+    assert!(matches!(reply, Reply::Objects { .. }), "{reply:?}");
+    lose_power(&mut daemon);
+    {
+        let store = Store::open_with(daemon.store(), &OpenOptions::read_only()).expect("to look");
+        assert!(store.report().damage.is_empty(), "{:?}", store.report());
+        let other = store.pool_with("other", Access::ReadOnly).expect("as its last psync left it");
+        assert_eq!(count(&other), 0);
+    }
+    daemon.restart();
+    assert_eq!(counted(&daemon, "other"), 0);
 }
