@@ -352,7 +352,7 @@ pub(crate) struct Trim {
 
 /// Make a copy of a pool beside it
 ///
-/// Pointers in the copy lead into the copy. They are rewritten when they are first touched, by whatever program.
+/// Pointers in the copy lead into the copy. They are rewritten when they are first touched, by whatever program; by a daemon, when the pool is next opened.
 ///
 /// A protected pool is copied as it is sealed, for which no key is needed (only if it has moved and is still to be rewritten, or with --eager). The copy has the original's key, until `rekey` gives it another, and is sealed
 /// under new data keys when it is first touched.
@@ -369,15 +369,15 @@ pub(crate) struct ClonePool {
     /// Rewrite all pointers now
     #[arg(long)]
     pub(crate) eager: bool,
-    /// Share blocks of files, where the file system can, instead of copying them. Until the copy is rewritten, a program that writes the original ends with SIGBUS if the disk is full
+    /// Share blocks of files, where the file system can, instead of copying them; a daemon refuses that. Until the copy is rewritten, a program that writes the original ends with SIGBUS if the disk is full
     #[arg(long)]
     pub(crate) reflink: bool,
 }
 
 /// Give a pool new addresses, chosen at random
 ///
-/// Pointers into it, from all pools of the store, are rewritten when they are first touched. Addresses that are kept in objects or outside the store
-/// lead nowhere afterwards. Protected pools need no key for that before they are opened.
+/// Pointers into it, from all pools of the store, are rewritten when they are first touched; by a daemon, when their pool is next opened. Addresses that are kept in objects or outside the store
+/// lead nowhere afterwards. Protected pools need no key for that before they are opened. No program may have any pool of the store open.
 ///
 /// DIR is the store's directory, or the socket of the daemon that keeps it.
 #[derive(Debug, Args)]
@@ -524,7 +524,7 @@ pub(crate) struct Restore {
 /// Write pools into an archive, with their types
 ///
 /// An archive is one file, or a stream: it holds the pools as they lie in memory, checksummed. `import` makes pools of it, in another store or beside the
-/// originals. No program may have the pools open. Pointers to other pools are told; with --with-targets those pools are taken along. Objects go by `snapshot`.
+/// originals. No program may have the pools open; through a daemon, some may read them. Pointers to other pools are told; with --with-targets those pools are taken along. Objects go by `snapshot`.
 ///
 /// A protected pool stays sealed in the archive, and no key is needed; without it nobody knows where its pointers lead, and all types of the store are taken along.
 ///
@@ -550,7 +550,7 @@ pub(crate) struct Export {
 /// Make pools of an archive
 ///
 /// All of the archive is read and checked before any of it counts: a damaged one changes nothing. The pools keep their addresses where those are free; pointers of
-/// others are rewritten when they are first touched. Import archives of those whose programs you would run on your data: what is in an archive's blocks is
+/// others are rewritten when they are first touched; by a daemon, when their pool is next opened. Import archives of those whose programs you would run on your data: what is in an archive's blocks is
 /// believed as what is in a store is.
 ///
 /// A protected pool comes sealed, with the key that it had where it comes from; none is needed for importing it, but for --eager. It is sealed under new data keys when it is first touched; `rekey` gives it another key.
