@@ -70,7 +70,7 @@ pub struct Home {
 impl Home {
     /// Turns a medium's error into the journal's; a failed sync poisons.
     fn failed(&self, error: MediumError) -> JournalError {
-        if is_failed_sync(&error) {
+        if error.is_failed_sync() {
             self.guard.poison(&error.to_string());
         }
         error.into()
@@ -484,18 +484,5 @@ impl Journal {
     #[must_use]
     pub fn wants_thread(&self) -> bool {
         self.settings.background
-    }
-}
-
-/// Whether an error is a failed sync: then what is on the medium is not known.
-#[must_use]
-pub fn is_failed_sync(error: &MediumError) -> bool {
-    use cenote_medium::Operation;
-    match error {
-        MediumError::Io { op, .. } | MediumError::NoSpace { op, .. } | MediumError::Denied { op, .. } => {
-            matches!(op, Operation::Sync | Operation::SyncDirectory)
-        }
-        MediumError::SyncFailedBefore { .. } => true,
-        _ => false,
     }
 }

@@ -1,0 +1,79 @@
+//! What becomes of a journal when calls to its medium fail.
+
+use crate::{Changes, Draft, Guard, Home, Journal, JournalError, Settings, Stopped, Target};
+use cenote_layout::id::Uuid;
+use cenote_layout::object::Run;
+use cenote_medium::sim::{Fault, FaultEffect, FaultPoint, SimMedium, SimOptions};
+use cenote_medium::{Durability, FileHandle, Medium, Operation};
+use std::sync::{Arc, OnceLock};
+
+const STORE: Uuid = Uuid([9; 16]);
+const EFFECTS: [FaultEffect; 3] = [FaultEffect::Io, FaultEffect::NoSpace, FaultEffect::ReadOnly];
+
+/// Stops as soon as it is poisoned.
+#[derive(Debug, Default)]
+struct Told(OnceLock<String>);
+
+impl Guard for Told {
+    fn check(&self) -> Result<(), Stopped> {
+        self.0.get().map_or(Ok(()), |reason| Err(Stopped::Poisoned(reason.clone())))
+    }
+
+    fn poison(&self, reason: &str) {
+        let _ = self.0.set(reason.to_owned());
+    }
+}
+
+/// A journal whose thread is whoever calls it, and one primary for all ids.
+struct Rig {
+    sim: Arc<SimMedium>,
+    told: Arc<Told>,
+    journal: Journal,
+    file: Arc<FileHandle>,
+}
+
+impl Rig {
+    fn new(half_len: u64) -> Self {
+        let sim = SimMedium::new(SimOptions::new(Durability::Process));
+        let medium: Arc<dyn Medium> = sim.clone();
+        let told = Arc::new(Told::default());
+        let guard: Arc<dyn Guard> = told.clone();
+        let home = Home { medium: Arc::clone(&medium), store: STORE, name: "journal", guard };
+        let settings = Settings { half_len_max: 1 << 20, syncs: true, background: false };
+        let journal = Journal::create(home, half_len, settings).expect("a journal");
+        medium.create("p", 1 << 20).expect("a file");
+        medium.sync_dir("").expect("names");
+        let file = Arc::new(FileHandle::open(&medium, "p").expect("it is there"));
+        Self { sim, told, journal, file }
+    }
+
+    /// Psyncs lines of a value, as of `ids` primaries.
+    fn psync(&self, ids: usize, first_line: u64, lines: u32, value: u8) -> Result<(), JournalError> {
+        let mut changes = Changes::default();
+        changes.runs.push(Run { object: 0, lines, first_line });
+        changes.data.resize(lines as usize * 64, value);
+        let ids: Vec<Uuid> = (0..ids).map(id).collect();
+        let ticket = self.journal.append(&Draft::new(&ids, &changes).expect("a record"))?;
+        self.journal.make_durable(&ticket)?;
+        let target = |id: &Uuid| Target { id: *id, file: Arc::clone(&self.file), data_offset: 0 };
+        self.journal.apply_later(ticket, changes, ids.iter().map(target).collect())
+    }
+
+    fn is_poisoned(&self) -> bool {
+        self.told.check().is_err()
+    }
+}
+
+fn id(number: usize) -> Uuid {
+    Uuid((number as u128 + 1).to_le_bytes())
+}
+
+#[test]
+fn a_sync_that_fails_poisons_whatever_the_system_says() {
+    for effect in EFFECTS {
+        let rig = Rig::new(16 << 10);
+        rig.sim.inject(Fault::once(FaultPoint::Operation(Operation::Sync), 0, effect).on("journal"));
+        assert!(rig.psync(1, 0, 1, 1).is_err(), "{effect:?}");
+        assert!(rig.is_poisoned(), "{effect:?}");
+    }
+}
