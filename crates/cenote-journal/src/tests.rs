@@ -1,6 +1,6 @@
 //! What becomes of a journal when calls to its medium fail.
 
-use crate::{Changes, Draft, Guard, Home, Journal, JournalError, Settings, Stopped, Target};
+use crate::{Changes, Draft, Guard, Home, Journal, JournalError, Settings, Stopped, Target, scan};
 use cenote_layout::id::Uuid;
 use cenote_layout::object::Run;
 use cenote_medium::sim::{Fault, FaultEffect, FaultPoint, SimMedium, SimOptions};
@@ -42,6 +42,7 @@ impl Rig {
         let settings = Settings { half_len_max: 1 << 20, syncs: true, background: false };
         let journal = Journal::create(home, half_len, settings).expect("a journal");
         medium.create("p", 1 << 20).expect("a file");
+        medium.sync("p").expect("its length");
         medium.sync_dir("").expect("names");
         let file = Arc::new(FileHandle::open(&medium, "p").expect("it is there"));
         Self { sim, told, journal, file }
@@ -62,6 +63,25 @@ impl Rig {
     fn is_poisoned(&self) -> bool {
         self.told.check().is_err()
     }
+
+    /// What the primary holds after a loss of power that takes all that it can, and recovery.
+    fn recovered(&self) -> Vec<u8> {
+        let image = self.sim.state_now().image_oldest();
+        let medium: Arc<dyn Medium> = SimMedium::from_image_unrecorded(&image);
+        let mut bytes = medium.read("p").expect("read");
+        let journal = FileHandle::open(&medium, "journal").expect("it is there");
+        let scan = scan(&journal, STORE, true).expect("read").expect("believed");
+        assert_eq!(scan.damage, None);
+        for record in &scan.records {
+            let data = record.read_data(&journal).expect("read");
+            let lay = |_, offset: u64, new: &[u8]| {
+                bytes[offset as usize..][..new.len()].copy_from_slice(new);
+                Ok::<_, ()>(())
+            };
+            record.for_each_run(&data, lay).expect("laid over");
+        }
+        bytes
+    }
 }
 
 fn id(number: usize) -> Uuid {
@@ -75,5 +95,46 @@ fn a_sync_that_fails_poisons_whatever_the_system_says() {
         rig.sim.inject(Fault::once(FaultPoint::Operation(Operation::Sync), 0, effect).on("journal"));
         assert!(rig.psync(1, 0, 1, 1).is_err(), "{effect:?}");
         assert!(rig.is_poisoned(), "{effect:?}");
+    }
+}
+
+/// Every call of a psync for which the journal has to grow fails once. What is acknowledged afterwards survives.
+#[test]
+fn however_growth_fails_what_is_acknowledged_later_survives() {
+    for effect in EFFECTS {
+        let (mut failed, mut poisoned) = (0, 0);
+        for skip in 0.. {
+            let rig = Rig::new(16 << 10);
+            let mut expected = vec![0; 1 << 20];
+            let mut psync = |first_line: u64, lines: u32, value| {
+                let result = rig.psync(1, first_line, lines, value);
+                if result.is_ok() {
+                    expected[first_line as usize * 64..][..lines as usize * 64].fill(value);
+                }
+                result
+            };
+            psync(0, 1, 1).expect("it fits");
+            rig.sim.inject(Fault::once(FaultPoint::AnyOperation, skip, effect));
+            let grown = psync(64, 1000, 2);
+            rig.sim.clear_faults();
+            let hit = rig.sim.fault_hits() > 0;
+            if rig.is_poisoned() {
+                poisoned += 1;
+                psync(1, 1, 3).expect_err("nothing is acknowledged any more");
+            } else {
+                failed += u64::from(grown.is_err());
+                // Into what is left of one half, and into the other.
+                (1..7).for_each(|line| psync(line, 1, 3).expect("the fault is gone"));
+            }
+            let found = rig.recovered();
+            let differs = (0..1 << 14).find(|line| found[line * 64] != expected[line * 64]);
+            // What failed and was not taken back may be there.
+            let differs = differs.filter(|line| grown.is_ok() || *line < 64);
+            assert_eq!(differs, None, "{effect:?} of call {skip}: {grown:?}");
+            if !hit {
+                assert!(grown.is_ok() && failed > 5 && poisoned > 2, "{effect:?}: {failed} {poisoned}");
+                break;
+            }
+        }
     }
 }
