@@ -138,3 +138,54 @@ fn however_growth_fails_what_is_acknowledged_later_survives() {
         }
     }
 }
+
+/// More primaries than stay open are synced early. They are, and the header cannot be written, which nobody needs yet.
+#[test]
+fn a_psync_that_is_committed_does_not_fail_for_an_early_trim() {
+    const MANY: usize = 600;
+    for effect in EFFECTS {
+        let header = || Fault::once(FaultPoint::Operation(Operation::Write), 0, effect).on("journal");
+        // Whoever needs the file itself.
+        let rig = Rig::new(64 << 10);
+        rig.psync(MANY, 0, 1, 1).expect("psynced");
+        rig.sim.inject(header());
+        rig.journal.settle(id(0)).expect("it is in the file");
+        assert_eq!(rig.sim.fault_hits(), 1);
+        assert!(!rig.is_poisoned());
+        assert_eq!(rig.recovered()[0], 1);
+        // Whoever psyncs, and finds too much waiting: the first psync is alone in its half.
+        let rig = Rig::new(64 << 10);
+        rig.psync(2 * MANY, 0, 600, 1).expect("psynced");
+        let mut changes = Changes::default();
+        changes.runs.push(Run { object: 0, lines: 1, first_line: 1000 });
+        changes.data.resize(64, 2);
+        let ids: Vec<Uuid> = (0..MANY).map(id).collect();
+        let ticket = rig.journal.append(&Draft::new(&ids, &changes).expect("a record")).expect("appended");
+        assert_eq!(ticket.half(), 1);
+        rig.journal.make_durable(&ticket).expect("durable");
+        rig.sim.inject(header());
+        let targets = ids.iter().map(|id| Target { id: *id, file: Arc::clone(&rig.file), data_offset: 0 });
+        rig.journal.apply_later(ticket, changes, targets.collect()).expect("committed");
+        assert_eq!(rig.sim.fault_hits(), 1);
+        assert!(!rig.is_poisoned());
+        // Whoever needs the half does what is left.
+        for value in 3..9 {
+            rig.psync(MANY, 0, 600, value).expect("psynced");
+            assert_eq!(rig.recovered()[..601 * 64], [[value; 64].repeat(600), vec![0; 64]].concat());
+        }
+        rig.journal.checkpoint().expect("nothing is in the way");
+        assert_eq!(rig.recovered()[1000 * 64], 2);
+    }
+}
+
+/// Not if one of the primaries cannot be synced.
+#[test]
+fn a_primary_that_cannot_be_synced_early_poisons() {
+    for effect in EFFECTS {
+        let rig = Rig::new(64 << 10);
+        rig.psync(600, 0, 1, 1).expect("psynced");
+        rig.sim.inject(Fault::once(FaultPoint::Operation(Operation::Sync), 0, effect).on("p"));
+        rig.journal.settle(id(0)).expect_err("what it holds is not known");
+        assert!(rig.is_poisoned(), "{effect:?}");
+    }
+}
