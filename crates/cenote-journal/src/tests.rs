@@ -6,6 +6,7 @@ use cenote_layout::object::Run;
 use cenote_medium::sim::{Fault, FaultEffect, FaultPoint, SimMedium, SimOptions};
 use cenote_medium::{Durability, FileHandle, Medium, Operation};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 const STORE: Uuid = Uuid([9; 16]);
 const EFFECTS: [FaultEffect; 3] = [FaultEffect::Io, FaultEffect::NoSpace, FaultEffect::ReadOnly];
@@ -188,4 +189,30 @@ fn a_primary_that_cannot_be_synced_early_poisons() {
         rig.journal.settle(id(0)).expect_err("what it holds is not known");
         assert!(rig.is_poisoned(), "{effect:?}");
     }
+}
+
+/// The thread goes on after a header that could not be written.
+#[test]
+fn the_thread_of_a_journal_outlives_an_error_that_does_not_poison() {
+    let rig = Rig::new(16 << 10);
+    let eventually = |done: &dyn Fn() -> bool| {
+        let started = Instant::now();
+        while !done() && started.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        done()
+    };
+    // The first half is full, and the header says nothing of that yet.
+    (0..2).for_each(|value| rig.psync(1, 0, 150, value).expect("psynced"));
+    let header = Fault::once(FaultPoint::Operation(Operation::Write), 0, FaultEffect::NoSpace);
+    rig.sim.inject(header.on("journal"));
+    std::thread::scope(|scope| {
+        scope.spawn(|| rig.journal.work_in_background());
+        let tried = eventually(&|| rig.sim.fault_hits() == 1);
+        rig.psync(1, 0, 1, 3).expect("psynced");
+        let applied = eventually(&|| !rig.journal.is_behind(id(0)));
+        rig.journal.stop();
+        assert!(tried && applied, "{tried} {applied}");
+    });
+    assert!(!rig.is_poisoned());
 }
