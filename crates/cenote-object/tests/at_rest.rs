@@ -12,6 +12,7 @@ use cenote_object::{
     ObjectOptions, Objects, ObjectsOptions, Permission, Store,
 };
 use cenote_store::{FormatOptions, OpenOptions};
+use cenote_sys::memory;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -353,6 +354,24 @@ fn what_is_stored_behind_pages_that_are_pending_is_found_every_time() {
         store(o, &[20, 21], 3);
         assert_eq!(o.psync().expect("psync").pages, 2);
         vec![(20, 3), (21, 3)]
+    });
+}
+
+/// One of several pages cannot be closed: those behind it are open still, and what is stored into them later is found all the same.
+#[test]
+fn pages_that_could_not_be_closed_are_found_again() {
+    with_closed_pages(|_, o| {
+        store(o, &[10, 20, 30, 40], 1);
+        let page = o.as_slice()[20 * 4096..].as_ptr().expose_provenance();
+        // SAFETY: a page of the object's own memory, which nobody touches before there is another in its place. Its contents are at the alias.
+        unsafe { memory::release(page, 4096) }.expect("released");
+        o.psync().expect_err("nothing is there that could be protected");
+        // SAFETY: nothing is mapped there; the addresses are the object's.
+        unsafe { memory::map_anonymous(page, 4096) }.expect("mapped");
+        assert_eq!(o.psync().expect("psync").pages, 4);
+        store(o, &[10, 30, 40], 2);
+        assert_eq!(o.psync().expect("psync").pages, 3);
+        vec![(10, 2), (20, 1), (30, 2), (40, 2)]
     });
 }
 
