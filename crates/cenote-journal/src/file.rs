@@ -67,7 +67,8 @@ pub(crate) fn read_header(
     Ok(Ok(header))
 }
 
-/// Makes a journal with this header and puts it in place of whatever is there.
+/// Makes a journal with this header and puts it in place of whatever is there. It is open before it has its name: who fails to open it afterwards would go on with a
+/// file that has none any more. So if this fails, what was there is there still; or the directory cannot be synced, which is a failed sync.
 pub(crate) fn replace(
     medium: &Arc<dyn Medium>,
     name: &str,
@@ -79,13 +80,10 @@ pub(crate) fn replace(
     }
     let (_, end) = half(1, header.half_len);
     medium.create(new, end)?;
-    let made = fill(medium, new, header, end).and_then(|()| medium.rename(new, name));
-    if let Err(error) = made {
-        let _ = medium.remove(new);
-        return Err(error);
-    }
+    let made = fill(medium, new, header, end).and_then(|mut file| file.rename(name).map(|()| file));
+    let file = made.inspect_err(|_| drop(medium.remove(new)))?;
     medium.sync_dir("")?;
-    FileHandle::open(medium, name)
+    Ok(file)
 }
 
 fn fill(
@@ -93,7 +91,7 @@ fn fill(
     new: &str,
     header: &mut JournalHeader,
     end: u64,
-) -> Result<(), MediumError> {
+) -> Result<FileHandle, MediumError> {
     let file = FileHandle::open(medium, new)?;
     if !matches!(medium.describe().kind, MediumKind::Simulated | MediumKind::Tmpfs) {
         // Space that was written once is written again without a change of the file system's own data: a sync then
@@ -106,5 +104,6 @@ fn fill(
             at += step;
         }
     }
-    write_header(&file, header)
+    write_header(&file, header)?;
+    Ok(file)
 }

@@ -70,7 +70,7 @@ pub struct Home {
 impl Home {
     /// Turns a medium's error into the journal's; a failed sync poisons.
     fn failed(&self, error: MediumError) -> JournalError {
-        if is_failed_sync(&error) {
+        if error.is_failed_sync() {
             self.guard.poison(&error.to_string());
         }
         error.into()
@@ -414,20 +414,21 @@ impl Journal {
     /// What the background thread does: applies what is committed, and trims the half that is full, until it is told to stop.
     pub fn work_in_background(&self) {
         let mut state = self.lock();
+        // A header that could not be written is tried again when something has happened.
+        let mut failed = false;
         while !state.stop {
             let full = 1 - state.active;
             let half = &state.halves[full];
-            let due = half.unapplied == 0 && !half.trimming && !state.is_reusable(full);
+            let due = !failed && half.unapplied == 0 && !half.trimming && !state.is_reusable(full);
             let behind = !state.queue.is_empty() && !state.applying;
             if (due || behind) && self.usable().is_ok() {
                 let done = if behind { self.apply_or_wait(state) } else { self.trim_or_wait(state, full) };
-                match done {
-                    Ok(guard) => state = guard,
-                    // The store is poisoned; whoever psyncs next is told.
-                    Err(_) => return,
-                }
+                // If the store is poisoned, whoever psyncs next is told.
+                failed = done.is_err();
+                state = done.unwrap_or_else(|_| self.lock());
             } else {
                 state = self.wait(state);
+                failed = false;
             }
         }
     }
@@ -484,18 +485,5 @@ impl Journal {
     #[must_use]
     pub fn wants_thread(&self) -> bool {
         self.settings.background
-    }
-}
-
-/// Whether an error is a failed sync: then what is on the medium is not known.
-#[must_use]
-pub fn is_failed_sync(error: &MediumError) -> bool {
-    use cenote_medium::Operation;
-    match error {
-        MediumError::Io { op, .. } | MediumError::NoSpace { op, .. } | MediumError::Denied { op, .. } => {
-            matches!(op, Operation::Sync | Operation::SyncDirectory)
-        }
-        MediumError::SyncFailedBefore { .. } => true,
-        _ => false,
     }
 }

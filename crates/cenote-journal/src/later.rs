@@ -235,7 +235,14 @@ impl Journal {
             Self::keep(&mut state, later.changes);
         }
         self.notify();
-        if many { self.trim_or_wait(state, number) } else { Ok(state) }
+        if !many {
+            return Ok(state);
+        }
+        match self.trim_or_wait(state, number) {
+            // Early, and for nobody: the caller's psync may be committed, and whoever needs the half tries again. But a primary that cannot be synced poisons.
+            Err(_) if self.usable().is_ok() => Ok(self.lock()),
+            trimmed => trimmed,
+        }
     }
 }
 

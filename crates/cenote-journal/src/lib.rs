@@ -22,9 +22,11 @@ mod later;
 mod parcel;
 mod record;
 mod scan;
+#[cfg(test)]
+mod tests;
 
 pub use diff::{Changes, Pages};
-pub use journal::{Home, Journal, Settings, Ticket, is_failed_sync};
+pub use journal::{Home, Journal, Settings, Ticket};
 pub use later::{Primary, Target};
 pub use parcel::{Delivered, Limits, Parcel, ParcelError, Receiver, distinct};
 pub use record::{Draft, Record};

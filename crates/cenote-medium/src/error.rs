@@ -301,6 +301,33 @@ impl MediumError {
         }
     }
 
+    /// What was being done to a file or a directory.
+    #[must_use]
+    pub fn operation(&self) -> Option<Operation> {
+        match self {
+            Self::Open { .. } | Self::WindowTaken { .. } => None,
+            Self::NotFound { op, .. }
+            | Self::Exists { op, .. }
+            | Self::NoSpace { op, .. }
+            | Self::Denied { op, .. }
+            | Self::ReadOnly { op, .. }
+            | Self::Truncated { op, .. }
+            | Self::BadName { op, .. }
+            | Self::NotAFile { op, .. }
+            | Self::BadRange { op, .. }
+            | Self::Locked { op, .. }
+            | Self::SyncFailedBefore { op, .. }
+            | Self::Io { op, .. } => Some(*op),
+        }
+    }
+
+    /// Whether a sync failed: then what is on the medium is not known, and nothing may be acknowledged any more. Why it failed does not matter: a file
+    /// system that went read-only after an error says `EROFS` where a full one says `ENOSPC`.
+    #[must_use]
+    pub fn is_failed_sync(&self) -> bool {
+        matches!(self.operation(), Some(Operation::Sync | Operation::SyncDirectory))
+    }
+
     /// Whether a file or a directory is missing.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
@@ -372,5 +399,18 @@ mod tests {
         assert!(matches!(of(30), MediumError::ReadOnly { .. }), "EROFS");
         assert!(matches!(of(5), MediumError::Io { .. }), "EIO");
         assert!(of(5).to_string().starts_with("cannot write superblock: "));
+    }
+
+    #[test]
+    fn a_failed_sync_is_one_whatever_the_system_says() {
+        let of = |op, errno| MediumError::from_io(op, "journal", io::Error::from_raw_os_error(errno));
+        for errno in [1, 2, 5, 9, 13, 17, 24, 28, 30, 122] {
+            for op in [Operation::Sync, Operation::SyncDirectory] {
+                assert!(of(op, errno).is_failed_sync(), "{op} {errno}");
+            }
+            assert!(!of(Operation::Write, errno).is_failed_sync(), "{errno}");
+        }
+        let name = FileName::new("journal");
+        assert!(MediumError::SyncFailedBefore { op: Operation::Sync, name }.is_failed_sync());
     }
 }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 type Result<T> = core::result::Result<T, MediumError>;
 
-/// An open file of a medium. It must not be the lock file, nor be renamed while the handle lives.
+/// An open file of a medium. It must not be the lock file, nor be renamed while the handle lives but by [`FileHandle::rename`].
 #[derive(Debug)]
 pub struct FileHandle {
     medium: Arc<dyn Medium>,
@@ -37,6 +37,17 @@ impl FileHandle {
             return Err(MediumError::NotFound { op: Operation::Examine, name: FileName::new(name) });
         }
         Ok(Self { medium: Arc::clone(medium), name: name.to_owned(), file })
+    }
+
+    /// Gives the file another name, replacing `to` atomically if it exists, and goes with it: it need not be opened under its new name, which might fail when the file
+    /// has it already.
+    ///
+    /// # Errors
+    /// As [`Medium::rename`].
+    pub fn rename(&mut self, to: &str) -> Result<()> {
+        self.medium.rename(&self.name, to)?;
+        to.clone_into(&mut self.name);
+        Ok(())
     }
 
     /// Its name.

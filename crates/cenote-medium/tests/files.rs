@@ -3,8 +3,10 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
+use std::sync::Arc;
 
-use cenote_medium::{Medium, MediumError, MediumKind, MediumOptions, RealMedium};
+use cenote_medium::sim::{SimMedium, SimOptions};
+use cenote_medium::{Durability, FileHandle, Medium, MediumError, MediumKind, MediumOptions, RealMedium};
 
 fn open(path: &Path) -> RealMedium {
     RealMedium::open(path, &MediumOptions::default()).expect("open the medium")
@@ -17,6 +19,29 @@ fn open_read_only(path: &Path) -> RealMedium {
 
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
+}
+
+#[test]
+fn a_handle_goes_with_its_file_to_another_name() {
+    let dir = tempfile::tempdir().expect("directory");
+    let media: [Arc<dyn Medium>; 2] =
+        [Arc::new(open(dir.path())), SimMedium::new(SimOptions::new(Durability::Process))];
+    for medium in media {
+        medium.create("journal", 1).expect("create");
+        medium.create("journal.new", 4).expect("create");
+        let mut file = FileHandle::open(&medium, "journal.new").expect("open");
+        file.write_at(0, b"new").expect("write");
+        file.rename("journal").expect("rename");
+        assert_eq!(file.name(), "journal");
+        file.write_at(3, b"!").expect("write");
+        file.sync().expect("sync");
+        assert_eq!(medium.read("journal").expect("read"), b"new!");
+        assert!(!medium.exists("journal.new").expect("examined"));
+        file.rename("nowhere/journal").expect_err("there is no such directory");
+        assert_eq!(file.name(), "journal");
+        file.write_at(0, b"N").expect("write");
+        assert_eq!(medium.read("journal").expect("read"), b"New!");
+    }
 }
 
 #[test]

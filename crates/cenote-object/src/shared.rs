@@ -8,7 +8,7 @@ use crate::connected::Door;
 use crate::error::ObjectError;
 use crate::header::{self, Found};
 use crate::options::{ObjectsOptions, Trim};
-use cenote_journal::{Guard, Home, Journal, Scan, Settings, Stopped, is_failed_sync, scan};
+use cenote_journal::{Guard, Home, Journal, Scan, Settings, Stopped, scan};
 use cenote_layout::id::Uuid;
 use cenote_layout::object::ObjectState;
 use cenote_medium::planted::{Bug, planted};
@@ -216,7 +216,7 @@ impl Shared {
         if !planted(Bug::JournalReplayNotSynced) {
             for primary in primaries.values() {
                 primary.sync().inspect_err(|error| {
-                    if is_failed_sync(error) {
+                    if error.is_failed_sync() {
                         self.store.poison(&error.to_string());
                     }
                 })?;

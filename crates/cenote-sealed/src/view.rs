@@ -253,12 +253,13 @@ impl View {
             self.inner.collect_changed(pages);
             return Ok(());
         }
-        pages[known..].iter().try_for_each(|range| {
-            self.inner.open(range.clone(), Access::ReadOnly).inspect_err(|_| {
-                // It may be written still.
-                self.inner.written.note(range.clone());
-            })
-        })
+        let taken = &pages[known..];
+        taken.iter().try_for_each(|range| self.inner.open(range.clone(), Access::ReadOnly)).inspect_err(
+            |_| {
+                // The one that failed, and all behind it, may be written still.
+                taken.iter().for_each(|range| self.inner.written.note(range.clone()));
+            },
+        )
     }
 }
 

@@ -22,7 +22,7 @@ use cenote_layout::puddle::Role;
 use cenote_layout::superblock::{INCOMPAT_HOSTED, Superblock};
 use cenote_layout::types::TypeRecord;
 use cenote_log::CrashKind;
-use cenote_medium::{Durability, LockGuard, Medium, MediumError, MediumInfo, Operation, Persistence};
+use cenote_medium::{Durability, LockGuard, Medium, MediumError, MediumInfo, Persistence};
 use cenote_sys::{fault, fork_guard};
 use core::fmt;
 use core::ptr::NonNull;
@@ -389,7 +389,7 @@ impl Inner {
 
     /// Turns a medium's error into the store's; a failed sync poisons.
     pub(crate) fn failed(&self, error: MediumError) -> StoreError {
-        if is_sync(&error) {
+        if error.is_failed_sync() {
             self.poison(&error.to_string());
         }
         error.into()
@@ -442,15 +442,5 @@ impl Inner {
         let mut bytes = [0; 8];
         bytes.copy_from_slice(&self.random_uuid()?.0[8..]);
         Ok(u64::from_le_bytes(bytes))
-    }
-}
-
-/// Whether an error is a failed sync: then what is on the medium is not known.
-pub(crate) fn is_sync(error: &MediumError) -> bool {
-    match error {
-        MediumError::Io { op, .. } | MediumError::NoSpace { op, .. } | MediumError::Denied { op, .. } => {
-            matches!(op, Operation::Sync | Operation::SyncDirectory)
-        }
-        _ => false,
     }
 }

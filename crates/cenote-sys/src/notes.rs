@@ -108,10 +108,10 @@ impl Notes {
         word.is_some_and(|word| word.load(Ordering::Acquire) & (1 << (page as usize % WORD_PAGES)) != 0)
     }
 
-    /// Takes what is noted: adds ranges of page numbers to `pages`, in order, joined where they touch. The caller protects them then, before
-    /// it looks at what they hold.
+    /// Takes what is noted: adds ranges of page numbers to `pages`, in order, joined where they touch each other, and never with what was there. The caller protects them
+    /// then, before it looks at what they hold.
     pub fn take(&self, pages: &mut Vec<Range<u64>>) {
-        let mut taken = 0;
+        let (mut taken, before) = (0, pages.len());
         for (at, chunks) in self.chunks.iter().enumerate() {
             let mut chunks = chunks.swap(0, Ordering::AcqRel);
             while chunks != 0 {
@@ -119,7 +119,7 @@ impl Notes {
                 chunks &= chunks - 1;
                 for index in chunk * CHUNK_WORDS..(chunk + 1) * CHUNK_WORDS {
                     let Some(word) = self.pages.get(index) else { break };
-                    taken += add_bits(index, word.swap(0, Ordering::AcqRel), pages, 0);
+                    taken += add_bits(index, word.swap(0, Ordering::AcqRel), pages, before);
                 }
             }
         }
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn notes_come_back_in_order_and_once() {
-        let notes = Notes::new(0, 3 * CHUNK + 5 * PAGE);
+        let notes = Notes::new(0, 3 * CHUNK + 6 * PAGE);
         for page in [1540u64, 0, 63, 64, 511, 512, 0, 1540, 4000] {
             notes.note(page..page + 1);
         }
@@ -203,6 +203,10 @@ mod tests {
         assert_eq!(notes.count(), 0);
         notes.take(&mut pages);
         assert_eq!(pages.len(), 4);
+        // What the caller knows is what it had, and what it has to protect is behind that.
+        notes.note(1541..1542);
+        notes.take(&mut pages);
+        assert_eq!((pages.len(), pages.last()), (5, Some(&(1541..1542))));
     }
 
     #[test]

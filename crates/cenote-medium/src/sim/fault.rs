@@ -29,6 +29,8 @@ pub enum FaultEffect {
     Io,
     /// The call fails with `ENOSPC`, and nothing is changed.
     NoSpace,
+    /// The call fails with `EROFS`, and nothing is changed: what a file system says that an error has made read-only. After a sync, what was not durable may never be.
+    ReadOnly,
     /// The call succeeds and does nothing: a dropped write, a sync that a disk did not pass on, a flush or a fence
     /// that the program forgot. A dropped stream still copies, but has to be flushed to be durable. Reads fail with
     /// `EIO` instead.

@@ -22,6 +22,7 @@ type Result<T> = core::result::Result<T, MediumError>;
 
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
+const EROFS: i32 = 30;
 
 fn system(op: Operation, name: &str, errno: i32) -> MediumError {
     MediumError::from_io(op, name, io::Error::from_raw_os_error(errno))
@@ -175,6 +176,7 @@ impl SimMedium {
             Some(FaultEffect::Drop) => Ok(Course::Pretend),
             Some(FaultEffect::NoSpace) => Err(system(op, name, ENOSPC)),
             Some(FaultEffect::Io) => Err(system(op, name, EIO)),
+            Some(FaultEffect::ReadOnly) => Err(system(op, name, EROFS)),
             Some(FaultEffect::Short { eighths, then }) => Ok(Course::Short(eighths, then)),
         }
     }

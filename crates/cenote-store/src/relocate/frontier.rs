@@ -23,7 +23,7 @@ use crate::pool::PoolHandle;
 use crate::puddle::{DIR, PRIMARY_DIR, Puddle, file_name, make_header_of, primary_name, text};
 use crate::sealed::at_rest;
 use crate::shadow::locked;
-use crate::store::{Control, Inner, is_sync};
+use crate::store::{Control, Inner};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{DueRecord, Record};
 use cenote_layout::id::Uuid;
@@ -325,7 +325,7 @@ impl Frontier {
         let not_rewritten = |detail: String| StoreError::NotRewritten { puddle, detail };
         match failed {
             Failed::Medium(error) | Failed::Sealed(SealedError::Medium(error)) => {
-                if is_sync(&error) {
+                if error.is_failed_sync() {
                     let _ = self.poisoned.set(error.to_string());
                 }
                 StoreError::from(error)
