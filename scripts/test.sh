@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 status=0
-cargo test --workspace -- --show-output 2>&1 | tee "$log" || status=$?
+cargo test --workspace --no-fail-fast -- --show-output 2>&1 | tee "$log" || status=$?
 grep '^skipped:' "$log" | sort | uniq -c || true
 awk '/^test result:/ {
     for (i = 2; i <= NF; i++) {
