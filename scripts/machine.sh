@@ -42,9 +42,9 @@ kernel=$(ls "$work"/kernel/boot/vmlinuz-*)
 release=${kernel##*/vmlinuz-}
 depmod -b "$work/kernel" "$release"
 
+# One by one, and the test as all tests are built: what was built before is not built again.
 cargo build -q --release -p cenote-cli
 cargo build -q --release -p cenote-recover
-# As for all tests, so that nothing is built twice.
 steps=$(cargo test -q --workspace --test sigkill --no-run --message-format=json |
     sed -n '/cenote-collections/s/.*"executable":"\([^"]*sigkill[^"]*\)".*/\1/p')
 [ -x "$steps" ] || { echo "error: the test of kills was not built" >&2; exit 1; }

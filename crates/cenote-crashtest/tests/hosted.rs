@@ -94,7 +94,7 @@ impl Asks {
                 Ok(import.commit_for(CLIENT, TOKEN)?.pools[0].id.0)
             }
             Self::Randomize(_) => {
-                store.guest_randomize(&root(), "there").map(drop)?;
+                store.guest_randomize(&root(), "there")?;
                 store.pool_id("there").map(|pool| pool.0)
             }
         }
@@ -331,11 +331,8 @@ fn what_a_guest_stores_after_a_move_that_failed_is_psynced_at_the_end() {
     let (store, _) = Store::open(sim.clone(), options()).expect("open");
     let pool = PoolOptions { puddle_size, mode: PoolMode::Shadowed, ..pool_options(1) };
     store.create_pool("there", &pool).expect("create");
-    let name = |store: &Store| {
-        let found = store.puddle_records().into_iter().find(|puddle| puddle.size == puddle_size);
-        String::from_utf8_lossy(&found.expect("its puddle").uuid.to_hex()).into_owned()
-    };
-    let name = name(&store);
+    let found = store.puddle_records().into_iter().find(|puddle| puddle.size == puddle_size);
+    let name = String::from_utf8_lossy(&found.expect("its puddle").uuid.to_hex()).into_owned();
     // Each of them dies: what it stored, and did not psync, goes on from there.
     for (round, offset) in [(1u8, puddle_size - 8192), (2, puddle_size - (1 << 20))] {
         let client = Uuid([0x30 + round; 16]);

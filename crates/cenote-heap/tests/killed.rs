@@ -369,9 +369,7 @@ fn a_sweep_of_a_large_heap_holds_others_up_for_a_moment() {
     assert!(swept.longest_pause < Duration::from_secs(1), "{swept:?}");
 }
 
-/// For `scripts/stress.sh`.
 #[test]
-#[ignore = "takes about a minute in a release build"]
 fn two_thousand_kills() {
     (2..6).for_each(|seed| kill_at_random(500, 3, seed));
 }

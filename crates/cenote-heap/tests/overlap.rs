@@ -142,9 +142,7 @@ fn a_heap_that_is_full_most_of_the_time_gives_no_block_twice_and_loses_none() {
     assert_eq!(bytes, (stats.superblocks - stats.metadata_superblocks) * 65_536);
 }
 
-/// For `scripts/stress.sh`: 10^8 operations.
 #[test]
-#[ignore = "takes about a minute in a release build"]
 fn a_hundred_million_operations() {
     let heap = common::heap(4 << 20, 1 << 30);
     run(&heap, Plan { threads: 4, operations: 25_000_000, live: 4000, types: 7 });

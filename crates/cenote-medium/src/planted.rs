@@ -371,6 +371,8 @@ pub enum Step {
     PsyncWaits,
     /// A daemon has seen that the identity of an object to be made is not that of one that is gone.
     IdentityLookedUp,
+    /// Whoever makes a snapshot has the object to himself, and has not opened its file yet.
+    SnapshotBegun,
 }
 
 /// What hears of steps.

@@ -50,7 +50,7 @@ use cenote_layout::id::Uuid;
 use cenote_layout::object::ObjectState;
 use cenote_layout::snapshot::{SNAPSHOT_PIECE_LEN, SnapshotSum, SnapshotTrailer};
 use cenote_layout::{PAGE_SIZE, object::object_data_offset};
-use cenote_medium::planted::{Bug, planted};
+use cenote_medium::planted::{Bug, Step, planted, reach};
 use cenote_medium::{FileHandle, Medium, MediumError};
 use cenote_store::ObjectInfo;
 use cenote_sys::process;
@@ -255,6 +255,7 @@ fn take_to(
     blocks: Blocks,
 ) -> Result<Snapshot, ObjectError> {
     let failed = file_error("make", path);
+    reach(Step::SnapshotBegun);
     let primary = FileHandle::open(shared.store.medium(), &info.file())?;
     target.create().map_err(&failed)?;
     let made = write(shared, info, &primary, &*target, blocks, &failed).and_then(|made| {

@@ -29,6 +29,26 @@ fn open(sim: &Arc<SimMedium>, hosting: bool) -> Result<(Store, Objects), String>
     Ok((store, objects))
 }
 
+/// A daemon's store, with nothing in it.
+fn fresh(window: u64) -> (Arc<SimMedium>, Store, Objects) {
+    let sim = SimMedium::new(SimOptions::new(Durability::Power));
+    let format = FormatOptions { window_base: Some(window), window_len: 64 << 20, uuid: None };
+    cenote_store::format(sim.clone(), &format).expect("format");
+    let (store, objects) = open(&sim, true).expect("open");
+    (sim, store, objects)
+}
+
+fn new_object(id: Uuid, name: &str, data_len: u64) -> NewObject {
+    NewObject {
+        id,
+        name: name.into(),
+        data_len,
+        permissions: 0o666,
+        at_rest: AtRest::None,
+        header: Vec::new(),
+    }
+}
+
 /// What each object holds of the answered psyncs, and what the one in flight makes of it.
 fn allowed(done: u64) -> [[u8; 2]; 3] {
     // Psync 1: the first; 2: the second; 3: both together; 4: the first after a detach and an attach.
@@ -39,10 +59,7 @@ fn allowed(done: u64) -> [[u8; 2]; 3] {
 
 /// Runs the history, and looks at every image of every crash.
 fn explore(window: u64, bug: Bug) -> (u64, Option<String>) {
-    let sim = SimMedium::new(SimOptions::new(Durability::Power));
-    let format = FormatOptions { window_base: Some(window), window_len: 64 << 20, uuid: None };
-    cenote_store::format(sim.clone(), &format).expect("format");
-    let (store, objects) = open(&sim, true).expect("open");
+    let (sim, store, objects) = fresh(window);
     let credentials = Credentials { uid: 7, gid: 7, groups: Vec::new() };
     let client = Uuid::from_random_bytes([5; 16]);
     let (pid, start_ticks) = (0x7fff_ffff, 3);
@@ -51,15 +68,7 @@ fn explore(window: u64, bug: Bug) -> (u64, Option<String>) {
     let ids: Vec<Uuid> = (0..2u8)
         .map(|number| {
             let id = Uuid::from_random_bytes([0x60 + number; 16]);
-            let (name, data_len) = (NAMES[usize::from(number)].into(), (PAGES * PAGE) as u64);
-            let new = NewObject {
-                id,
-                name,
-                data_len,
-                permissions: 0o666,
-                at_rest: AtRest::None,
-                header: Vec::new(),
-            };
+            let new = new_object(id, NAMES[usize::from(number)], (PAGES * PAGE) as u64);
             objects.create_for(&guest, &new).expect("create").id()
         })
         .collect();
@@ -141,24 +150,10 @@ fn a_daemon_that_answers_before_the_record_is_durable_is_found() {
     println!("{}", violation.expect("it was not found"));
 }
 
-fn new_object(id: Uuid, name: &str, data_len: u64) -> NewObject {
-    NewObject {
-        id,
-        name: name.into(),
-        data_len,
-        permissions: 0o666,
-        at_rest: AtRest::None,
-        header: Vec::new(),
-    }
-}
-
 /// Records of the one that is removed may be in the journal: they would be written into the other, or lie beyond its end.
 #[test]
 fn the_identity_of_an_object_that_is_being_removed_is_not_given_again() {
-    let sim = SimMedium::new(SimOptions::new(Durability::Power));
-    let format = FormatOptions { window_base: Some(0x3703_0000_0000), window_len: 64 << 20, uuid: None };
-    cenote_store::format(sim.clone(), &format).expect("format");
-    let (store, objects) = open(&sim, true).expect("open");
+    let (_, store, objects) = fresh(0x3703_0000_0000);
     let credentials = Credentials { uid: 7, gid: 7, groups: Vec::new() };
     let client = Uuid::from_random_bytes([5; 16]);
     store.admit(GuestRecord { client, pid: 1, start_ticks: 3, uid: 7, gid: 7 }).expect("admit");
@@ -221,26 +216,13 @@ fn a_writer_that_died_is_not_taken_for_the_one_that_has_its_number_now() {
 
 #[test]
 fn a_simulated_medium_hands_no_file_out_and_nobody_has_the_object_then() {
-    let sim = SimMedium::new(SimOptions::new(Durability::Power));
-    let format = FormatOptions { window_base: Some(0x3702_0000_0000), window_len: 64 << 20, uuid: None };
-    cenote_store::format(sim.clone(), &format).expect("format");
-    let medium: Arc<dyn Medium> = sim.clone();
-    assert!(medium.grant("superblock", false).expect("no error").is_none());
-    let (store, objects) = open(&sim, true).expect("open");
+    let (sim, store, objects) = fresh(0x3702_0000_0000);
+    assert!(sim.grant("superblock", false).expect("no error").is_none());
     let credentials = Credentials { uid: 7, gid: 7, groups: Vec::new() };
     let client = Uuid::from_random_bytes([5; 16]);
     store.admit(GuestRecord { client, pid: 1, start_ticks: 3, uid: 7, gid: 7 }).expect("admit");
     let guest = Guest { client, pid: 1, start_ticks: 3, credentials: &credentials };
-    let id = Uuid::from_random_bytes([6; 16]);
-    let new = NewObject {
-        id,
-        name: "a".into(),
-        data_len: 9,
-        permissions: 0o666,
-        at_rest: AtRest::None,
-        header: Vec::new(),
-    };
-    objects.create_for(&guest, &new).expect("create");
+    objects.create_for(&guest, &new_object(Uuid::from_random_bytes([6; 16]), "a", 9)).expect("create");
     objects.attach_for(&guest, "a", Permission::ReadWrite).expect_err("there is no descriptor");
     assert!(store.object_holders("a").is_empty(), "and so no lease");
 }

@@ -95,6 +95,37 @@ fn a_pool_goes_into_an_archive_and_comes_back_beside_itself_and_in_another_windo
     }
 }
 
+/// Descriptors come by the page, and two that read one pool do not take them from each other.
+#[test]
+fn an_export_asks_for_descriptors_by_the_page_whoever_else_exports() {
+    let daemon = Daemon::start(&[]);
+    let options = PoolOptions { puddle_size: 128 << 10, size_max: 8 << 20, ..PoolOptions::default() };
+    {
+        let store = daemon.connect();
+        make(&store, "one puddle", 1, &options);
+        make(&store, "numbers", 1, &options);
+        let pool = store.pool("numbers").expect("open");
+        // Until it has no room.
+        while pool.write(|tx| tx.alloc([0_u64; 4096]).map(drop)).is_ok() {}
+    }
+    daemon.wait_until("the session has ended", |stat| stat.sessions == 1);
+    let store = daemon.connect();
+    let asked = ["one puddle", "numbers"].map(|name| {
+        let before = daemon.stat().messages;
+        export(&store, &[name]).expect("export");
+        daemon.stat().messages - before
+    });
+    let puddles = store.pools().iter().map(|pool| pool.puddles).max();
+    assert!(puddles > Some(4) && asked[0] == asked[1], "{asked:?} messages for 1 and {puddles:?} puddles");
+    for _ in 0..20 {
+        std::thread::scope(|scope| {
+            let two = [0, 1].map(|_| scope.spawn(|| export(&store, &["numbers"]).map(|bytes| bytes.len())));
+            let [one, other] = two.map(|thread| thread.join().expect("no panic").expect("export"));
+            assert_eq!(one, other);
+        });
+    }
+}
+
 #[derive(Persist)]
 struct Pointing {
     there: Option<Ptr<Counter>>,
@@ -427,7 +458,13 @@ fn a_hostile_import_is_refused_and_leaves_nothing() {
         vec![(AT, 2 << 20); 20_000],
     ] {
         let said = format!("{:?}, {} of them", puddles.first(), puddles.len());
+        let many = puddles.len() > 2;
         let reply = raw.begin(&spec("forged", puddles));
+        if many {
+            // Before anything is made of them, and counted.
+            let Refusal::Limit { detail } = refused(&reply) else { panic!("{said}: {reply:?}") };
+            assert!(detail.contains("imported together"), "{detail}");
+        }
         assert!(!matches!(refused(&reply), Refusal::NoSession), "{said}: {reply:?}");
     }
     let reply = raw.begin(&spec("numbers", vec![(AT, 2 << 20)]));

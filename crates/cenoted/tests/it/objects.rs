@@ -4,6 +4,7 @@ use crate::common::{Actor, Daemon, listen, say};
 use crate::hostile::Raw;
 use crate::permissions::{ALICE, BOB, STAFF, as_user, is_root};
 use cenote::Store;
+use cenote_medium::planted::{Step, watch};
 use cenote_object::{
     Blocks, Found, Keyring, MasterKey, Mechanism, ObjectError, ObjectState, Objects, ObjectsOptions,
     Permission,
@@ -150,6 +151,26 @@ fn a_reader_of_the_writers_process_takes_nothing_from_the_writer() {
     assert!(matches!(attach(true), Reply::Objects { .. }), "asked again, because the answer was lost");
     let reply = attach(false);
     assert!(matches!(reply, Reply::Refused(Refusal::ObjectBusy { writing: true, .. })), "{reply:?}");
+}
+
+#[test]
+fn a_reader_that_is_refused_during_a_snapshot_does_not_take_its_file_away() {
+    let daemon = Daemon::start(&[]);
+    let store = daemon.connect();
+    let objects = objects_of(&store);
+    objects.pcreate("matrix", LEN, None, 0o600).expect("create");
+    let (other, me) = (objects.clone(), std::process::id());
+    watch(Some(Box::new(move |step| {
+        if step == Step::SnapshotBegun {
+            let other = other.clone();
+            let tried = std::thread::spawn(move || other.attach("matrix", Permission::Read, None).map(drop));
+            busy_by(tried.join().expect("no panic"), "writing", me);
+        }
+    })));
+    let made = objects.snapshot("matrix", &daemon.path("snapshot"), Blocks::Copied);
+    watch(None);
+    made.expect("nobody hinders it");
+    objects.attach("matrix", Permission::Read, None).expect("it is over");
 }
 
 #[test]
