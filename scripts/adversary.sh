@@ -7,11 +7,11 @@ seconds="${ADVERSARY_SECONDS:-300}"
 seed=()
 if [ -n "${ADVERSARY_SEED:-}" ]; then seed=(--seed "$ADVERSARY_SEED"); fi
 harnesses=("$@")
-if [ ${#harnesses[@]} -eq 0 ]; then harnesses=(kill clients races); fi
+if [ ${#harnesses[@]} -eq 0 ]; then harnesses=(kill clients races faults); fi
 # With assertions and overflow checks, as tests are built.
 cargo build -q -p cenote-adversary
 status=0
 for harness in "${harnesses[@]}"; do
-    "${CARGO_TARGET_DIR:-target}/debug/cenote-adversary" "$harness" --seconds "$seconds" "${seed[@]}" || status=1
+    "${CARGO_TARGET_DIR:-target}/debug/cenote-adversary" "$harness" --thorough --seconds "$seconds" "${seed[@]}" || status=1
 done
 exit "$status"

@@ -52,6 +52,30 @@ pub(crate) fn cenote() -> Command {
     command
 }
 
+/// The same with a line of words, in which `{d}` is a directory and `{s}` the store in it.
+pub(crate) fn cenote_line(line: &str, dir: &Path) -> Command {
+    let mut command = cenote();
+    command.args(words(line, dir));
+    command
+}
+
+/// The words of such a line.
+pub(crate) fn words(line: &str, dir: &Path) -> Vec<String> {
+    let (dir, store) = (dir.display().to_string(), dir.join("store").display().to_string());
+    line.split(' ').map(|word| word.replace("{d}", &dir).replace("{s}", &store)).collect()
+}
+
+/// This program in a role.
+pub(crate) fn role(role: &str, args: &[&dyn AsRef<std::ffi::OsStr>]) -> Outcome<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg(ROLE).arg(role);
+    args.iter().for_each(|arg| _ = command.arg(arg));
+    Ok(command)
+}
+
+/// How long a program that is run to its end may take. Much more than any takes on a machine that is busy.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
 /// A child in a role.
 #[derive(Debug)]
 pub(crate) struct Child {

@@ -9,10 +9,10 @@
 
 use crate::child::{self, Child};
 use crate::round::{Outcome, Round, found, require};
+use crate::sample::key;
 use crate::table::{self, Model};
-use cenote::{AtRest, Keyring, Locking, MasterKey, OpenOptions, Pool, PoolMode, PoolOptions, Store};
+use cenote::{AtRest, OpenOptions, Pool, PoolMode, PoolOptions, Store};
 use std::path::Path;
-use std::sync::Arc;
 
 /// Kills of one round.
 const KILLS: u64 = 8;
@@ -28,16 +28,9 @@ const KINDS: [(PoolMode, AtRest); 5] = [
     (PoolMode::Shadowed, AtRest::Integrity),
 ];
 
-/// The only key that harnesses use.
-pub(crate) fn key() -> Outcome<Arc<Keyring>> {
-    let mut bytes = *b"a key of thirty-two bytes, known";
-    let key = MasterKey::with_locking(&mut bytes, Locking::IfPossible)?;
-    Ok(Arc::new(Keyring::new(key).locking(Locking::IfPossible)))
-}
-
 /// Opens the store and both pools.
 fn open(dir: &Path) -> Outcome<(Store, Pool, Pool)> {
-    let store = Store::open_with(dir, &OpenOptions { key: Some(key()?), ..OpenOptions::default() })?;
+    let store = Store::open_with(dir, &OpenOptions { key: Some(key(0)?), ..OpenOptions::default() })?;
     let (a, b) = (store.pool("table")?, store.pool("index")?);
     Ok((store, a, b))
 }
@@ -46,7 +39,7 @@ fn open(dir: &Path) -> Outcome<(Store, Pool, Pool)> {
 pub(crate) fn prepare(dir: &Path, mode: PoolMode, at_rest: AtRest) -> Outcome {
     Store::format(dir, &cenote::FormatOptions::default())?;
     let store = Store::open(dir)?;
-    let key = if at_rest.mode().has_key() { Some(key()?) } else { None };
+    let key = if at_rest.mode().has_key() { Some(key(0)?) } else { None };
     let options = PoolOptions { mode, at_rest, key, puddle_size: 512 << 10, ..PoolOptions::default() };
     let (a, b) = (store.create_pool("table", &options)?, store.create_pool("index", &options)?);
     table::prepare(&store, [&a, &b])?;

@@ -9,9 +9,11 @@
 
 mod child;
 mod clients;
+mod faults;
 mod kill;
 mod races;
 mod round;
+mod sample;
 mod table;
 
 use round::{Harness, Plan};
@@ -19,22 +21,26 @@ use std::path::Path;
 use std::process::ExitCode;
 
 /// Harnesses by name, with what their rounds do.
-const HARNESSES: [(&str, Harness, &str); 3] = [
+const HARNESSES: [(&str, Harness, &str); 4] = [
     ("kill", kill::round, "SIGKILL of a program with a store of its own"),
     ("clients", clients::round, "SIGKILL of a daemon and of clients that share a pool"),
+    ("faults", faults::round, "an I/O error, a full disk or SIGKILL at one system call of a command"),
     ("races", races::round, "processes that open, write, remove, check and are killed, on one store"),
 ];
 
 /// What a child of a harness does; the arguments are its own.
-const ROLES: [(&str, child::Role); 4] = [
+const ROLES: [(&str, child::Role); 5] = [
     ("kill", kill::child),
     ("daemon", clients::daemon),
     ("client", clients::client),
     ("racer", races::racer),
+    ("digest", sample::digest_role),
 ];
 
 fn usage(problem: &str) -> ExitCode {
-    eprintln!("{problem}\nusage: cenote-adversary HARNESS [--seed N] [--rounds N] [--seconds N]");
+    eprintln!(
+        "{problem}\nusage: cenote-adversary HARNESS [--seed N] [--rounds N] [--seconds N] [--thorough]"
+    );
     for (name, _, what) in HARNESSES {
         eprintln!("  {name:<8} {what}");
     }

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(crate) enum Trouble {
     /// It cannot run on this machine.
-    #[allow(dead_code)]
     Skipped(String),
     /// Something that must hold does not.
     Found(String),
@@ -54,6 +53,8 @@ pub(crate) struct Round<'a> {
     pub(crate) seed: u64,
     pub(crate) dir: &'a Path,
     pub(crate) counts: &'a mut Counts,
+    /// Try all that can be tried, where a round otherwise tries some of it.
+    pub(crate) thorough: bool,
 }
 
 impl Round<'_> {
@@ -93,6 +94,7 @@ pub(crate) struct Plan {
     seed: u64,
     rounds: Option<u64>,
     seconds: Option<u64>,
+    thorough: bool,
 }
 
 impl Plan {
@@ -100,7 +102,10 @@ impl Plan {
     pub(crate) fn parse(args: &[String]) -> Result<Self, String> {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let seed = Random(now.as_nanos() as u64).next_word() >> 32;
-        let mut plan = Self { seed, rounds: None, seconds: None };
+        let mut plan = Self { seed, rounds: None, seconds: None, thorough: false };
+        let thorough = |arg: &&String| *arg == "--thorough";
+        plan.thorough = args.iter().any(|arg| thorough(&arg));
+        let args: Vec<&String> = args.iter().filter(|arg| !thorough(arg)).collect();
         for pair in args.chunks(2) {
             let number = pair.get(1).and_then(|value| value.parse::<u64>().ok());
             let number = number.ok_or_else(|| format!("{} wants a number", pair[0]))?;
@@ -139,7 +144,13 @@ pub(crate) fn run(name: &str, harness: Harness, plan: &Plan) -> ExitCode {
                 return ExitCode::from(2);
             }
         };
-        let mut round = Round { random: Random(seed), seed, dir: dir.path(), counts: &mut counts };
+        let mut round = Round {
+            random: Random(seed),
+            seed,
+            dir: dir.path(),
+            counts: &mut counts,
+            thorough: plan.thorough,
+        };
         match harness(&mut round) {
             Ok(()) => rounds += 1,
             Err(Trouble::Skipped(why)) => {
@@ -149,7 +160,8 @@ pub(crate) fn run(name: &str, harness: Harness, plan: &Plan) -> ExitCode {
             Err(Trouble::Found(what)) => {
                 let mut line = format!("{name}: FOUND in seed {seed}: {what}\n");
                 let _ = write!(line, "files are kept in {}; repeat with: ", dir.keep().display());
-                println!("{line}cenote-adversary {name} --seed {seed} --rounds 1");
+                let thorough = if plan.thorough { " --thorough" } else { "" };
+                println!("{line}cenote-adversary {name} --seed {seed} --rounds 1{thorough}");
                 return ExitCode::FAILURE;
             }
         }

@@ -28,3 +28,8 @@ fn killed_daemons_and_clients_lose_nothing_that_was_acknowledged() {
 fn racing_processes_write_one_at_a_time_and_lose_nothing() {
     short("races", 3);
 }
+
+#[test]
+fn a_fault_at_one_system_call_leaves_the_state_before_or_after() {
+    short("faults", 6);
+}
