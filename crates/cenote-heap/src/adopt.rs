@@ -57,12 +57,12 @@ pub(crate) fn contents(puddle: &PuddleHeap) -> Vec<Holds> {
 }
 
 /// Writes the volatile words of a puddle that nobody uses, and normalises its marks. Returns the superblocks that are to be pushed to their lists,
-/// with type and class.
-pub(crate) fn adopt(puddle: &PuddleHeap) -> Vec<(u32, TypeId, u32)> {
+/// with type and class. `holds` is what [`contents`] said.
+pub(crate) fn adopt(puddle: &PuddleHeap, holds: Vec<Holds>) -> Vec<(u32, TypeId, u32)> {
     let mut listed = Vec::new();
     let mut free = vec![0u64; puddle.superblocks().div_ceil(64) as usize];
     let mut head = 0;
-    for (number, holds) in contents(puddle).into_iter().enumerate() {
+    for (number, holds) in holds.into_iter().enumerate() {
         let number = number as u32;
         let line = puddle.line(number);
         match holds {

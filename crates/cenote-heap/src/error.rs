@@ -200,6 +200,9 @@ pub enum ReclaimError {
         /// What is wrong with it.
         reason: &'static str,
     },
+    /// A page of the pool cannot be had, and what it held may have led to any block.
+    #[error("{0}")]
+    Unreadable(#[from] GroundError),
     /// More was changed than could be looked at meanwhile.
     #[error("the pool was changed faster than its changes could be traced: try again when less goes on")]
     Overrun,
@@ -238,6 +241,10 @@ pub enum RecoverError {
         /// Its number.
         member: u32,
     },
+    /// A page of the pool cannot be had: a file is cut short, its disk fails, or a sealed page fails its check. Nothing has
+    /// changed.
+    #[error("{0}")]
+    Unreadable(#[from] GroundError),
     /// The progress callback broke off tracing. Nothing has changed.
     #[error("tracing was cancelled; the heap is as it was before")]
     Cancelled,

@@ -9,10 +9,10 @@
 //! Scavenging (see `refill`) looks at every superblock with free blocks, so it is not done at each shortage: the next one is due when
 //! a quarter as many superblocks were taken as the last one looked at. Before the pool is said to be full it is always done.
 
-use crate::adopt::adopt;
+use crate::adopt::{adopt, contents};
 use crate::cache::Cache;
 use crate::error::{GroundError, OpenError, RecoverError};
-use crate::ground::{Ground, Plot};
+use crate::ground::{Ground, Plot, reading};
 use crate::members::{Members, Turn};
 use crate::runs;
 use crate::superblock::PuddleHeap;
@@ -556,8 +556,12 @@ impl<G: Ground> TracedHeap<G> {
         if !slot.load(Ordering::Acquire).is_null() {
             return Err(OpenError::AlreadyOpen);
         }
-        // SAFETY: just mapped; it stays so as long as the ground lives, which the heap owns.
-        let puddle = unsafe { PuddleHeap::new(addr, size, index, ordinal, self.id, self.writable) };
+        // Of a pool that is open for reading only the descriptors are copied.
+        let puddle = reading(&self.ground, || {
+            // SAFETY: just mapped; it stays so as long as the ground lives, which the heap owns.
+            unsafe { PuddleHeap::new(addr, size, index, ordinal, self.id, self.writable) }
+        });
+        let puddle = puddle.map_err(|source| OpenError::Ground { index, addr, source })?;
         let puddle = Arc::new(puddle.ok_or(OpenError::TooSmall { index, addr, size })?);
         let session = self.members.as_ref().map(|members| members.session);
         let adopted = session.is_some_and(|session| session == puddle.session());
@@ -567,13 +571,19 @@ impl<G: Ground> TracedHeap<G> {
         } else if session.is_some() && !may_adopt {
             return Ok(false);
         } else {
+            // Before anything is changed: damage is not spread.
+            let holds = reading(&self.ground, || {
+                puddle.touch_metadata();
+                contents(&puddle)
+            });
+            let holds = holds.map_err(|source| OpenError::Ground { index, addr, source })?;
             if self.writable {
                 self.label(&puddle);
                 for list in puddle.lists() {
                     reset_list(list);
                 }
             }
-            listed = adopt(&puddle);
+            listed = adopt(&puddle, holds);
             reach(Step::Adopting);
             if let Some(session) = session {
                 puddle.set_session(session);

@@ -35,6 +35,11 @@ unsafe impl Ground for PoolHandle {
         }
     }
 
+    fn reading(&self, body: &mut dyn FnMut()) -> Result<(), GroundError> {
+        Self::reading(self, body)
+            .map_err(|error| GroundError::Store { doing: "reading a puddle", source: Box::new(error) })
+    }
+
     fn take(&self, size: u64) -> Result<Plot, GroundError> {
         let puddle = self
             .take_puddle(size)

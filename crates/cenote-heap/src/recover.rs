@@ -16,7 +16,7 @@ use crate::adopt::{Holds, adopt, contents};
 use crate::anchor;
 use crate::class::{blocks_per_superblock, class_size};
 use crate::error::RecoverError;
-use crate::ground::Ground;
+use crate::ground::{Ground, reading};
 use crate::heap::BlockInfo;
 use crate::marks;
 use crate::occupancy::cached;
@@ -43,8 +43,10 @@ impl<G: Ground> TracedHeap<G> {
         self.attach_all()?;
         let growth = lock(&self.growth);
         let puddles = self.puddles.all();
-        let tracer = Tracer::new(&self.ground, types, &puddles);
-        let traced = self.trace(&tracer, roots, true, TraceOptions::default());
+        let traced = reading(&self.ground, || {
+            let tracer = Tracer::new(&self.ground, types, &puddles);
+            self.trace(&tracer, roots, true, TraceOptions::default())
+        })?;
         drop(growth);
         Ok(traced?.foreign)
     }
@@ -67,9 +69,10 @@ impl<G: Ground> TracedHeap<G> {
         let _trimming = lock(&self.trimming);
         let _growth = lock(&self.growth);
         let puddles = self.puddles.all();
-        let tracer = Tracer::new(&self.ground, types, &puddles);
+        let tracer = reading(&self.ground, || Tracer::new(&self.ground, types, &puddles))?;
         let believe = options.believe_marks && !planted(Bug::TraceBelievesReach);
-        let trace = self.trace(&tracer, roots, false, options)?.counts;
+        // Nothing is changed by what a page said that could not be had.
+        let trace = reading(&self.ground, || self.trace(&tracer, roots, false, options))??.counts;
         let mut report = RecoveryReport { trace, ..RecoveryReport::default() };
         for (ordinal, puddle) in puddles.iter().enumerate() {
             for (number, claim) in tracer.claims(ordinal).iter().enumerate() {
@@ -88,7 +91,7 @@ impl<G: Ground> TracedHeap<G> {
         self.shared.renew(number);
         self.reset_lists();
         for puddle in &puddles {
-            let listed = adopt(puddle);
+            let listed = adopt(puddle, contents(puddle));
             if let Some(members) = &self.members {
                 puddle.set_session(members.session);
             }
@@ -175,6 +178,15 @@ impl<G: Ground> TracedHeap<G> {
         options: TraceOptions<'_>,
     ) -> Result<HeapReport, RecoverError> {
         self.attach_all()?;
+        reading(&self.ground, || self.check_attached(types, roots, options))?
+    }
+
+    fn check_attached(
+        &self,
+        types: Option<&dyn Types>,
+        roots: &[u64],
+        options: TraceOptions<'_>,
+    ) -> Result<HeapReport, RecoverError> {
         let growth = lock(&self.growth);
         let puddles = self.puddles.all();
         let mut report = HeapReport { stats: count(&puddles), ..HeapReport::default() };
@@ -205,15 +217,22 @@ impl<G: Ground> TracedHeap<G> {
 
     pub(crate) fn count(&self) -> Result<HeapStats, RecoverError> {
         self.attach_all()?;
-        Ok(count(&self.puddles.all()))
+        Ok(reading(&self.ground, || count(&self.puddles.all()))?)
     }
 
     pub(crate) fn walk_blocks(&self, visit: &mut dyn FnMut(BlockInfo)) -> Result<(), RecoverError> {
         self.attach_all()?;
         for puddle in self.puddles.all() {
-            for (number, holds) in contents(&puddle).into_iter().enumerate() {
-                each_block(&puddle, number as u32, holds, &|w| marked(&puddle, number, holds, w), visit);
-            }
+            // Visited when all was read: a visitor believes what it is told.
+            let blocks = reading(&self.ground, || {
+                let mut blocks = Vec::new();
+                for (number, holds) in contents(&puddle).into_iter().enumerate() {
+                    let words = |w| marked(&puddle, number, holds, w);
+                    each_block(&puddle, number as u32, holds, &words, &mut |block| blocks.push(block));
+                }
+                blocks
+            })?;
+            blocks.into_iter().for_each(&mut *visit);
         }
         Ok(())
     }

@@ -38,9 +38,10 @@ use crate::class::{blocks_per_superblock, class_size};
 use crate::geometry::{Geometry, divide};
 use crate::marks;
 use crate::runs;
+use cenote_layout::PAGE_SIZE;
 use cenote_layout::heap::{
-    BLOCK_SIZE_MIN, Descriptor, HeapGeometry, LIST_COUNT, MARKS_SIZE, ROOT_COUNT, RootEntry, SUPERBLOCK_SIZE,
-    SuperblockState, mark, marks_offset,
+    BLOCK_SIZE_MIN, Descriptor, HeapGeometry, LIST_COUNT, MARKS_SIZE, MEMBERS_SIZE, ROOT_COUNT, RootEntry,
+    SUPERBLOCK_SIZE, SuperblockState, mark, marks_offset,
 };
 use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Step, reach};
@@ -478,6 +479,17 @@ impl PuddleHeap {
         }
         // SAFETY: in the mapping by the geometry, aligned to 64, as long as `self` lives; all accesses are atomic.
         unsafe { core::slice::from_raw_parts(self.pointer(self.layout.lists).as_ptr(), LIST_COUNT as usize) }
+    }
+
+    /// Reads a word of every page of metadata that adoption reads or writes beside what [`contents`](crate::adopt::contents)
+    /// reads: lists, hints, roots and members; for writing, all marks too, which adoption goes through anyway.
+    pub(crate) fn touch_metadata(&self) {
+        let end = if self.index == 0 { self.layout.members + MEMBERS_SIZE } else { self.layout.roots };
+        let from = if self.writable { self.layout.descriptors } else { self.layout.hints };
+        for at in (from..end).step_by(PAGE_SIZE as usize).chain([end - 8]) {
+            // SAFETY: a word of the metadata in the mapping by the geometry; all accesses to these words are atomic.
+            let _ = unsafe { self.pointer::<AtomicU64>(at).as_ref() }.load(Ordering::Relaxed);
+        }
     }
 
     /// The session of members in which the puddle was adopted last: in a word of the metadata's own descriptor that has no other use.

@@ -286,7 +286,9 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context:
         let errno = libc::__errno_location();
         let saved = *errno;
         note_access(context);
-        let resolved = is_resolvable(signal, (*info).si_code) && resolve((*info).si_addr().addr());
+        let addr = (*info).si_addr().addr();
+        let resolved =
+            is_resolvable(signal, (*info).si_code) && (resolve(addr) || crate::guard::stand_in(addr));
         *errno = saved;
         if !resolved {
             if signal == libc::SIGBUS && is_resolvable(signal, (*info).si_code) {

@@ -705,6 +705,7 @@ impl Pool {
     /// # Errors
     /// As [`Pool::check`]; [`Error::HeapRecover`] if `progress` breaks it off.
     pub fn check_with(&self, mut options: TraceOptions<'_>) -> Result<HeapReport> {
+        self.inner.handle.ensure_readable()?;
         {
             let _view = self.view()?;
             let types = StoreTypes(&self.inner.store.store);
@@ -766,6 +767,8 @@ impl Pool {
             });
         }
         pools.iter().try_for_each(|pool| pool.refuse_doubt())?;
+        // Marks are computed from what is reached: not from half of a pool.
+        pools.iter().try_for_each(|pool| pool.handle.ensure_readable())?;
         let all: Vec<&PoolInner> = pools.iter().map(|pool| &**pool).collect();
         let _guards = crate::tx::lock_all(&all);
         let _turns = crate::between::turns(&all)?;
@@ -793,7 +796,7 @@ impl Pool {
     /// [`Error::WouldDeadlock`] in a transaction of this thread on this pool; [`Error::Store`] in a forked process.
     pub fn named_roots(&self) -> Result<Vec<NamedRoot>> {
         let view = self.view()?;
-        names::list(&view, &self.inner)
+        self.inner.handle.reading(|| names::list(&view, &self.inner))?
     }
 
     /// The pool as blocks and roots, for tools.

@@ -228,7 +228,10 @@ impl<G: Ground> TracedHeap<G> {
                 roots.extend(&recorder.roots);
             }
         }
-        let foreign = progress.marking.slice(&self.ground, &roots, &mut || recorder.take(), until);
+        let marking = &mut progress.marking;
+        let foreign = crate::ground::reading(&self.ground, || {
+            marking.slice(&self.ground, &roots, &mut || recorder.take(), until)
+        })?;
         let state = recorder.lock();
         if state.overrun {
             return Err(ReclaimError::Overrun);

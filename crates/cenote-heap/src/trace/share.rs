@@ -220,6 +220,7 @@ impl<G: Ground> Tracer<'_, G> {
             |busy| Member { worker: Worker::new(self, foreign), shared, reported: 0, batches: 0, busy };
         let mut first = member(true);
         roots.iter().for_each(|root| first.worker.root(root));
+        let reading = cenote_sys::guard::Reading::here();
         let mut done = std::thread::scope(|scope| {
             let _guard = StopOnPanic(shared);
             let mut helpers: Vec<ScopedJoinHandle<'_, Worker<'_, '_, G>>> = Vec::new();
@@ -231,7 +232,9 @@ impl<G: Ground> Tracer<'_, G> {
                 if !started && first.worker.counts.blocks >= options.alone_blocks {
                     started = true;
                     for _ in 1..workers {
+                        let reading = reading.clone();
                         let help = move || {
+                            let _reading = reading.enter();
                             let _guard = StopOnPanic(shared);
                             let mut helper = member(false);
                             while let Step::Going = helper.step(None) {}

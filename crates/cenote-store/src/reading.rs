@@ -1,0 +1,86 @@
+//! Reads of a pool's memory that end in an error, and not in a signal, where a page cannot be had (`cenote_sys::guard`).
+//!
+//! | page | why it cannot be had | the error |
+//! | --- | --- | --- |
+//! | of a protected pool | it fails its check | [`StoreError::Sealed`], with the page |
+//! | behind the end of a file | the file was cut short | [`StoreError::Unreadable`] |
+//! | of a disk that fails | `EIO` | [`StoreError::Unreadable`] |
+
+use crate::error::StoreError;
+use crate::pool::PoolHandle;
+use crate::puddle::Puddle;
+use crate::sealed::{DATA_AT, at_rest};
+use cenote_layout::PAGE_SIZE;
+use cenote_sys::guard;
+
+/// Pages of a protected puddle that are loaded at once.
+const LOADED_AT_ONCE: u64 = 512;
+
+impl PoolHandle {
+    /// Runs `body`, which reads the pool's puddles and changes nothing by what it reads.
+    ///
+    /// # Errors
+    /// The first page that cannot be had; what `body` has read counts for nothing then.
+    pub fn reading<R>(&self, body: impl FnOnce() -> R) -> Result<R, StoreError> {
+        let (base, len) = self.store().window();
+        // SAFETY: the store's window. What a heap and its tracer read meanwhile is what this is for. Other threads have no
+        // reference to a page that was never readable.
+        let read = unsafe { guard::read(base as usize..(base + len) as usize, body) };
+        read.map_err(|pages| self.unreadable(&pages))
+    }
+
+    /// Loads every page of a protected pool, and sees that no file of another is shorter than its puddle: before something
+    /// that cannot go on from half of the pool, or that others may read beside.
+    ///
+    /// # Errors
+    /// The first page that cannot be had.
+    pub fn ensure_readable(&self) -> Result<(), StoreError> {
+        for puddle in self.puddles().into_iter().filter(|puddle| !puddle.is_refused()) {
+            self.store().ensure_mapped(puddle)?;
+            match puddle.view() {
+                Some(view) => {
+                    for from in (0..view.pages()).step_by(LOADED_AT_ONCE as usize) {
+                        view.load(from..view.pages().min(from + LOADED_AT_ONCE))
+                            .map_err(|error| at_rest(self.name(), error))?;
+                    }
+                }
+                None => self.refuse_short(puddle)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A daemon's client has no file to ask; a fault tells it.
+    fn refuse_short(&self, puddle: &Puddle) -> Result<(), StoreError> {
+        let inner = self.store().inner();
+        if inner.connection.is_some() {
+            return Ok(());
+        }
+        let len = inner.medium.len(puddle.file_name())?;
+        if len >= puddle.size() {
+            return Ok(());
+        }
+        Err(self.of_page(puddle, len / PAGE_SIZE, (puddle.size() - len).div_ceil(PAGE_SIZE)))
+    }
+
+    fn unreadable(&self, pages: &[usize]) -> StoreError {
+        let addr = pages.first().map_or(0, |addr| *addr as u64);
+        let Some(puddle) = self.store().puddle_of(addr) else {
+            let (pool, puddle) = (self.name().to_owned(), cenote_layout::id::Uuid::NIL);
+            return StoreError::Unreadable { pool, puddle, index: 0, page: 0, count: pages.len() as u64 };
+        };
+        let page = (addr - puddle.addr()) / PAGE_SIZE;
+        if let Some(view) = puddle.view()
+            && let Some(page) = page.checked_sub(DATA_AT / PAGE_SIZE)
+            && let Err(error) = view.load(page..page + 1)
+        {
+            return at_rest(self.name(), error);
+        }
+        self.of_page(puddle, page, pages.len() as u64)
+    }
+
+    fn of_page(&self, puddle: &Puddle, page: u64, count: u64) -> StoreError {
+        let (puddle, index) = (puddle.uuid(), puddle.index());
+        StoreError::Unreadable { pool: self.name().into(), puddle, index, page, count }
+    }
+}
