@@ -264,7 +264,7 @@ fn apply(pools: &mut Pools, tried: Option<&(String, String)>) -> Outcome {
 /// See the module.
 pub(crate) fn round(round: &mut Round<'_>) -> Outcome {
     let (store, witness) = (round.dir.join("store"), round.dir.join("witness"));
-    Store::format(&store, &cenote::FormatOptions::default())?;
+    child::format(&store)?;
     File::create(&witness)?;
     let mut next = round.seed << 16;
     let mut start = |dir: &Path| {
@@ -293,7 +293,9 @@ pub(crate) fn round(round: &mut Round<'_>) -> Outcome {
 
 /// What is there when all are dead.
 fn end(dir: &Path, mut judge: Judge) -> Outcome {
-    let store = Store::open(dir)?;
+    // A command that a racer had started may outlive it.
+    let options = OpenOptions { lock_timeout: child::LIMIT, ..OpenOptions::default() };
+    let store = Store::open_with(dir, &options)?;
     require(store.report().damage.is_empty(), || format!("damage at the end: {:?}", store.report().damage))?;
     let there: Vec<String> =
         pools(&store, Access::ReadWrite)?.iter().map(|(name, count)| format!("{name}={count}")).collect();
@@ -304,7 +306,7 @@ fn end(dir: &Path, mut judge: Judge) -> Outcome {
     }
     store.close()?;
     let mut check = child::cenote();
-    check.arg("check").arg(dir);
+    check.args(["check", "--wait", "30"]).arg(dir);
     let ended = child::run(&mut check, dir.parent().unwrap_or(dir), Duration::from_secs(60))?;
     require(ended.code == Some(0), || format!("cenote check at the end: {ended:?}"))
 }
