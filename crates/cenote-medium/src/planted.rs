@@ -183,6 +183,20 @@ pub enum Bug {
     ReclaimMissesRoot,
     /// Reclaim takes blocks of its own session for leaks.
     ReclaimTakesNew,
+    /// Leaks are given back one by one, and not condemned before.
+    GivenBackOneByOne,
+    /// Leaks are condemned although nobody has looked at what was changed since.
+    CondemnedUnheard,
+    /// Leaks are condemned, and no state says that they are being.
+    SweepNotOpened,
+    /// A sweep is committed when its first leak is condemned.
+    SweepCommittedEarly,
+    /// A sweep is committed before its condemned marks are durable.
+    CondemnedNotFlushed,
+    /// An opener takes the condemned blocks of a sweep that was not committed for free.
+    OpenSweepIgnored,
+    /// Pointers in condemned blocks are not rewritten.
+    CondemnedNotRewritten,
     /// A psync of a protected object writes the protection's header beside its record.
     AtRestHeaderApart,
     /// A psync journals pages before they are sealed.
@@ -355,6 +369,16 @@ pub enum Step {
     FreeAdopted,
     /// Some marks of a puddle that is adopted were put right.
     MarksNormalised,
+    /// A sweep is open: nothing is condemned.
+    SweepOpened,
+    /// Some blocks are condemned.
+    BlocksCondemned,
+    /// A sweep is committed.
+    SweepCommitted,
+    /// An opener has decided some condemned marks.
+    SweepDecided,
+    /// A sweep is over.
+    SweepClosedAgain,
     /// Some marks were computed anew by tracing.
     MarksRecovered,
     /// All were.
