@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// The index of the papers: prefix, how many numbered promises. Each paper also has one row `-fig` for its evaluation.
 const INDEX: [(&str, u32); 5] = [("POS", 10), ("PUD", 13), ("RAL", 9), ("PMO", 10), ("NVM", 6)];
 
-/// Ids of what no paper promises begin so; they may be given in any order.
+/// Promises that no paper makes: there may be any number.
 const BEYOND: &str = "CEN-";
 
 /// One row of the tables.
