@@ -19,8 +19,8 @@ use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{
-    Data, DataEnum, DataStruct, DeriveInput, Error, Expr, Fields, GenericParam, Generics, Ident, Member, Path,
-    Result, parse_quote,
+    Data, DataEnum, DataStruct, DeriveInput, Error, Expr, Fields, GenericParam, Generics, Ident, Member,
+    Path, Result, parse_quote,
 };
 
 pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {

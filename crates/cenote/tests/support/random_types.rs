@@ -121,7 +121,9 @@ impl Module<'_> {
             0..=2 => (format!("::core::primitive::{number}"), "::core::default::Default::default()".into()),
             3 => ("::core::primitive::bool".into(), "true".into()),
             4 => ("::core::num::NonZeroU16".into(), "::core::num::NonZeroU16::MIN".into()),
-            5 => ("::core::option::Option<::cenote::Ptr<crate::Target>>".into(), "Some(crate::next())".into()),
+            5 => {
+                ("::core::option::Option<::cenote::Ptr<crate::Target>>".into(), "Some(crate::next())".into())
+            }
             6 => ("::cenote::Ptr<crate::Target>".into(), "crate::next()".into()),
             7 => {
                 let (ty, value) = self.ty();
@@ -177,7 +179,8 @@ impl Module<'_> {
     fn structure(&mut self) -> Made {
         let (number, named) = (self.number, self.random.below(2) == 0);
         let fields = self.fields(named);
-        let repr = *self.random.choose(&["", "", "#[repr(C)]", "#[repr(C, align(32))]", "#[repr(align(16))]"]);
+        let repr =
+            *self.random.choose(&["", "", "#[repr(C)]", "#[repr(C, align(32))]", "#[repr(align(16))]"]);
         let generic = self.random.below(3) == 0 && !fields.is_empty();
         let written: Vec<String> = fields
             .iter()
@@ -319,8 +322,7 @@ impl Module<'_> {
 
 /// An expression that makes a value: braces do for every kind of structure and variant.
 fn constructor(path: &str, fields: &[Field]) -> String {
-    let fields: Vec<String> =
-        fields.iter().map(|field| format!("{}: {}", field.name, field.value)).collect();
+    let fields: Vec<String> = fields.iter().map(|field| format!("{}: {}", field.name, field.value)).collect();
     format!("{path} {{ {} }}", fields.join(", "))
 }
 
