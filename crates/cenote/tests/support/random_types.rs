@@ -145,7 +145,10 @@ impl Module<'_> {
     }
 
     fn attribute(&mut self) -> &'static str {
-        if self.random.below(3) == 0 { *self.random.choose(&ATTRIBUTES[..2]) } else { "" }
+        match self.random.below(6) {
+            i @ 0..2 => ATTRIBUTES[i],
+            _ => "",
+        }
     }
 
     /// Up to four fields: named, or else numbered.
@@ -172,7 +175,7 @@ impl Module<'_> {
 
     /// What stands above a type.
     fn above(&mut self) -> String {
-        let attribute = if self.random.below(2) == 0 { *self.random.choose(ATTRIBUTES) } else { "" };
+        let attribute = ATTRIBUTES.get(self.random.below(2 * ATTRIBUTES.len())).copied().unwrap_or_default();
         format!("#[derive(::cenote::Persist)]\n{attribute}\n#[allow(dead_code)]")
     }
 
