@@ -273,6 +273,8 @@ pub enum Bug {
     GrantedWhileDue,
     /// The batch of an import does not say which request of which guest it was.
     ImportNotRemembered,
+    /// A type that was learnt from a daemon or another process is not compared with the program's.
+    LearntTypeBelieved,
 }
 
 /// Places between two stores of an update, at which a process may stop.

@@ -46,6 +46,7 @@ mod background;
 mod between;
 mod check;
 mod connect;
+mod derived;
 mod error;
 pub mod filter;
 pub mod holder;
