@@ -357,11 +357,12 @@ impl Inner {
             let begun = verify_all(&*self.medium, text(&own), (&old, len), self.uuid, true, before)?;
             // All words were durable before the first one of the header.
             found = if begun.is_some() { Found::New } else { Found::Old };
-        } else if found == Found::Old && at_rest == AtRest::None {
-            if self.look_at_primary(puddle, due)? == Found::New {
-                self.shadow_from_primary(puddle)?;
-                found = Found::New;
-            }
+        } else if found == Found::Old
+            && at_rest == AtRest::None
+            && self.look_at_primary(puddle, due)? == Found::New
+        {
+            self.shadow_from_primary(puddle)?;
+            found = Found::New;
         }
         if found == Found::New {
             let header = (direct && !self.options.hosting).then_some(due.generation);
