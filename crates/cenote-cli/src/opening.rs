@@ -52,6 +52,8 @@ pub(crate) fn to_look(store: &StoreDir) -> Result<Store, Failure> {
         damage: DamagePolicy::ReadOnly,
         power_loss: PowerLossPolicy::ReadOnly,
         key: keys::given(&store.key)?.map(Arc::new),
+        // A key on the command line is for what has one; the others are named as what they are.
+        accept_unprotected: true,
         ..OpenOptions::default()
     };
     Ok(Store::open_with(&store.dir, &options)?)
@@ -60,7 +62,13 @@ pub(crate) fn to_look(store: &StoreDir) -> Result<Store, Failure> {
 /// Opens a store to change it; recovers it first. Keeps no spare puddles: who removes a pool by a command wants its space back.
 pub(crate) fn to_change(store: &StoreDir) -> Result<Store, Failure> {
     let key = keys::given(&store.key)?.map(Arc::new);
-    let options = OpenOptions { lock_timeout: store.wait, spare_bytes_max: 0, key, ..OpenOptions::default() };
+    let options = OpenOptions {
+        lock_timeout: store.wait,
+        spare_bytes_max: 0,
+        key,
+        accept_unprotected: true,
+        ..OpenOptions::default()
+    };
     let opened = Store::open_with(&store.dir, &options)?;
     // Pools that were in use when power failed are traced when the first is opened.
     if opened.pools_due().is_empty() {

@@ -32,7 +32,7 @@
 
 use cenote_layout::checksum::checksum;
 use cenote_layout::heap::{
-    BLOCK_SIZE_MIN, Descriptor, HeapGeometry, SMALL_SIZE_MAX, SUPERBLOCK_SIZE, mark, marks_offset,
+    BLOCK_SIZE_MIN, Descriptor, HeapGeometry, SMALL_SIZE_MAX, SUPERBLOCK_SIZE, SWEEP_SIZE, mark, marks_offset,
 };
 use cenote_layout::log::{
     CONTROL_OFFSET, ContentHash, ENTRIES_OFFSET, ENTRY_HEADER_SIZE, ENTRY_INLINE_DATA_MAX, EntryHeader, Kind,
@@ -91,7 +91,8 @@ fn heap_parts(image: &Image, name: &str, size: u64, root: bool) -> Option<Parts>
     parts.marks.push(g.marks..g.hints);
     parts.session.push(g.hints..g.roots);
     if root {
-        parts.session.push(g.lists..g.first_usable * SUPERBLOCK_SIZE);
+        parts.session.push(g.lists..g.sweep);
+        parts.session.push(g.sweep + SWEEP_SIZE..g.first_usable * SUPERBLOCK_SIZE);
     }
     for number in 0..g.superblocks {
         let at = g.descriptors + number * line;
@@ -432,9 +433,14 @@ pub fn canonical(image: &Image, context: &Context) -> Canonical {
     Canonical { whole: all.finish(), data, new, store, shape }
 }
 
-/// The bytes of a word of marks that say "allocated", all ones.
+/// Whether a mark may say that a block is allocated, to an opener.
+fn counts(byte: u8) -> bool {
+    matches!(byte, mark::ALLOCATED | mark::CONDEMNED)
+}
+
+/// The bytes of a word of marks that say "allocated", or may say so.
 pub(crate) fn allocated(word: u64) -> u64 {
-    let bytes = word.to_le_bytes().map(|byte| if byte == mark::ALLOCATED { byte } else { 0 });
+    let bytes = word.to_le_bytes().map(|byte| if counts(byte) { byte } else { 0 });
     u64::from_le_bytes(bytes)
 }
 
@@ -450,7 +456,7 @@ fn keep_allocated(form: &mut Image, name: &str, part: &Range<u64>) {
     form.clear(name, part.start, part.end - part.start);
     for (number, line) in bytes.chunks(64).enumerate().filter(|(_, line)| line.iter().any(|&byte| byte != 0))
     {
-        for (at, byte) in line.iter().enumerate().filter(|(_, byte)| **byte == mark::ALLOCATED) {
+        for (at, byte) in line.iter().enumerate().filter(|(_, byte)| counts(**byte)) {
             form.overwrite(name, part.start + (64 * number + at) as u64, &[*byte]);
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! A puddle is adopted when it is first touched, and again by recovery; nobody uses it meanwhile. What a former session left in volatile words is not
 //! looked at. Marks are *normalised*: everything but "allocated" becomes free, so what was in caches of a dead process, held by a transaction that is over, or half spilled comes back here
-//! without a record of it anywhere. A superblock with free blocks is LISTED from the start: in the hands of whoever adopts, who pushes it to its list once the puddle is
+//! without a record of it anywhere. Condemned marks are decided before ([`crate::condemn`]). A superblock with free blocks is LISTED from the start: in the hands of whoever adopts, who pushes it to its list once the puddle is
 //! known to all. In a pool that is open for reading only, marks stay as they are, and volatile words are private.
 
 use crate::anchor;
@@ -29,7 +29,7 @@ pub(crate) enum Holds {
 /// Reads descriptors and marks of a puddle.
 pub(crate) fn contents(puddle: &PuddleHeap) -> Vec<Holds> {
     let claims = classify(puddle);
-    let used = |i: usize, class| marks::count(puddle.class_marks(i as u32, class), mark::ALLOCATED);
+    let used = |i: usize, class| puddle.count_allocated(puddle.class_marks(i as u32, class));
     let mut holds = Vec::with_capacity(claims.len());
     for (i, claim) in claims.iter().enumerate() {
         holds.push(match *claim {
@@ -115,11 +115,13 @@ pub(crate) fn adopt(puddle: &PuddleHeap) -> Vec<(u32, TypeId, u32)> {
     listed
 }
 
-/// Makes every mark that is not "allocated" free, and marks of no block zero.
+/// Makes every mark that is neither "allocated" nor "condemned" free, and marks of no block zero.
 fn normalise(puddle: &PuddleHeap, number: u32, class: u32) {
     let marks = puddle.class_marks(number, class);
     let kept = if planted(Bug::CachedKept) { mark::CACHED } else { mark::ALLOCATED };
-    let is_kept = |byte: &AtomicU8| [mark::ALLOCATED, kept].contains(&byte.load(Ordering::Relaxed));
+    // Those that are condemned still are those of which nobody can tell.
+    let is_kept =
+        |byte: &AtomicU8| [mark::ALLOCATED, mark::CONDEMNED, kept].contains(&byte.load(Ordering::Relaxed));
     for chunk in marks.chunks(64).filter(|chunk| !marks::are_settled(chunk)) {
         for byte in chunk.iter().filter(|byte| !is_kept(byte)) {
             marks::write(byte, mark::FREE);

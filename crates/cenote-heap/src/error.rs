@@ -238,6 +238,16 @@ pub enum RecoverError {
         /// Its number.
         member: u32,
     },
+    /// Which blocks are allocated cannot be told.
+    #[error(
+        "the root puddle at {addr:#x} does not say how far the last sweep of this heap has come, so \
+         nobody can tell which blocks are allocated: it is damaged, or a later version wrote it; \
+         restore the pool from an archive"
+    )]
+    Sweep {
+        /// Address of the root puddle.
+        addr: u64,
+    },
     /// The progress callback broke off tracing. Nothing has changed.
     #[error("tracing was cancelled; the heap is as it was before")]
     Cancelled,

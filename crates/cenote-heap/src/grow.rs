@@ -18,7 +18,7 @@ use crate::runs;
 use crate::superblock::PuddleHeap;
 use crate::traced::{Shortage, TracedHeap, lock};
 use cenote_layout::SLOT_SIZE;
-use cenote_layout::heap::{Descriptor, HeapGeometry, SUPERBLOCK_SIZE, SuperblockState};
+use cenote_layout::heap::{Descriptor, HeapGeometry, SUPERBLOCK_SIZE, SuperblockState, SweepState};
 use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Bug, Step, planted, reach};
 use core::ptr::null_mut;
@@ -457,6 +457,9 @@ impl<G: Ground> TracedHeap<G> {
     /// They cannot be mapped, or not be learned of.
     pub fn catch_up(&self) -> Result<(), OpenError> {
         let Some(members) = &self.members else { return Ok(()) };
+        if self.sweep_state() == Some(SweepState::Open) {
+            self.discard_sweep()?;
+        }
         let puddles = members.puddles();
         if puddles <= self.known.load(Ordering::Acquire) {
             return Ok(());
@@ -466,6 +469,20 @@ impl<G: Ground> TracedHeap<G> {
             known if known < puddles => Err(OpenError::Behind { known, puddles }),
             _ => Ok(()),
         }
+    }
+
+    /// Discards the sweep of a member that died while it condemned ([`crate::condemn`]).
+    #[cold]
+    fn discard_sweep(&self) -> Result<(), OpenError> {
+        // The one that condemns is alone, and has this lock.
+        let _turn = self.turn()?;
+        let mut growth = lock(&self.growth);
+        self.refresh(&mut growth);
+        while self.attach_locked(&mut growth, true)? {}
+        if self.sweep_state() == Some(SweepState::Open) {
+            self.decide_all();
+        }
+        Ok(())
     }
 
     /// Attaches a puddle that was not looked at yet; `false` if there is none.
@@ -558,7 +575,9 @@ impl<G: Ground> TracedHeap<G> {
         }
         // SAFETY: just mapped; it stays so as long as the ground lives, which the heap owns.
         let puddle = unsafe { PuddleHeap::new(addr, size, index, ordinal, self.id, self.writable) };
-        let puddle = Arc::new(puddle.ok_or(OpenError::TooSmall { index, addr, size })?);
+        let mut puddle = puddle.ok_or(OpenError::TooSmall { index, addr, size })?;
+        puddle.restores |= self.root_puddle().is_some_and(|root| root.restores);
+        let puddle = Arc::new(puddle);
         let session = self.members.as_ref().map(|members| members.session);
         let adopted = session.is_some_and(|session| session == puddle.session());
         let mut listed = Vec::new();
@@ -571,6 +590,12 @@ impl<G: Ground> TracedHeap<G> {
                 self.label(&puddle);
                 for list in puddle.lists() {
                     reset_list(list);
+                }
+            }
+            if self.writable {
+                let root = self.root_puddle().unwrap_or(&puddle);
+                if let Some(state) = root.sweep_state() {
+                    self.decide(&puddle, state);
                 }
             }
             listed = adopt(&puddle);

@@ -99,6 +99,20 @@ pub(crate) fn is_of(mark: u8, members: u64) -> bool {
     u64::from(number) <= MEMBER_COUNT && number != 0 && members >> number & 1 != 0
 }
 
+/// Makes marks that have one value have another; whether there were any.
+pub(crate) fn replace(marks: &[AtomicU8], from: u8, to: u8) -> bool {
+    let mut found = false;
+    for at in (0..marks.len()).step_by(STEP) {
+        let mut rest = equal(marks, at, from);
+        found |= rest != 0;
+        while rest != 0 {
+            marks[at + rest.trailing_zeros() as usize].store(to, Ordering::Release);
+            rest &= rest - 1;
+        }
+    }
+    found
+}
+
 /// How many blocks are in caches of whatever member.
 pub(crate) fn count_cached(marks: &[AtomicU8]) -> u32 {
     let in_cache = |mark: &&AtomicU8| {

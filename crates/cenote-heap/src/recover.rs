@@ -1,9 +1,12 @@
 //! Recovery, check, walk and counts: whatever looks at the whole heap.
 //!
-//! Recovery replaces every mark by what tracing found, and then adopts every puddle anew, as at open. Marks are written only
-//! after the whole heap was traced; each is written independently, from "allocated" to "free" only or as what is reached says, so a recovery that stops anywhere is
-//! repeated by the next. Descriptors change in one case: a taking that the crash interrupted is made free again. All caches are dead afterwards: the heap
-//! gets another number, under which no thread has one.
+//! Recovery replaces every mark by what tracing found, and then adopts every puddle anew, as at open.
+//! Marks are written only after the whole heap was traced. What is not reached is condemned first, all
+//! of it: a recovery that stops anywhere has freed all of that or nothing ([`crate::condemn`]), so
+//! nobody has to repeat it. Where blocks are revived too, after a loss of power, the caller's record
+//! makes the next opener trace again. Descriptors change in one case: a taking that the crash
+//! interrupted is made free again. All caches are dead afterwards: the heap gets another number, under
+//! which no thread has one.
 //!
 //! Where marks are believed ([`TraceOptions::believe_marks`]) allocated is what is reached *and* marked. So no free block becomes a value again because a pointer that
 //! dangles leads there. What a free block's bytes lead to is reached all the same: that only keeps what is allocated anyway. Marks that were cleared are durable
@@ -15,6 +18,7 @@
 use crate::adopt::{Holds, adopt, contents};
 use crate::anchor;
 use crate::class::{blocks_per_superblock, class_size};
+use crate::condemn::{Condemning, SWEEP_UNKNOWN};
 use crate::error::RecoverError;
 use crate::ground::Ground;
 use crate::heap::BlockInfo;
@@ -62,6 +66,10 @@ impl<G: Ground> TracedHeap<G> {
         // What it has seen is no longer so.
         self.end_reclaim();
         self.attach_all()?;
+        if options.believe_marks && self.sweep_state().is_none() {
+            let addr = self.root_puddle().map_or(0, |puddle| puddle.base);
+            return Err(RecoverError::Sweep { addr });
+        }
         // Nobody joins meanwhile.
         let _alone = self.turn_alone()?;
         let _trimming = lock(&self.trimming);
@@ -71,6 +79,7 @@ impl<G: Ground> TracedHeap<G> {
         let believe = options.believe_marks && !planted(Bug::TraceBelievesReach);
         let trace = self.trace(&tracer, roots, false, options)?.counts;
         let mut report = RecoveryReport { trace, ..RecoveryReport::default() };
+        self.condemn_unreached(&tracer, &puddles);
         for (ordinal, puddle) in puddles.iter().enumerate() {
             for (number, claim) in tracer.claims(ordinal).iter().enumerate() {
                 self.settle(&tracer, ordinal, puddle, (number as u32, *claim), believe, &mut report);
@@ -79,6 +88,7 @@ impl<G: Ground> TracedHeap<G> {
         if report.interrupted > 0 || report.freed_blocks > 0 {
             self.ground.fence();
         }
+        self.close_sweep();
         drop(tracer);
         reach(Step::AllRecovered);
         // What was in caches, or held, is computed anew: all caches are dead from here on.
@@ -97,6 +107,30 @@ impl<G: Ground> TracedHeap<G> {
         self.forget_dead();
         report.took = began.elapsed();
         Ok(report)
+    }
+
+    /// Condemns what is allocated and not reached.
+    fn condemn_unreached(&self, tracer: &Tracer<'_, G>, puddles: &[Arc<PuddleHeap>]) {
+        self.decide_all();
+        let known = self.sweep_state().is_some();
+        if !known || planted(Bug::GivenBackOneByOne) || planted(Bug::RecoveryKeepsMarks) {
+            return;
+        }
+        let mut sweep = Condemning::new(self);
+        for (ordinal, puddle) in puddles.iter().enumerate() {
+            for (number, claim) in tracer.claims(ordinal).iter().enumerate() {
+                let class = match *claim {
+                    Claim::Small { class, .. } => class,
+                    Claim::Large { .. } => 0,
+                    _ => continue,
+                };
+                let all = puddle.class_marks(number as u32, class);
+                for (word, some) in all.chunks(64).enumerate() {
+                    sweep.condemn(some, !tracer.reached(ordinal, number as u32, word));
+                }
+            }
+        }
+        sweep.commit();
     }
 
     /// Makes one superblock's marks what tracing found; where marks are to be believed, what is reached and marked.
@@ -144,7 +178,9 @@ impl<G: Ground> TracedHeap<G> {
         let Some(class) = class else { return puddle.clear_outer_marks(number) };
         let all = puddle.class_marks(number, class);
         for (w, marks) in all.chunks(64).enumerate() {
-            let (old, new) = (marks::bits(all, w, mark::ALLOCATED), tracer.reached(ordinal, number, w));
+            let bits = |value| marks::bits(all, w, value);
+            let old = bits(mark::ALLOCATED) | bits(mark::CONDEMNED);
+            let new = tracer.reached(ordinal, number, w);
             let new = if planted(Bug::RecoveryKeepsMarks) { new | old } else { new };
             let new = if believe {
                 report.dangling_blocks += u64::from((new & !old).count_ones());
@@ -182,6 +218,10 @@ impl<G: Ground> TracedHeap<G> {
         if let Some(tracer) = &tracer {
             report.trace = Some(self.trace(tracer, roots, false, options)?.counts);
         }
+        let mut leaks = Vec::new();
+        if let (Some(root), None) = (self.root_puddle(), self.sweep_state()) {
+            report.damage.push(damage(root, 0, SWEEP_UNKNOWN, 0, false));
+        }
         for (ordinal, puddle) in puddles.iter().enumerate() {
             let holds = contents(puddle);
             for (number, claim) in classify(puddle).into_iter().enumerate() {
@@ -196,11 +236,45 @@ impl<G: Ground> TracedHeap<G> {
             }
             report.miscounted.extend(miscounted(puddle));
             if let Some(tracer) = &tracer {
-                compare(tracer, ordinal, puddle, &holds, &mut report);
+                compare(tracer, ordinal, puddle, &holds, &mut report, &mut leaks);
             }
+        }
+        if let Some(tracer) = tracer.filter(|_| !leaks.is_empty()) {
+            self.check_leaks(&tracer, &puddles, &leaks, &mut report)?;
         }
         drop(growth);
         Ok(report)
+    }
+
+    /// Verifies the links of leaks: a program may have kept the address of one, and links inside a
+    /// collection are followed without a check ([`crate::condemn`]).
+    fn check_leaks(
+        &self,
+        tracer: &Tracer<'_, G>,
+        puddles: &[Arc<PuddleHeap>],
+        leaks: &[u64],
+        report: &mut HeapReport,
+    ) -> Result<(), RecoverError> {
+        let unallocated = |report: &mut dyn FnMut(BlockInfo)| {
+            for (ordinal, puddle) in puddles.iter().enumerate() {
+                unallocated(tracer, ordinal, puddle, report);
+            }
+        };
+        // Those that something else leads to are counted already.
+        let mut known = BTreeSet::new();
+        unallocated(&mut |block| {
+            known.insert(block.addr);
+        });
+        report.leak_trace = Some(self.trace(tracer, leaks, false, TraceOptions::default())?.counts);
+        unallocated(&mut |block| {
+            if !known.contains(&block.addr) {
+                report.dangling_blocks += 1;
+                if report.dangling.len() < LISTED_MAX {
+                    report.dangling.push(block);
+                }
+            }
+        });
+        Ok(())
     }
 
     pub(crate) fn count(&self) -> Result<HeapStats, RecoverError> {
@@ -255,24 +329,46 @@ fn marked(puddle: &PuddleHeap, number: usize, holds: Holds, word: usize) -> u64 
         Holds::Small { class, .. } => class,
         _ => 0,
     };
-    marks::bits(puddle.class_marks(number as u32, class), word, mark::ALLOCATED)
+    puddle.allocated_bits(puddle.class_marks(number as u32, class), word)
 }
 
-/// Compares marks with what was reached.
+/// Calls `visit` for the blocks of a puddle that were reached and are not allocated.
+fn unallocated<G: Ground>(
+    tracer: &Tracer<'_, G>,
+    ordinal: usize,
+    puddle: &PuddleHeap,
+    visit: &mut dyn FnMut(BlockInfo),
+) {
+    for (number, claim) in tracer.claims(ordinal).iter().enumerate() {
+        // Also superblocks without a mark: what is reached in them is not allocated.
+        let Some(holds) = as_claimed(*claim) else { continue };
+        let reached = |w| tracer.reached(ordinal, number as u32, w);
+        let free = |w| reached(w) & !marked(puddle, number, holds, w);
+        each_block(puddle, number as u32, holds, &free, visit);
+    }
+}
+
+/// What a superblock holds, if it is what its descriptor says.
+fn as_claimed(claim: Claim) -> Option<Holds> {
+    match claim {
+        Claim::Small { class, type_id } => Some(Holds::Small { class, type_id, used: 0 }),
+        Claim::Large { span, bytes, type_id } => Some(Holds::Large { span, bytes, type_id }),
+        _ => None,
+    }
+}
+
+/// Compares marks with what was reached. Addresses of all leaks are added to `leaks`.
 fn compare<G: Ground>(
     tracer: &Tracer<'_, G>,
     ordinal: usize,
     puddle: &PuddleHeap,
     holds: &[Holds],
     report: &mut HeapReport,
+    leaks: &mut Vec<u64>,
 ) {
     for (number, claim) in tracer.claims(ordinal).iter().enumerate() {
         // Also superblocks without a mark: what is reached in them is not allocated.
-        let as_claimed = match *claim {
-            Claim::Small { class, type_id } => Holds::Small { class, type_id, used: 0 },
-            Claim::Large { span, bytes, type_id } => Holds::Large { span, bytes, type_id },
-            _ => continue,
-        };
+        let Some(as_claimed) = as_claimed(*claim) else { continue };
         if matches!(holds[number], Holds::Damaged(_)) {
             continue;
         }
@@ -281,6 +377,7 @@ fn compare<G: Ground>(
         each_block(puddle, number as u32, as_claimed, &|w| marked(w) & !reached(w), &mut |block| {
             report.leaked_blocks += 1;
             report.leaked_bytes += block.size;
+            leaks.push(block.addr);
             if report.leaks.len() < LISTED_MAX {
                 report.leaks.push(block);
             }

@@ -147,6 +147,12 @@ pub struct HeapReport {
     pub unallocated_blocks: u64,
     /// The first of them, up to [`LISTED_MAX`].
     pub unallocated: Vec<BlockInfo>,
+    /// What tracing from the leaks saw, if there are any: a program may have kept the address of one.
+    pub leak_trace: Option<TraceCounts>,
+    /// Blocks that only leaks lead to and that are not allocated.
+    pub dangling_blocks: u64,
+    /// The first of them, up to [`LISTED_MAX`].
+    pub dangling: Vec<BlockInfo>,
     /// Superblocks whose marks do not fit what they are used for in this session: somebody wrote over the heap's metadata, or a member of the pool died and
     /// nobody has swept. May name a superblock wrongly that others use meanwhile.
     pub miscounted: Vec<u64>,

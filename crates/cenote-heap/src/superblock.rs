@@ -40,7 +40,7 @@ use crate::marks;
 use crate::runs;
 use cenote_layout::heap::{
     BLOCK_SIZE_MIN, Descriptor, HeapGeometry, LIST_COUNT, MARKS_SIZE, ROOT_COUNT, RootEntry, SUPERBLOCK_SIZE,
-    SuperblockState, mark, marks_offset,
+    SWEEP_SIZE, SuperblockState, SweepState, mark, marks_offset,
 };
 use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Step, reach};
@@ -240,6 +240,9 @@ pub struct PuddleHeap {
     /// Whether anchors are to be believed.
     pub(crate) adopted: AtomicBool,
     pub(crate) writable: bool,
+    /// Whether condemned marks count as allocated: in a pool that is open for reading only and whose
+    /// next writer will make them so, and where nobody can tell ([`crate::condemn`]).
+    pub(crate) restores: bool,
     /// What `lines` points to in a pool that is open for reading only.
     _copy: Option<Box<[Line]>>,
 }
@@ -279,7 +282,26 @@ impl PuddleHeap {
         let marks = base + layout.marks;
         let place = Place { base, size: layout.superblocks * SUPERBLOCK_SIZE, lines, marks };
         let adopted = AtomicBool::new(false);
-        Some(Self { place, base, count, index, ordinal, heap, size, layout, adopted, writable, _copy: copy })
+        let mut puddle = Self {
+            place,
+            base,
+            count,
+            index,
+            ordinal,
+            heap,
+            size,
+            layout,
+            adopted,
+            writable,
+            restores: false,
+            _copy: copy,
+        };
+        puddle.restores = match puddle.sweep_state() {
+            _ if index != 0 => false,
+            Some(state) => !writable && state == SweepState::Open,
+            None => true,
+        };
+        Some(puddle)
     }
 
     /// The heap's data that a puddle's slot holds; `None` if the heap has not looked at that puddle yet (any call of the heap with an address in it changes that).
@@ -400,7 +422,20 @@ impl PuddleHeap {
     /// Whether marks in the metadata say that something is allocated in a superblock of whatever class.
     pub(crate) fn has_marks(&self, number: u32) -> bool {
         let marks = self.outer_marks(number);
-        marks[0].load(Ordering::Relaxed) == mark::TINY || marks::count(marks, mark::ALLOCATED) != 0
+        let has = |value| marks::count(marks, value) != 0;
+        marks[0].load(Ordering::Relaxed) == mark::TINY || has(mark::ALLOCATED) || has(mark::CONDEMNED)
+    }
+
+    /// How many of these marks, which are of this puddle, say that a block is allocated.
+    pub(crate) fn count_allocated(&self, marks: &[AtomicU8]) -> u32 {
+        let condemned = if self.restores { marks::count(marks, mark::CONDEMNED) } else { 0 };
+        marks::count(marks, mark::ALLOCATED) + condemned
+    }
+
+    /// The same, as a bit for each of the 64 marks from `64 * word` on.
+    pub(crate) fn allocated_bits(&self, marks: &[AtomicU8], word: usize) -> u64 {
+        let condemned = if self.restores { marks::bits(marks, word, mark::CONDEMNED) } else { 0 };
+        marks::bits(marks, word, mark::ALLOCATED) | condemned
     }
 
     /// The persisted part of a descriptor, as it is; the rest is zero.
@@ -478,6 +513,22 @@ impl PuddleHeap {
         }
         // SAFETY: in the mapping by the geometry, aligned to 64, as long as `self` lives; all accesses are atomic.
         unsafe { core::slice::from_raw_parts(self.pointer(self.layout.lists).as_ptr(), LIST_COUNT as usize) }
+    }
+
+    /// The line of the last sweep: its state, and what is reserved. Only the root puddle has it.
+    pub(crate) fn sweep_line(&self) -> Option<&[AtomicU64]> {
+        // SAFETY: in the mapping by the geometry, aligned to 64, as long as `self` lives; all accesses
+        // are atomic.
+        (self.index == 0).then(|| unsafe {
+            core::slice::from_raw_parts(self.pointer(self.layout.sweep).as_ptr(), SWEEP_SIZE as usize / 8)
+        })
+    }
+
+    /// How far the last sweep has come; `None` in other puddles, and if nobody can tell.
+    pub(crate) fn sweep_state(&self) -> Option<SweepState> {
+        let (word, reserved) = self.sweep_line()?.split_first()?;
+        let is_zero = reserved.iter().all(|word| word.load(Ordering::Relaxed) == 0);
+        SweepState::from_u64(word.load(Ordering::Acquire)).filter(|_| is_zero)
     }
 
     /// The session of members in which the puddle was adopted last: in a word of the metadata's own descriptor that has no other use.

@@ -465,16 +465,10 @@ impl<G: Ground> TracedHeap<G> {
         }
     }
 
-    /// Frees allocated blocks that no transaction frees, at `power`: durably, before their places can be given out. Those that it freed.
-    pub(crate) fn free_durably(&self, blocks: impl Iterator<Item = (u64, Block)>) -> Vec<(u64, Block)> {
-        let cleared: Vec<(u64, Block)> = blocks.filter(|(addr, _)| self.hold(*addr).is_ok()).collect();
-        for (_, block) in &cleared {
-            // SAFETY: the mark of a block of this heap, in the mapping.
-            unsafe { self.ground.flush(block.mark.byte().as_ptr(), 1) };
-        }
-        self.ground.fence();
-        cleared.iter().for_each(|(_, block)| self.release(block));
-        cleared
+    /// Lets the place of a block that this thread holds be given out again.
+    #[inline]
+    pub(crate) fn release_held(&self, addr: u64) -> bool {
+        self.free_fast(addr, self.held) || self.free_slow(addr, self.held).is_ok()
     }
 
     /// Why no allocated block begins at `addr`, which is in `puddle`.
@@ -538,7 +532,7 @@ fn holds_block(geometry: Geometry, start: u64) -> bool {
 /// Stores a mark if it is what the caller says. The block is the caller's, so nobody else changes the mark meanwhile; of two that both say so one is
 /// wrong, and in debug builds always noticed.
 #[inline(always)]
-fn change(mark: &AtomicU8, from: u8, to: u8) -> bool {
+pub(crate) fn change(mark: &AtomicU8, from: u8, to: u8) -> bool {
     if cfg!(debug_assertions) {
         return mark.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok();
     }
@@ -663,10 +657,7 @@ impl<G: Ground> Heap for TracedHeap<G> {
     }
 
     fn release(&self, block: &Block) {
-        let addr = address(block);
-        if !self.free_fast(addr, self.held) {
-            let _ = self.free_slow(addr, self.held);
-        }
+        self.release_held(address(block));
     }
 
     fn owner(&self, addr: u64) -> Option<BlockInfo> {

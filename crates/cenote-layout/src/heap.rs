@@ -3,7 +3,7 @@
 //! The body of a heap puddle, after the header space:
 //!
 //! ```text
-//! | descriptors, 64 B each | marks, 1,024 B each | hints, 1 bit each | roots, 16 KiB, lists, 6 KiB, members, 2 KiB (root puddle only) | pad | superblocks ... |
+//! | descriptors, 64 B each | marks, 1,024 B each | hints, 1 bit each | roots, 16 KiB, lists, 6 KiB, members, 2 KiB, sweep, 64 B (root puddle only) | pad | superblocks ... |
 //! ```
 //!
 //! Superblock `i` is the 64 KiB at `puddle + i * 64 KiB`; descriptor `i` and marks `i` are about it. The superblocks that hold
@@ -33,6 +33,8 @@ pub const LIST_COUNT: u64 = 384;
 pub const MEMBER_COUNT: u64 = 62;
 /// Bytes of the table of members in a pool's root puddle: a line about all of them, and 32 bytes for each.
 pub const MEMBERS_SIZE: u64 = 64 + 32 * MEMBER_COUNT;
+/// Bytes of the sweep line in a pool's root puddle: the word of [`SweepState`], the rest reserved.
+pub const SWEEP_SIZE: u64 = 64;
 /// Numbered roots of a pool (RAL-6).
 pub const ROOT_COUNT: u64 = 1024;
 /// Least bytes of a heap puddle: metadata and one superblock.
@@ -50,6 +52,9 @@ pub mod mark {
     /// With a member's number in the lower bits: freed by a transaction of that member that is not over yet. Not allocated, and not to be given
     /// out. Free after a crash of that process.
     pub const HELD: u8 = 0x80;
+    /// No program may use the block: no root leads to it. What an opener makes of it,
+    /// [`SweepState`](super::SweepState) says. At least two bits away from every other value.
+    pub const CONDEMNED: u8 = 0xc0;
     /// In place of the first mark of a superblock whose marks lie at its own end, while it is in use.
     pub const TINY: u8 = 0xfd;
     /// Taken by a transaction at level `power` that has not committed: allocated for the running processes, free for whoever opens the pool after them.
@@ -62,6 +67,33 @@ pub mod mark {
     #[must_use]
     pub const fn is_live(mark: u8) -> bool {
         mark >= TAKEN
+    }
+}
+
+/// What an opener makes of [`mark::CONDEMNED`]: the word at [`HeapGeometry::sweep`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u64)]
+pub enum SweepState {
+    /// No mark says "condemned".
+    Closed = 0,
+    /// Blocks are being condemned: those that are count as allocated.
+    Open = u64::from_le_bytes(*b"condemn."),
+    /// All of them are condemned: they are free.
+    Committed = u64::from_le_bytes(*b"sweeping"),
+}
+
+impl SweepState {
+    /// The state with this number.
+    #[must_use]
+    pub const fn from_u64(value: u64) -> Option<Self> {
+        const OPEN: u64 = SweepState::Open as u64;
+        const COMMITTED: u64 = SweepState::Committed as u64;
+        match value {
+            0 => Some(Self::Closed),
+            OPEN => Some(Self::Open),
+            COMMITTED => Some(Self::Committed),
+            _ => None,
+        }
     }
 }
 
@@ -285,6 +317,8 @@ pub struct HeapGeometry {
     pub lists: u64,
     /// Where the table of members begins (meaningful in the root puddle).
     pub members: u64,
+    /// Where the sweep line begins (meaningful in the root puddle).
+    pub sweep: u64,
     /// Number of the first superblock for blocks.
     pub first_usable: u64,
 }
@@ -301,7 +335,8 @@ impl HeapGeometry {
         let roots = hints + superblocks.div_ceil(512) * 64;
         let lists = roots + ROOT_COUNT * size_of::<RootEntry>() as u64;
         let members = lists + LIST_COUNT * 16;
-        let end = if root { members + MEMBERS_SIZE } else { roots };
+        let sweep = members + MEMBERS_SIZE;
+        let end = if root { sweep + SWEEP_SIZE } else { roots };
         let first_usable = match round_up(end, SUPERBLOCK_SIZE) {
             Some(rounded) => rounded / SUPERBLOCK_SIZE,
             None => return None,
@@ -309,7 +344,7 @@ impl HeapGeometry {
         if first_usable >= superblocks {
             return None;
         }
-        Some(Self { superblocks, descriptors, marks, hints, roots, lists, members, first_usable })
+        Some(Self { superblocks, descriptors, marks, hints, roots, lists, members, sweep, first_usable })
     }
 }
 
@@ -326,19 +361,34 @@ mod tests {
                     assert!(size < 3 * SUPERBLOCK_SIZE);
                     continue;
                 };
-                for offset in [g.descriptors, g.marks, g.hints, g.roots, g.lists, g.members] {
+                for offset in [g.descriptors, g.marks, g.hints, g.roots, g.lists, g.members, g.sweep] {
                     assert_eq!(offset % 64, 0);
                 }
                 assert!((g.roots - g.hints) * 8 >= g.superblocks);
                 assert!(
-                    g.first_usable * SUPERBLOCK_SIZE >= if root { g.members + MEMBERS_SIZE } else { g.roots }
+                    g.first_usable * SUPERBLOCK_SIZE >= if root { g.sweep + SWEEP_SIZE } else { g.roots }
                 );
                 assert!(g.superblocks * SUPERBLOCK_SIZE <= size);
             }
         }
         let g = HeapGeometry::new(2 << 20, true).unwrap();
         assert_eq!((g.superblocks, g.first_usable), (32, 1));
-        assert_eq!((g.roots, g.lists, g.members, g.members + MEMBERS_SIZE), (38_976, 55_360, 61_504, 63_552));
+        assert_eq!((g.roots, g.lists, g.members, g.sweep), (38_976, 55_360, 61_504, 63_552));
+    }
+
+    #[test]
+    fn a_condemned_mark_is_two_bits_away_from_every_other_value() {
+        let members = 1..=MEMBER_COUNT as u8;
+        let taken = members.clone().chain(members.map(|number| mark::HELD | number));
+        let others = taken.chain([mark::FREE, mark::TINY, mark::TAKEN, mark::ALLOCATED]);
+        for other in others {
+            assert!((mark::CONDEMNED ^ other).count_ones() >= 2, "{other:#x}");
+        }
+        assert!(!mark::is_live(mark::CONDEMNED));
+        for state in [SweepState::Closed, SweepState::Open, SweepState::Committed] {
+            assert_eq!(SweepState::from_u64(state as u64), Some(state));
+        }
+        assert_eq!(SweepState::from_u64(1), None);
     }
 
     #[test]

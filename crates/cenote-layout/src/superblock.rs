@@ -72,8 +72,32 @@ pub struct Superblock {
     /// The catalog had this batch, durably, when this copy was written. Catalog files that both end earlier were rolled back.
     pub catalog_batch: u64,
     /// Zero.
-    pub reserved1: [u8; 3936],
+    pub reserved1: [u8; 3872],
+    /// The headers of the files `journal` and `journal.pools`, as a session that opened them, or closed the store, left
+    /// them: an older file was put back.
+    pub journals: [JournalMark; 2],
 }
+
+/// What the superblock says about a journal. All zero: nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct JournalMark {
+    /// [`crate::object::JournalHeader::epoch`].
+    pub epoch: u64,
+    /// [`crate::object::JournalHeader::generation`].
+    pub generation: u64,
+    /// [`crate::object::JournalHeader::trimmed`].
+    pub trimmed: u64,
+    /// [`crate::object::JournalHeader::chain`].
+    pub chain: u64,
+}
+
+impl JournalMark {
+    /// Of a journal that no session has opened.
+    pub const NONE: Self = Self { epoch: 0, generation: 0, trimmed: 0, chain: 0 };
+}
+
+const _: () = assert!(size_of::<JournalMark>() == 32);
 
 const _: () = assert!(size_of::<Superblock>() as u64 == COPY_SIZE);
 const _: () = assert!(core::mem::offset_of!(Superblock, window_base) == 64);
@@ -81,6 +105,7 @@ const _: () = assert!(core::mem::offset_of!(Superblock, boot_id) == 96);
 const _: () = assert!(core::mem::offset_of!(Superblock, client) == 136);
 const _: () = assert!(core::mem::offset_of!(Superblock, catalog_batch) == 152);
 const _: () = assert!(core::mem::offset_of!(Superblock, reserved1) == 160);
+const _: () = assert!(core::mem::offset_of!(Superblock, journals) == 4032);
 
 impl Header for Superblock {
     const NAME: &'static str = "superblock";
@@ -111,6 +136,11 @@ impl Header for Superblock {
         }
         if self.reserved1.iter().any(|&b| b != 0) {
             return bad("reserved bytes", 1);
+        }
+        for mark in &self.journals {
+            if mark.epoch == 0 && *mark != JournalMark::NONE {
+                return bad("journal without an epoch", mark.generation);
+            }
         }
         Ok(())
     }

@@ -189,6 +189,20 @@ pub enum Bug {
     ReclaimMissesRoot,
     /// Reclaim takes blocks of its own session for leaks.
     ReclaimTakesNew,
+    /// Leaks are given back one by one, and not condemned before.
+    GivenBackOneByOne,
+    /// Leaks are condemned although nobody has looked at what was changed since.
+    CondemnedUnheard,
+    /// Leaks are condemned, and no state says that they are being.
+    SweepNotOpened,
+    /// A sweep is committed when its first leak is condemned.
+    SweepCommittedEarly,
+    /// A sweep is committed before its condemned marks are durable.
+    CondemnedNotFlushed,
+    /// An opener takes the condemned blocks of a sweep that was not committed for free.
+    OpenSweepIgnored,
+    /// Pointers in condemned blocks are not rewritten.
+    CondemnedNotRewritten,
     /// A psync of a protected object writes the protection's header beside its record.
     AtRestHeaderApart,
     /// A psync journals pages before they are sealed.
@@ -203,6 +217,20 @@ pub enum Bug {
     PoolRekeyInPlace,
     /// A protected pool counts as written to by its logs after a crash of its process.
     ProtectedNotVoid,
+    /// A program that asks for protection gets a pool or an object that has none.
+    UnprotectedAccepted,
+    /// A journal that is older than the superblock says is replayed.
+    OlderJournalAccepted,
+    /// The superblock names a session of a journal before the journal does.
+    JournalNamedEarly,
+    /// What the header of a protection says of its object's name and length is not compared.
+    BindingIgnored,
+    /// A psync of a protected pool leaves the list of its puddles in the root puddle's header as it was.
+    MembersNotUpdated,
+    /// The list of a pool's puddles in the root puddle's header is not compared.
+    MembersIgnored,
+    /// Another key is put in the place of the old one by one write, whose failure leaves open which of them it is.
+    RekeyInOneStep,
     /// A puddle that a protected pool takes is in no psync.
     GrownNotPsynced,
     /// A psync of a protected pool forgets the trees that it committed.
@@ -361,6 +389,16 @@ pub enum Step {
     FreeAdopted,
     /// Some marks of a puddle that is adopted were put right.
     MarksNormalised,
+    /// A sweep is open: nothing is condemned.
+    SweepOpened,
+    /// Some blocks are condemned.
+    BlocksCondemned,
+    /// A sweep is committed.
+    SweepCommitted,
+    /// An opener has decided some condemned marks.
+    SweepDecided,
+    /// A sweep is over.
+    SweepClosedAgain,
     /// Some marks were computed anew by tracing.
     MarksRecovered,
     /// All were.

@@ -139,12 +139,18 @@ fn contents(image: &[u8], puddle: &PuddleRecord) -> Result<Contents, String> {
             }
             Says::Invalid => {
                 let marks = image.get(outer..outer + MARKS_SIZE as usize).unwrap_or_default();
-                let used = marks.first() == Some(&mark::TINY) || marks.contains(&mark::ALLOCATED);
+                let used = marks.first() == Some(&mark::TINY) || marks.iter().any(|mark| is_kept(*mark));
                 out.damaged += u64::from(used);
             }
         }
     }
     Ok(out)
+}
+
+/// Whether a mark says that its block's contents are needed. Condemned blocks may come back: whether
+/// they do, the heap decides later.
+fn is_kept(mark: u8) -> bool {
+    mark == mark::ALLOCATED || mark == mark::CONDEMNED && !planted(Bug::CondemnedNotRewritten)
 }
 
 /// A pointer of a value.
@@ -274,7 +280,7 @@ fn each_block(
         }
         let values = program.values(extent.block);
         for number in 0..extent.count {
-            if image.get(extent.marks + number) != Some(&mark::ALLOCATED) {
+            if !image.get(extent.marks + number).is_some_and(|mark| is_kept(*mark)) {
                 continue;
             }
             let start = extent.start + number * extent.block;
@@ -482,7 +488,7 @@ fn rewrite_native(image: &mut [u8], extent: &Extent, program: &Program, moves: &
     let blocks = image.get_mut(extent.start..extent.start + extent.count * extent.block)?;
     let (values, mut cursor, mut counts) = (program.values(extent.block), Cursor::default(), (0, 0));
     let blocks = blocks.chunks_exact_mut(extent.block).zip(&marks);
-    for (block, _) in blocks.filter(|(_, mark)| **mark == mark::ALLOCATED) {
+    for (block, _) in blocks.filter(|(_, mark)| is_kept(**mark)) {
         counts.0 += 1;
         let mut rest = block;
         for _ in 0..values {

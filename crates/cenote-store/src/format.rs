@@ -14,7 +14,7 @@ use crate::superblock::{self, FILE, NEW_FILE};
 use cenote_layout::SLOT_SIZE;
 use cenote_layout::header::{Header, HeaderPrefix};
 use cenote_layout::id::Uuid;
-use cenote_layout::superblock::{DURABILITY_UNSAID, STATE_CLEAN, Superblock};
+use cenote_layout::superblock::{DURABILITY_UNSAID, JournalMark, STATE_CLEAN, Superblock};
 use cenote_medium::{LockKind, Medium, MediumError};
 use std::sync::Arc;
 
@@ -61,7 +61,8 @@ pub fn format(medium: Arc<dyn Medium>, options: &FormatOptions) -> Result<Uuid, 
         formatted_at_s: medium.now_s(),
         client: Uuid::NIL,
         catalog_batch: catalog::INITIAL_BATCH,
-        reserved1: [0; 3936],
+        reserved1: [0; 3872],
+        journals: [JournalMark::NONE; 2],
     };
     let write = |name: &str, contents: &[u8]| -> Result<(), MediumError> {
         medium.create(name, contents.len() as u64)?;

@@ -30,6 +30,7 @@ mod error;
 mod format;
 mod guest_objects;
 mod guests;
+mod journals;
 mod known;
 mod lazy;
 mod lease;

@@ -11,6 +11,7 @@
 
 use crate::catalog::{self, Catalog};
 use crate::error::OpenError;
+use crate::journals::Journals;
 use crate::logs::Logs;
 use crate::options::{DamagePolicy, OpenOptions};
 use crate::puddle::DIR;
@@ -28,7 +29,7 @@ use cenote_layout::catalog::Record;
 use cenote_layout::header::read;
 use cenote_layout::id::Uuid;
 use cenote_layout::puddle::PuddleHeader;
-use cenote_layout::superblock::{DURABILITY_POWER, DURABILITY_PROCESS, STATE_OPEN};
+use cenote_layout::superblock::{DURABILITY_POWER, DURABILITY_PROCESS, STATE_OPEN, Superblock};
 use cenote_log::CrashKind;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{
@@ -111,6 +112,8 @@ impl Store {
                 DamagePolicy::SkipDamaged => {}
             }
         }
+        refuse_older_superblock(&path, options.damage, &found.newest, &merged, &mut report)?;
+        let clean = report.clean;
         let writable = wants_write && !report.demoted;
         let catalog = Catalog::new(Arc::clone(&medium), &merged, &bytes);
         let same_boot = found.newest.boot_id == medium.boot_id();
@@ -129,7 +132,7 @@ impl Store {
             () => None,
         };
         let home = relocate::window::home(&catalog.state, &block);
-        let place = relocate::window::reserve(&*medium, block.store, home, &options, stays)?;
+        let place = relocate::window::reserve(&*medium, block.store, home, (&options, writable), stays)?;
         let (base, len) = (place.base, place.len);
 
         // From here on `Inner` owns the window and the lock, and gives both back whatever happens.
@@ -173,16 +176,39 @@ impl Store {
                 ahead: Ahead::default(),
                 hosted: BTreeMap::new(),
                 held: Holds::default(),
+                journals: Journals::default(),
                 client: Uuid::NIL,
                 registration: None,
                 lock: Some(lock),
             }),
         }));
-        store.arc().bring_up(found.clean, &merged, &bytes, &mut report).map_err(failed)?;
+        store.arc().bring_up(clean, &merged, &bytes, &mut report).map_err(failed)?;
         store.inner().move_home(&mut report)?;
         report.recovery = started.elapsed();
         Ok((store, report))
     }
+}
+
+/// Refuses a superblock that was put back: it says that the store was closed, and the catalog has batches that came later. A
+/// session says "open" before its first batch, so no crash leaves that. By another policy the store counts as open.
+fn refuse_older_superblock(
+    path: &str,
+    policy: DamagePolicy,
+    newest: &Superblock,
+    merged: &catalog::Merged,
+    report: &mut OpenReport,
+) -> Result<(), OpenError> {
+    let (named, found) = (newest.catalog_batch, merged.last_batch);
+    if !report.clean || found <= named || planted(Bug::OlderJournalAccepted) {
+        return Ok(());
+    }
+    if policy == DamagePolicy::Refuse {
+        return Err(OpenError::SuperblockRolledBack { path: path.into(), named, found });
+    }
+    report.clean = false;
+    let detail = format!("it was put back: it names batch {named} of the catalog, which has batch {found}");
+    report.damage.push(Damage::Superblock { copy: (newest.generation % 2) as u8, detail });
+    Ok(())
 }
 
 fn check_options(options: &OpenOptions, info: &MediumInfo) -> Result<(), OpenError> {
@@ -253,6 +279,8 @@ impl Inner {
             (false, false) => Some(CrashKind::Power),
         };
         report.crash = crash;
+        self.expect_journals(control, clean);
+        self.look_at_journals(control, report)?;
         control.client = self.medium.random_uuid()?;
         // The medium says addresses at home.
         let home = self.window.base().wrapping_sub(self.window.distance());

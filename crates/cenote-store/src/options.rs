@@ -120,8 +120,12 @@ pub struct OpenOptions {
     /// The window is made so long, if it is shorter and the store is opened for writing: in place, if the addresses behind
     /// it are free, and otherwise as one that is taken.
     pub window_len_min: u64,
-    /// The key of pools that are protected at rest, where none is given when one is opened.
+    /// The key of pools that are protected at rest, where none is given when one is opened. With it the program asks for
+    /// protection: a pool or an object that has no key is refused ([`crate::StoreError::NotProtected`]), also where one would
+    /// be made.
     pub key: Option<Arc<Keyring>>,
+    /// Accept pools and objects without a key although [`OpenOptions::key`] is there: for tools that look at a whole store.
+    pub accept_unprotected: bool,
 }
 
 impl Default for OpenOptions {
@@ -140,11 +144,17 @@ impl Default for OpenOptions {
             window: WindowPolicy::default(),
             window_len_min: 0,
             key: None,
+            accept_unprotected: false,
         }
     }
 }
 
 impl OpenOptions {
+    /// Whether the program asks for protection, so that it must get nothing that has no key.
+    pub(crate) fn asks_for_protection(&self) -> bool {
+        self.key.is_some() && !self.accept_unprotected
+    }
+
     /// Options of a read-only open.
     #[must_use]
     pub fn read_only() -> Self {

@@ -156,7 +156,7 @@ pub(crate) fn store_next(medium: &dyn Medium, block: &mut Superblock) -> Result<
 mod tests {
     use super::*;
     use cenote_layout::id::Uuid;
-    use cenote_layout::superblock::STATE_OPEN;
+    use cenote_layout::superblock::{JournalMark, STATE_OPEN};
 
     fn block(generation: u64, state: u32) -> Superblock {
         let mut block = Superblock {
@@ -173,7 +173,8 @@ mod tests {
             formatted_at_s: 0,
             client: Uuid::NIL,
             catalog_batch: 1,
-            reserved1: [0; 3936],
+            reserved1: [0; 3872],
+            journals: [JournalMark::NONE; 2],
         };
         header::seal(&mut block);
         block

@@ -693,6 +693,8 @@ impl Pool {
     /// What only another pool leads to is no leak: where something would be one, all pools of the store that can be opened are looked at, and transactions on
     /// any of them are waited for. What only a pool leads to that cannot be opened, or that this thread has a transaction on, counts as a leak.
     ///
+    /// Links of leaks are verified too, inside the pool: a program may have kept the handle of one.
+    ///
     /// # Errors
     /// [`Error::HeapRecover`] if a puddle cannot be mapped; [`Error::WouldDeadlock`] in a transaction of this thread on this pool.
     pub fn check(&self) -> Result<HeapReport> {
@@ -747,6 +749,9 @@ impl Pool {
     /// Opens all pools of the store, and waits for views and transactions on any of them.
     ///
     /// A block that is not allocated stays so, whatever leads to it: a pointer that dangles is no reason to take what lies there for a value.
+    ///
+    /// All that is given back dies at one moment, also if the process dies meanwhile: the next opener
+    /// finds all of it, or nothing.
     ///
     /// # Errors
     /// [`Error::HeapRecover`]; [`Error::WouldDeadlock`]; [`Error::NotWhole`] if some pool is damaged, because what it has lost may lead to values of this one; as

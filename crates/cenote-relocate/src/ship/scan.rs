@@ -64,6 +64,11 @@ pub(super) struct Found {
     pub(super) foreign: BTreeMap<PoolId, (u64, TypeId)>,
 }
 
+/// Whether a mark says that its block's contents count. Condemned blocks may come back.
+fn is_kept(mark: &u8) -> bool {
+    matches!(*mark, mark::ALLOCATED | mark::CONDEMNED)
+}
+
 /// One puddle that is looked at.
 pub(super) struct Scan<'a> {
     /// Reads what the puddle holds, from an offset on.
@@ -135,7 +140,7 @@ impl Scan<'_> {
         let record = (self.world.type_of)(id).filter(|_| id != TypeId::UNTYPED);
         if !small {
             let span = size.div_ceil(SUPERBLOCK_SIZE);
-            if marks.first() != Some(&mark::ALLOCATED) || number.saturating_add(span) > geometry.superblocks {
+            if !marks.first().is_some_and(is_kept) || number.saturating_add(span) > geometry.superblocks {
                 return Ok(());
             }
             found.types.insert(id);
@@ -146,7 +151,7 @@ impl Scan<'_> {
         }
         let tiny = marks_offset(size) < SUPERBLOCK_SIZE;
         let looked_at = record.filter(|record| self.pointers && !record.pointers.is_empty());
-        if !tiny && !marks.contains(&mark::ALLOCATED) || size > SUPERBLOCK_SIZE {
+        if !tiny && !marks.iter().any(is_kept) || size > SUPERBLOCK_SIZE {
             return Ok(());
         }
         if tiny || looked_at.is_some() {
@@ -158,13 +163,13 @@ impl Scan<'_> {
             false => marks,
         };
         let marks = marks.get(..count).unwrap_or_default();
-        if !marks.contains(&mark::ALLOCATED) {
+        if !marks.iter().any(is_kept) {
             return Ok(());
         }
         found.types.insert(id);
         let Some(record) = looked_at else { return Ok(()) };
         for (block, bytes) in bytes.chunks_exact(size as usize).take(count).enumerate() {
-            if marks[block] == mark::ALLOCATED {
+            if is_kept(&marks[block]) {
                 self.values(base + block as u64 * size, bytes, &record, found);
             }
         }

@@ -92,13 +92,13 @@ pub(crate) fn reserve(
     medium: &dyn Medium,
     uuid: Uuid,
     (base, len): (u64, u64),
-    options: &OpenOptions,
+    (options, writable): (&OpenOptions, bool),
     stays: Option<&str>,
 ) -> Result<Place, OpenError> {
     let path = || medium.describe().path;
     let failed = |source| OpenError::Medium { path: path(), source: Box::new(source) };
     let longer = options.window_len_min.checked_next_multiple_of(SLOT_SIZE).unwrap_or(u64::MAX);
-    let wanted = if options.access.writes() && stays.is_none() { len.max(longer) } else { len };
+    let wanted = if writable && stays.is_none() { len.max(longer) } else { len };
     match medium.reserve_window(base, wanted) {
         Ok(()) => return Ok(Place { base, len: wanted, distance: 0 }),
         Err(MediumError::WindowTaken { .. }) => {}
@@ -201,7 +201,7 @@ impl Inner {
         self.sync_leased(control)?;
         let state = &control.catalog.state;
         if state.pools.keys().any(|pool| state.is_shadowed(*pool)) && !planted(Bug::MovedNotTrimmed) {
-            self.pool_journal(state)?.trim_all().map_err(StoreError::from)?;
+            self.pool_journal(control)?.trim_all().map_err(StoreError::from)?;
         }
         let plan = self.plan_move(control, home)?;
         self.commit_move(control, plan)
