@@ -309,6 +309,7 @@ fn the_catalog_is_drawn_as_it_is() {
         Record::PoolMade { client: uuid, token: uuid, pool },
         Record::PoolAtRest(PoolId(3), AtRest::Authenticated),
         Record::SealedAs { puddle: uuid, identity: uuid },
+        Record::Window { base: 1 << 40, len: 1 << 36 },
     ];
     let documented = rows(section(&text, "### Payload"));
     let documented: Vec<&Vec<String>> =

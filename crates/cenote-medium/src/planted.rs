@@ -141,6 +141,12 @@ pub enum Bug {
     CopyNotPsynced,
     /// A pool moves while the journal of psyncs has records of it.
     MovedNotTrimmed,
+    /// A window that is taken moves before the store is recovered.
+    MovedBeforeRecovery,
+    /// A window moves, and its puddles are not due.
+    MovedNotDue,
+    /// A store that is open for reading writes into the catalog that its window moved.
+    MovedByReader,
     /// Rewriting leaves out the roots.
     RootsNotRewritten,
     /// A psync that failed forgets which pages were dirty.

@@ -378,7 +378,7 @@ impl Store {
     /// A store that a daemon keeps, as one of its clients. No file is opened, nothing is recovered: the daemon has done that.
     ///
     /// # Errors
-    /// The window's addresses are taken in this process; the daemon cannot be reached, or says what cannot be.
+    /// The window's addresses are taken in this process ([`OpenError::WindowOfDaemon`]); the daemon cannot be reached, or says what cannot be.
     pub fn connect(home: &Home, keeper: Box<dyn Keeper>) -> Result<Self, OpenError> {
         let path = home.medium.path.clone();
         let failed = |source| OpenError::Medium { path: path.clone(), source: Box::new(source) };
@@ -388,10 +388,11 @@ impl Store {
         let medium: Arc<dyn Medium> = Arc::clone(&files) as _;
         medium.reserve_window(base, len).map_err(|error| match error {
             MediumError::WindowTaken { .. } => {
-                OpenError::WindowTaken { path: path.clone(), base, len, by: who_is_at(base, len) }
+                OpenError::WindowOfDaemon { path: path.clone(), base, len, by: who_is_at(base, len) }
             }
             error => failed(error),
         })?;
+        crate::known::note(base, len);
         let mut superblock = Superblock::new_zeroed();
         (superblock.store, superblock.window_base, superblock.window_len) = (home.store, base, len);
         let poisoned = Arc::default();
@@ -400,7 +401,7 @@ impl Store {
         let relocation = RelocationOptions { rewriter: None, backend: Backend::Eager };
         let frontier = Frontier::new(files_of, of, (false, false), relocation, Arc::clone(&poisoned));
         let store = Self::new(Arc::new(Inner {
-            window: Window::new(base, len),
+            window: Window::of_store(base, len, 0, &home.medium.path),
             persistence: medium.persistence(home.durability),
             info: home.medium.clone(),
             uuid: home.store,

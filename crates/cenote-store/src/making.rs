@@ -122,6 +122,8 @@ impl Inner {
             (false, true) => Kind::Shadow,
             (false, false) => Kind::Direct,
         };
+        let addr = record.addr.wrapping_add(self.window.distance());
+        let record = PuddleRecord { addr, ..record };
         *control
             .puddles
             .entry(record.uuid)

@@ -3,7 +3,8 @@
 //! States of an open for writing: (1) the lock is taken; (2) catalog files that are torn or damaged in one copy are
 //! written anew; (3) recovery, with states of its own ([`crate::recovery`]); (4) files without a record are removed, and what a crashed session
 //! stored at level `process` is synced if this one is at `power`; (5) the superblock says "open", with boot id, process and client: **its sync commits**. Only then is a handle given
-//! out. A crash before leaves what the next open finds as it was before, or recovered.
+//! out. A crash before leaves what the next open finds as it was before, or recovered. (6) A store whose window is taken in this process moves to another one
+//! ([`crate::relocate::window`]); all before is done at a distance.
 //!
 //! Where the store was closed, (5) comes before (2): recovery appends batches then, too, if logs were set aside, and a crash in the middle of one is no damage only in a
 //! store that is open. Where it was not, the boot under which its clients lived must stay in the superblock until they have been recovered.
@@ -14,6 +15,7 @@ use crate::journals::Journals;
 use crate::logs::Logs;
 use crate::options::{DamagePolicy, OpenOptions};
 use crate::puddle::DIR;
+use crate::relocate;
 use crate::relocate::frontier::Frontier;
 use crate::relocate::hosted::Holds;
 use crate::report::{Damage, DamageEffect, OpenReport};
@@ -21,7 +23,7 @@ use crate::shadow::Shadows;
 use crate::spare::Ahead;
 use crate::store::{Control, Inner, LOCK, Store};
 use crate::superblock::{self, FILE, NEW_FILE};
-use crate::window::{Space, Window, who_is_at};
+use crate::window::{Space, Window};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::Record;
 use cenote_layout::header::read;
@@ -123,13 +125,15 @@ impl Store {
             }
         }
         let block = found.newest;
-        let (base, len) = (block.window_base, block.window_len);
-        medium.reserve_window(base, len).map_err(|error| match error {
-            MediumError::WindowTaken { .. } => {
-                OpenError::WindowTaken { path: path.clone(), base, len, by: who_is_at(base, len) }
-            }
-            error => failed(error),
-        })?;
+        let living = crate::guests::living(&catalog.state).next().is_some();
+        let stays = match () {
+            () if writable && merged.canonical.is_none() => Some("records of its catalog are lost"),
+            () if same_boot && living => Some("clients of an earlier daemon live, and have it mapped there"),
+            () => None,
+        };
+        let home = relocate::window::home(&catalog.state, &block);
+        let place = relocate::window::reserve(&*medium, block.store, home, (&options, writable), stays)?;
+        let (base, len) = (place.base, place.len);
 
         // From here on `Inner` owns the window and the lock, and gives both back whatever happens.
         let durability = options.durability.unwrap_or(info.durability);
@@ -142,7 +146,7 @@ impl Store {
             Arc::clone(&poisoned),
         );
         let store = Self::new(Arc::new(Inner {
-            window: Window::new(base, len),
+            window: Window::of_store(base, len, place.distance, &path),
             persistence: medium.persistence(durability),
             medium,
             uuid: block.store,
@@ -162,7 +166,7 @@ impl Store {
             control: Mutex::new(Control {
                 superblock: block,
                 catalog,
-                space: Space::new(base, len),
+                space: Space::new(home.0, len),
                 puddles: BTreeMap::new(),
                 graveyard: Vec::new(),
                 pools: BTreeMap::new(),
@@ -179,6 +183,7 @@ impl Store {
             }),
         }));
         store.arc().bring_up(clean, &merged, &bytes, &mut report).map_err(failed)?;
+        store.inner().move_home(&mut report)?;
         report.recovery = started.elapsed();
         Ok((store, report))
     }
@@ -277,7 +282,9 @@ impl Inner {
         self.expect_journals(control, clean);
         self.look_at_journals(control, report)?;
         control.client = self.medium.random_uuid()?;
-        let impossible = control.catalog.state.check(self.window.base(), self.window.len());
+        // The medium says addresses at home.
+        let home = self.window.base().wrapping_sub(self.window.distance());
+        let impossible = control.catalog.state.check(home, self.window.len());
         if !impossible.is_empty() {
             // A snapshot would leave out what was taken out, and then its files would pass for orphans.
             control.catalog.freeze();
@@ -308,6 +315,9 @@ impl Inner {
             report.catalog_files_repaired = control.catalog.repair(merged, bytes)?;
         }
         let (orphans, missing) = self.compare_files(control, merged, report)?;
+        if planted(Bug::MovedBeforeRecovery) && self.writable && self.window.distance() != 0 {
+            self.move_before_recovery(control);
+        }
         crate::recovery::recover(self, control, crash, &missing, report)?;
         if self.writable {
             for name in &orphans {

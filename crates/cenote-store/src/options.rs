@@ -77,6 +77,18 @@ impl Default for FormatOptions {
     }
 }
 
+/// What becomes of a store whose window is taken in this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum WindowPolicy {
+    /// It opens in another window, where its puddles are rewritten when they are first touched ([`crate::relocate`]). That
+    /// needs a rewriter ([`RelocationOptions::rewriter`]); without one it is as [`WindowPolicy::Fixed`].
+    #[default]
+    Move,
+    /// It is not opened. For programs that keep addresses of the store where pointer maps do not say them: in objects, in
+    /// blocks without a type, in other stores.
+    Fixed,
+}
+
 /// How a store is opened.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
@@ -103,6 +115,11 @@ pub struct OpenOptions {
     pub journal_half_len: u64,
     /// How pools that have moved are rewritten: by what, and when.
     pub relocation: RelocationOptions,
+    /// What becomes of a store whose window is taken in this process.
+    pub window: WindowPolicy,
+    /// The window is made so long, if it is shorter and the store is opened for writing: in place, if the addresses behind
+    /// it are free, and otherwise as one that is taken.
+    pub window_len_min: u64,
     /// The key of pools that are protected at rest, where none is given when one is opened. With it the program asks for
     /// protection: a pool or an object that has no key is refused ([`crate::StoreError::NotProtected`]), also where one would
     /// be made.
@@ -124,6 +141,8 @@ impl Default for OpenOptions {
             hosting: false,
             journal_half_len: 4 << 20,
             relocation: RelocationOptions::default(),
+            window: WindowPolicy::default(),
+            window_len_min: 0,
             key: None,
             accept_unprotected: false,
         }

@@ -564,7 +564,9 @@ pub(crate) fn verify_all(
         Ok(header) => header,
         Err(error) => return Ok(Some(error.to_string())),
     };
-    let expected = make_header(record, store);
+    // What an object holds is right at any address, so its header keeps the first one.
+    let addr = if record.role == Role::Object { header.addr } else { record.addr };
+    let expected = make_header(&PuddleRecord { addr, ..*record }, store);
     let same = (header.uuid, header.store, header.addr, header.size, header.pool, header.role, header.index)
         == (
             expected.uuid,

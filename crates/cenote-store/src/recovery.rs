@@ -706,7 +706,8 @@ impl ReplayTarget for Target<'_, '_> {
             return Err(Refusal::Unusable(problem));
         }
         session.map(&record).map_err(|error| Refusal::Unusable(error.to_string()))?;
-        Ok(addr as *mut u8)
+        // A log says addresses of the catalog; the puddle may be mapped at a distance.
+        Ok(addr.wrapping_add(session.inner.window.distance()) as *mut u8)
     }
 
     fn segment(&mut self, owner: Uuid, puddle_addr: u64) -> Option<Body> {

@@ -597,7 +597,9 @@ fn map_primary(
     record: &PuddleRecord,
     patches: Option<&Vec<(u64, Vec<u8>)>>,
 ) -> Result<(), MediumError> {
-    let puddle = Box::leak(Box::new(Puddle::new(*record, MapMode::PrivateCopy, Kind::Primary)));
+    let addr = record.addr.wrapping_add(inner.window.distance());
+    let here = PuddleRecord { addr, ..*record };
+    let puddle = Box::leak(Box::new(Puddle::new(here, MapMode::PrivateCopy, Kind::Primary)));
     control.puddles.insert(record.uuid, NonNull::from(&*puddle));
     if let Some(due) = control.catalog.state.due.get(&record.uuid)
         && inner.look_at_primary(record, due)? != Found::New
@@ -609,12 +611,12 @@ fn map_primary(
     for (offset, bytes) in patches.into_iter().flatten() {
         // SAFETY: mapped just now, private and writable; `check_run` saw to the range; nobody has a reference yet.
         unsafe {
-            let at = core::ptr::with_exposed_provenance_mut((record.addr + offset) as usize);
+            let at = core::ptr::with_exposed_provenance_mut((addr + offset) as usize);
             core::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len());
         }
     }
     // SAFETY: the puddle's own range, mapped by this store; nothing writes to it any more.
-    unsafe { memory::protect(record.addr as usize, record.size as usize, Some(Access::ReadOnly)) }
+    unsafe { memory::protect(addr as usize, record.size as usize, Some(Access::ReadOnly)) }
         .map_err(|error| MediumError::from_io(Operation::Map, puddle.file_name(), error))
 }
 

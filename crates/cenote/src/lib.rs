@@ -79,7 +79,7 @@ pub use cenote_store::{
     Access, Anchor, Argon2Params, AtRest, AtRestError, CrashKind, Damage, DamagePolicy, FormatOptions,
     HeapKind, KeyError, Keyring, Listed as ListedPool, Locking, LogDecision, MasterKey, OpenOptions,
     OpenReport, PermissionChange, PoolInfo, PoolMode, PoolOptions, PoolStart, PowerLossPolicy, Psync,
-    RestoredPool, SetAside, StoreInfo, VerifiedPuddle,
+    RestoredPool, SetAside, StoreInfo, VerifiedPuddle, WindowPolicy,
 };
 pub use connect::{Watcher as DaemonWatcher, daemon_stat};
 pub use error::{Error, Result};

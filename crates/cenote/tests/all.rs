@@ -26,3 +26,4 @@ mod soundness;
 mod store;
 mod support;
 mod threads;
+mod windows;

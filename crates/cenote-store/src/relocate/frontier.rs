@@ -22,10 +22,10 @@ use crate::error::StoreError;
 use crate::pool::PoolHandle;
 use crate::puddle::{DIR, PRIMARY_DIR, Puddle, file_name, make_header_of, primary_name, text};
 use crate::sealed::at_rest;
-use crate::shadow::locked;
+use crate::shadow::{Patches, locked};
 use crate::store::{Control, Inner};
 use cenote_layout::PAGE_SIZE;
-use cenote_layout::catalog::{DueRecord, Record};
+use cenote_layout::catalog::{DueRecord, PuddleRecord, Record};
 use cenote_layout::id::Uuid;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MapMode, Medium, MediumError, Operation};
@@ -108,6 +108,11 @@ pub(crate) struct Frontier {
     /// Rewritten, and the catalog does not say so yet.
     done: Mutex<Vec<Uuid>>,
     sum: Mutex<Rewritten>,
+    /// What recovery made of puddles in private memory, in a store that is open for reading at a distance: their images are
+    /// made of it, and not of their files.
+    held: Mutex<BTreeMap<Uuid, Image>>,
+    /// What the journal lays over protected puddles in such a store.
+    patches: OnceLock<Patches>,
 }
 
 impl Frontier {
@@ -134,6 +139,8 @@ impl Frontier {
             waiting: Mutex::default(),
             done: Mutex::default(),
             sum: Mutex::default(),
+            held: Mutex::default(),
+            patches: OnceLock::new(),
         })
     }
 
@@ -282,6 +289,38 @@ impl Frontier {
         locked(&self.sum).clone()
     }
 
+    /// Keeps what a puddle that becomes due holds in memory alone.
+    pub(super) fn hold(&self, puddle: Uuid, image: Image) {
+        locked(&self.held).insert(puddle, image);
+    }
+
+    pub(super) fn holds(&self, puddle: Uuid) -> bool {
+        locked(&self.held).contains_key(&puddle)
+    }
+
+    pub(super) fn keep_patches(&self, patches: Patches) {
+        // Set once, by the open of the store.
+        let _ = self.patches.set(patches);
+    }
+
+    /// What the journal lays over a puddle that is due.
+    pub(super) fn patches_of(&self, puddle: Uuid) -> Vec<(u64, Vec<u8>)> {
+        self.patches.get().and_then(|patches| patches.get(&puddle)).cloned().unwrap_or_default()
+    }
+
+    /// What a puddle that is due holds, in memory that may be changed.
+    fn image_of(&self, record: &PuddleRecord, source: &FileHandle) -> Result<Image, MediumError> {
+        match locked(&self.held).get_mut(&record.uuid) {
+            // A copy, because a rewriting that fails may have changed half of it.
+            Some(held) => {
+                let bytes = held.bytes();
+                // SAFETY: the bytes of a slice.
+                unsafe { Image::of_memory(bytes.as_ptr().expose_provenance(), bytes.len() as u64) }
+            }
+            None => Image::in_memory(source, record.size),
+        }
+    }
+
     /// Notes that a file is the new one.
     pub(crate) fn note_done(&self, puddle: Uuid) {
         locked(&self.done).push(puddle);
@@ -373,9 +412,10 @@ impl Frontier {
         let change = |image: &mut [u8]| self.change(image, &job.work, job.due.generation, rewriter);
         let source = FileHandle::open(&self.medium, puddle.file_name())?;
         if !self.writable {
-            let mut image = Image::in_memory(&source, record.size)?;
+            let mut image = self.image_of(record, &source)?;
             let rewritten = change(image.bytes())?;
             self.show(puddle, image.bytes())?;
+            locked(&self.held).remove(&record.uuid);
             return Ok(rewritten);
         }
         if !(job.shadowed || job.hosting || planted(Bug::RewrittenInPlace))

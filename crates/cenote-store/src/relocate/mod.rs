@@ -51,6 +51,7 @@ pub(crate) mod moving;
 mod replace;
 pub(crate) mod reseal;
 mod through;
+pub(crate) mod window;
 
 use crate::puddle::{DIR, Puddle, file_name, make_header_of, primary_name, text, verify_all};
 use crate::store::{Control, Inner};
@@ -288,6 +289,7 @@ impl Inner {
         }
         let by_primary = known.is_some_and(Puddle::shows_primary);
         let found = match by_primary {
+            _ if self.frontier.holds(record.uuid) => Found::Old,
             true => self.look_at_primary(record, &due)?,
             false => self.look_at_file(record, &due)?,
         };

@@ -35,6 +35,20 @@ impl Image {
         Ok(image)
     }
 
+    /// A copy of memory.
+    ///
+    /// # Safety
+    /// `len` bytes from `addr` on are mapped and readable, and nobody stores into them meanwhile.
+    pub(super) unsafe fn of_memory(addr: usize, len: u64) -> Result<Self, MediumError> {
+        let region = memory::anonymous(len as usize)
+            .map_err(|error| MediumError::from_io(Operation::Read, "memory", error))?;
+        let mut image = Self { region, len: len as usize, in_file: false };
+        let at = core::ptr::with_exposed_provenance::<u8>(addr);
+        // SAFETY: readable and unchanging by the caller's promise; the image is new memory and no part of it.
+        image.bytes().copy_from_slice(unsafe { core::slice::from_raw_parts(at, len as usize) });
+        Ok(image)
+    }
+
     /// The file itself, to be changed; or what it holds, in memory, if the system does not map it.
     pub(super) fn itself(file: &FileHandle, len: u64) -> Result<Self, MediumError> {
         // SAFETY: a puddle that is due: nobody has mapped it, and only who has the turn writes it.

@@ -29,7 +29,7 @@ use cenote_layout::catalog::{AtRest, DueRecord, PuddleRecord};
 use cenote_layout::id::Uuid;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MapMode, MediumError, Operation};
-use cenote_sealed::{Patches, SealedError, Source, Verified};
+use cenote_sealed::{SealedError, Source, Verified};
 use cenote_sys::memory::{self, OwnedRegion};
 use std::sync::Arc;
 
@@ -83,7 +83,7 @@ impl Frontier {
         (mode, identity): (Mode, Uuid),
         key: Option<&Keyring>,
     ) -> Result<OpenedDue, Failed> {
-        // No psync has written to it since it is due: no journal speaks of it.
+        // No psync has written to it since it is due: no journal speaks of it, unless the window moved for a reader.
         let source = self.source(record, mode, None)?;
         let protection = cenote_sealed::open_as(&named(pool, record), mode, &source, (identity, key))?;
         Ok(OpenedDue { protection, source })
@@ -188,7 +188,7 @@ impl Frontier {
     ) -> Result<Source, Failed> {
         let file = Arc::new(FileHandle::open(&self.medium, text(&file_name(record.uuid)))?);
         let place = (record.uuid, file, DATA_AT);
-        Source::new(mode, pages_of(record), place, journal, Patches::new())
+        Source::new(mode, pages_of(record), place, journal, self.patches_of(record.uuid))
             .ok_or_else(|| Failed::Image("no protection covers so many pages".into()))
     }
 }
