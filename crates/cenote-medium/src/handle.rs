@@ -3,8 +3,10 @@
 //! On a real medium the handle has a descriptor of its own, and each call is one system call; a failed write-back is
 //! reported to it because it was open when that failed. A medium without descriptors gets the same calls by name, so that
 //! the simulated medium sees, and can fail, every one of them.
+//!
+//! A handle writes, so the owner of the files opens it.
 
-use crate::{FileName, Medium, MediumError, Operation};
+use crate::{FileName, MediumError, Operation, OwnedMedium};
 use cenote_layout::PAGE_SIZE;
 use cenote_sys::filesystem::start_writing;
 use cenote_sys::memory::{self, OwnedRegion};
@@ -14,14 +16,13 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 
 type Result<T> = core::result::Result<T, MediumError>;
 
 /// An open file of a medium. It must not be the lock file, nor be renamed while the handle lives but by [`FileHandle::rename`].
 #[derive(Debug)]
 pub struct FileHandle {
-    medium: Arc<dyn Medium>,
+    medium: OwnedMedium,
     name: String,
     file: Option<File>,
 }
@@ -31,12 +32,12 @@ impl FileHandle {
     ///
     /// # Errors
     /// As [`Medium::read_at`]: there is no such file, or it may not be opened.
-    pub fn open(medium: &Arc<dyn Medium>, name: &str) -> Result<Self> {
+    pub fn open(medium: &OwnedMedium, name: &str) -> Result<Self> {
         let file = medium.descriptor(name)?;
         if file.is_none() && !medium.exists(name)? {
             return Err(MediumError::NotFound { op: Operation::Examine, name: FileName::new(name) });
         }
-        Ok(Self { medium: Arc::clone(medium), name: name.to_owned(), file })
+        Ok(Self { medium: medium.clone(), name: name.to_owned(), file })
     }
 
     /// Gives the file another name, replacing `to` atomically if it exists, and goes with it: it need not be opened under its new name, which might fail when the file

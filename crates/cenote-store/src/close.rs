@@ -62,7 +62,7 @@ impl Inner {
         self.name_closed_journals(control)?;
         control.superblock.state = STATE_CLEAN;
         control.superblock.catalog_batch = control.catalog.batch();
-        superblock::store_next(&*self.medium, &mut control.superblock).map_err(|error| self.failed(error))
+        superblock::store_next(&self.medium, &mut control.superblock).map_err(|error| self.failed(error))
     }
 }
 

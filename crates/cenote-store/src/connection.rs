@@ -35,7 +35,7 @@ use cenote_layout::puddle::Role;
 use cenote_layout::superblock::Superblock;
 use cenote_layout::types::TypeRecord;
 use cenote_log::CrashKind;
-use cenote_medium::{Durability, GrantedMedium, MapMode, Medium, MediumError, MediumInfo};
+use cenote_medium::{Durability, GrantedMedium, MapMode, MediumError, MediumInfo, OwnedMedium};
 use cenote_sys::{fault, fork_guard};
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicBool;
@@ -385,7 +385,8 @@ impl Store {
         let refused = |error: StoreError| OpenError::Daemon { path: path.clone(), detail: error.to_string() };
         let (base, len) = (home.window_base, home.window_len);
         let files = Arc::new(GrantedMedium::new(home.medium.clone()));
-        let medium: Arc<dyn Medium> = Arc::clone(&files) as _;
+        // SAFETY: the files are the daemon's, which changes them; this medium refuses to.
+        let medium = unsafe { OwnedMedium::new(Arc::clone(&files) as _) };
         medium.reserve_window(base, len).map_err(|error| match error {
             MediumError::WindowTaken { .. } => {
                 OpenError::WindowOfDaemon { path: path.clone(), base, len, by: who_is_at(base, len) }
@@ -396,7 +397,7 @@ impl Store {
         let mut superblock = Superblock::new_zeroed();
         (superblock.store, superblock.window_base, superblock.window_len) = (home.store, base, len);
         let poisoned = Arc::default();
-        let (files_of, of) = (Arc::clone(&medium), home.store);
+        let (files_of, of) = (medium.clone(), home.store);
         // What has moved was rewritten by the daemon, all of it, before it is granted.
         let relocation = RelocationOptions { rewriter: None, backend: Backend::Eager };
         let frontier = Frontier::new(files_of, of, (false, false), relocation, Arc::clone(&poisoned));
@@ -419,7 +420,7 @@ impl Store {
             connection: Some(Connection { keeper, files, listed: Mutex::default(), ahead: Mutex::default() }),
             control: Mutex::new(Control {
                 superblock,
-                catalog: Catalog::mirror(Arc::clone(&medium)),
+                catalog: Catalog::mirror(medium.clone()),
                 space: Space::new(base, len),
                 puddles: BTreeMap::new(),
                 graveyard: Vec::new(),
@@ -654,8 +655,8 @@ impl Inner {
         let puddle = self.own(control, record, mode);
         // SAFETY: puddles live until the store is dropped; the range was checked to lie in the window, beside all others.
         unsafe {
-            puddle.as_ref().set_mode(&*self.medium, mode)?;
-            puddle.as_ref().map(&*self.medium)?;
+            puddle.as_ref().set_mode(&self.medium, mode)?;
+            puddle.as_ref().map(&self.medium)?;
             self.window.insert(puddle.as_ref());
         }
         connection.files.dismiss(crate::puddle::text(&file_name(record.uuid)));

@@ -156,7 +156,7 @@ impl Inner {
     ) -> Result<(), StoreError> {
         let mut next = control.superblock;
         next.journals[of as usize] = mark;
-        superblock::store_next(&*self.medium, &mut next).map_err(|error| self.failed(error))?;
+        superblock::store_next(&self.medium, &mut next).map_err(|error| self.failed(error))?;
         control.superblock = next;
         control.journals.opened[of as usize] = true;
         Ok(())

@@ -28,5 +28,5 @@ pub(crate) unsafe fn resolve(context: *const (), address: usize) -> bool {
     if puddle.is_due() {
         return inner.frontier.ask(puddle);
     }
-    puddle.resolve(&*inner.medium, address)
+    puddle.resolve(&inner.medium, address)
 }

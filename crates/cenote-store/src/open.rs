@@ -33,7 +33,7 @@ use cenote_layout::superblock::{DURABILITY_POWER, DURABILITY_PROCESS, STATE_OPEN
 use cenote_log::CrashKind;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{
-    Durability, LockGuard, LockKind, Medium, MediumError, MediumInfo, MediumKind, Operation,
+    Durability, LockGuard, LockKind, Medium, MediumError, MediumInfo, MediumKind, Operation, OwnedMedium,
 };
 use cenote_sys::{fault, fork_guard};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -51,6 +51,9 @@ impl Store {
     /// See [`OpenError`]. Nothing was changed, except that recovery may have been done in part, which the next open
     /// completes.
     pub fn open(medium: Arc<dyn Medium>, options: OpenOptions) -> Result<(Self, OpenReport), OpenError> {
+        // SAFETY: the store takes the lock before it changes a file that there is. From then on the files are its own; each
+        // module argues for what it changes.
+        let medium = unsafe { OwnedMedium::new(medium) };
         let info = medium.describe();
         let path = info.path.clone();
         let failed = |source| OpenError::Medium { path: path.clone(), source: Box::new(source) };
@@ -73,15 +76,15 @@ impl Store {
             });
         }
         // Before the lock, which may make a file: what is not a store stays as it is.
-        superblock::load(&*medium, wants_write)?;
+        superblock::load(&medium, wants_write)?;
         if !wants_write && !medium.exists(LOCK).map_err(failed)? {
             return Err(OpenError::LockMissing { path });
         }
-        let lock = take_lock(&*medium, wants_write, options.lock_timeout)?;
+        let lock = take_lock(&medium, wants_write, options.lock_timeout)?;
 
         let started = Instant::now();
-        let found = superblock::load(&*medium, wants_write)?;
-        let (merged, bytes) = catalog::load(&*medium, found.newest.catalog_batch).map_err(failed)?;
+        let found = superblock::load(&medium, wants_write)?;
+        let (merged, bytes) = catalog::load(&medium, found.newest.catalog_batch).map_err(failed)?;
         let mut report = OpenReport { clean: found.clean, damage: found.damage, ..OpenReport::default() };
         report.damage.extend(merged.damage.iter().cloned());
         if let (true, Some(file)) = (found.clean, merged.torn) {
@@ -115,7 +118,7 @@ impl Store {
         refuse_older_superblock(&path, options.damage, &found.newest, &merged, &mut report)?;
         let clean = report.clean;
         let writable = wants_write && !report.demoted;
-        let catalog = Catalog::new(Arc::clone(&medium), &merged, &bytes);
+        let catalog = Catalog::new(medium.clone(), &merged, &bytes);
         let same_boot = found.newest.boot_id == medium.boot_id();
         if same_boot && !options.hosting {
             // Their logs are not ours to replay, nor their pools to look at, until they have ended.
@@ -139,7 +142,7 @@ impl Store {
         let durability = options.durability.unwrap_or(info.durability);
         let poisoned = Arc::default();
         let frontier = Frontier::new(
-            Arc::clone(&medium),
+            medium.clone(),
             block.store,
             (writable, info.kind == MediumKind::Simulated),
             options.relocation.clone(),
@@ -235,7 +238,7 @@ fn check_options(options: &OpenOptions, info: &MediumInfo) -> Result<(), OpenErr
     Ok(())
 }
 
-fn take_lock(medium: &dyn Medium, exclusive: bool, timeout: Duration) -> Result<LockGuard, OpenError> {
+fn take_lock(medium: &OwnedMedium, exclusive: bool, timeout: Duration) -> Result<LockGuard, OpenError> {
     let kind = if exclusive { LockKind::Exclusive } else { LockKind::Shared };
     let path = || medium.describe().path;
     let started = Instant::now();
@@ -369,7 +372,7 @@ impl Inner {
         let pid = cenote_sys::process::pid();
         control.superblock.opener_pid = u64::from(pid);
         control.superblock.opener_start_ticks = cenote_sys::process::start_ticks(pid).unwrap_or(0);
-        superblock::store_next(&*self.medium, &mut control.superblock)
+        superblock::store_next(&self.medium, &mut control.superblock)
     }
 
     /// Compares the puddle files with the catalog. Missing files are damage, and returned second; the names of files without a record are

@@ -28,7 +28,7 @@ use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{DueRecord, PuddleRecord, Record};
 use cenote_layout::id::Uuid;
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{FileHandle, MapMode, Medium, MediumError, Operation};
+use cenote_medium::{FileHandle, MapMode, MediumError, Operation, OwnedMedium};
 use cenote_sealed::SealedError;
 use cenote_sys::desk::Desk;
 use cenote_sys::memory::{self, Access};
@@ -87,7 +87,7 @@ impl Drop for Turn<'_> {
 /// What an open store has of relocation. It does not keep the store open.
 #[derive(Debug)]
 pub(crate) struct Frontier {
-    pub(super) medium: Arc<dyn Medium>,
+    pub(super) medium: OwnedMedium,
     pub(super) store: Uuid,
     pub(super) writable: bool,
     /// Memory of the simulated medium is compared with what it mapped.
@@ -117,7 +117,7 @@ pub(crate) struct Frontier {
 
 impl Frontier {
     pub(crate) fn new(
-        medium: Arc<dyn Medium>,
+        medium: OwnedMedium,
         store: Uuid,
         (writable, simulated): (bool, bool),
         options: RelocationOptions,
@@ -250,7 +250,7 @@ impl Frontier {
         let Some(Waiting(puddle)) = locked(&self.waiting).get(&addr).copied() else { return false };
         // SAFETY: puddles live until the store is dropped, which ends this thread first.
         let puddle = unsafe { puddle.as_ref() };
-        let finish = || self.finish(puddle).and_then(|_| Ok(puddle.map(&*self.medium)?));
+        let finish = || self.finish(puddle).and_then(|_| Ok(puddle.map(&self.medium)?));
         // A thread that ends here would leave everybody asleep who waits for it.
         match catch_unwind(AssertUnwindSafe(finish)) {
             Ok(Ok(mapped)) => mapped,
@@ -422,7 +422,7 @@ impl Frontier {
             && let Some(mut own) = InPlace::begin(&source, &job.work, rewriter)?
         {
             let rewritten = rewrite(own.bytes())?;
-            own.finish(&*self.medium, &header, &rewritten.holes)?;
+            own.finish(&self.medium, &header, &rewritten.holes)?;
             puddle.set_done();
             self.note_done(puddle.uuid());
             return Ok(rewritten);
@@ -430,7 +430,7 @@ impl Frontier {
         let (file, primary) = (file_name(record.uuid), primary_name(record.uuid));
         let (file, primary) = ((DIR, text(&file)), (PRIMARY_DIR, text(&primary)));
         let both = job.shadowed && !planted(Bug::PrimaryNotRewritten) && {
-            look_at(&*self.medium, primary.1, (self.store, true), record, &job.due)? != Found::New
+            look_at(&self.medium, primary.1, (self.store, true), record, &job.due)? != Found::New
         };
         let first = NewFile::create(&self.medium, if both { primary } else { file }, record.size)?;
         let mut image = first.image(&source, record.size)?;
@@ -506,7 +506,7 @@ impl Inner {
         if puddle.is_due() && !planted(Bug::DuePuddleMapped) {
             self.frontier.finish(puddle)?;
         }
-        Ok(puddle.map(&*self.medium)?)
+        Ok(puddle.map(&self.medium)?)
     }
 
     /// Says in the catalog what is done, if anything is.

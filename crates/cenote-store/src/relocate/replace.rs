@@ -9,9 +9,8 @@
 use crate::puddle::{DIR, file_name, primary_name, text};
 use cenote_layout::PAGE_SIZE;
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{FileHandle, Medium, MediumError, Operation};
+use cenote_medium::{FileHandle, MediumError, Operation, OwnedMedium};
 use cenote_sys::memory::{self, OwnedRegion};
-use std::sync::Arc;
 
 /// Bytes that are looked at, and written, at once.
 const STEP: usize = 64 << 10;
@@ -118,7 +117,7 @@ fn stretches(source: &FileHandle, from: u64, to: u64) -> Result<Vec<(u64, u64)>,
 /// A file that is to take another's name; see the module.
 #[derive(Debug)]
 pub(super) struct NewFile<'a> {
-    medium: &'a Arc<dyn Medium>,
+    medium: &'a OwnedMedium,
     dir: &'static str,
     /// The name that it is to take.
     name: &'a str,
@@ -129,7 +128,7 @@ pub(super) struct NewFile<'a> {
 impl<'a> NewFile<'a> {
     /// Makes a file of zeros, with its space taken.
     pub(super) fn create(
-        medium: &'a Arc<dyn Medium>,
+        medium: &'a OwnedMedium,
         (dir, name): (&'static str, &'a str),
         len: u64,
     ) -> Result<Self, MediumError> {

@@ -153,7 +153,7 @@ impl Frontier {
             return Ok(rewritten);
         }
         let (name, len) = (file_name(record.uuid), file_len(record, AtRest::of(mode)).unwrap_or(0));
-        let found = look_at_len(&*self.medium, text(&name), (self.store, true), (record, len), &job.due)?;
+        let found = look_at_len(&self.medium, text(&name), (self.store, true), (record, len), &job.due)?;
         let (rewritten, protection) = match found {
             // Its memory could not be made the last time.
             Found::New => (Rewritten::default(), open(record.uuid, own)?.protection),
@@ -161,7 +161,7 @@ impl Frontier {
         };
         let source = self.source(record, mode, sealing.journal.clone())?;
         let opened = Opened { record: *record, protection, source };
-        show_view(&*self.medium, pool, puddle, opened, puddle.is_writable())?;
+        show_view(&self.medium, pool, puddle, opened, puddle.is_writable())?;
         if puddle.is_writable() {
             // Somebody may have opened the pool for writing while its memory was made.
             puddle.view().iter().for_each(|view| view.allow_stores());
@@ -238,7 +238,7 @@ impl Inner {
         };
         let name = file_name(record.uuid);
         let store = (self.uuid, self.writable);
-        Ok(match look_at_len(&*self.medium, text(&name), store, (record, len), &due)? {
+        Ok(match look_at_len(&self.medium, text(&name), store, (record, len), &due)? {
             Found::New => {
                 self.keep_new(record, None)?;
                 self.frontier.note_done(record.uuid);
