@@ -346,7 +346,7 @@ impl Inner {
         let Some(len) = file_len(puddle, at_rest) else {
             return Ok(Found::Damaged("the catalog gives it a size that no puddle has".into()));
         };
-        let mut found = look_at_len(&*self.medium, text(&own), store, (puddle, len), due)?;
+        let mut found = look_at_len(&self.medium, text(&own), store, (puddle, len), due)?;
         if !self.writable {
             return Ok(found);
         }
@@ -354,7 +354,7 @@ impl Inner {
         if found == Found::Old && direct {
             let old = PuddleRecord { addr: due.from, ..*puddle };
             let before = Some(due.generation.saturating_sub(1));
-            let begun = verify_all(&*self.medium, text(&own), (&old, len), self.uuid, true, before)?;
+            let begun = verify_all(&self.medium, text(&own), (&old, len), self.uuid, true, before)?;
             // All words were durable before the first one of the header.
             found = if begun.is_some() { Found::New } else { Found::Old };
         } else if found == Found::Old
