@@ -344,7 +344,7 @@ fn what_a_guest_stores_after_a_move_that_failed_is_psynced_at_the_end() {
         let client = Uuid([0x30 + round; 16]);
         store.admit(GuestRecord { client, ..guest() }).expect("admit");
         store.guest_open(client, &root(), "there", Access::ReadWrite).expect("granted");
-        own(sim).write_at(&format!("puddles/{name}"), offset, &[round; 4096]).expect("store");
+        own(&*sim).write_at(&format!("puddles/{name}"), offset, &[round; 4096]).expect("store");
         store.guest_end(client, false).expect("ended");
         if round == 1 {
             let moved = store.guest_randomize(&root(), "there");
