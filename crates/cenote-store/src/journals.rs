@@ -65,7 +65,7 @@ impl JournalOf {
 pub(crate) struct Journals {
     /// The store was closed: a journal that this session has not opened is exactly what the superblock says.
     exact: [bool; 2],
-    /// This session has opened it.
+    /// This session has begun to open it: its header may be a newer one than the superblock names.
     opened: [bool; 2],
 }
 
@@ -145,6 +145,7 @@ impl Inner {
     /// Before a session changes a journal's header: from here on it is newer than the superblock says.
     pub(crate) fn journal_opens(&self, control: &mut Control, of: JournalOf) {
         control.journals.exact[of as usize] = false;
+        control.journals.opened[of as usize] = true;
     }
 
     /// The superblock names the header of a journal that this session has opened. **Its sync commits.**
@@ -158,18 +159,21 @@ impl Inner {
         next.journals[of as usize] = mark;
         superblock::store_next(&self.medium, &mut next).map_err(|error| self.failed(error))?;
         control.superblock = next;
-        control.journals.opened[of as usize] = true;
         Ok(())
     }
 
-    /// Puts the headers of the journals that this session has opened into the superblock's copy that is about to say
-    /// "clean". Nothing writes to them any more.
+    /// Puts the headers of the journals that this session has opened, or failed to, into the superblock's copy that is about
+    /// to say "clean". Nothing writes to them any more.
     pub(crate) fn name_closed_journals(&self, control: &mut Control) -> Result<(), StoreError> {
         if let Some(journal) = self.shadows.journal() {
             journal.checkpoint()?;
             self.shadows.stop(false);
         }
         for of in JournalOf::ALL.into_iter().filter(|of| control.journals.opened[*of as usize]) {
+            // It was to be made, and that failed.
+            if !self.medium.exists(of.file())? {
+                continue;
+            }
             let file = FileHandle::open(&self.medium, of.file())?;
             let found = look(&file, self.uuid)?;
             let found = found.map_err(|detail| StoreError::JournalDamaged { detail })?;

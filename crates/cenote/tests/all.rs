@@ -18,6 +18,7 @@ mod progress;
 mod reclaim;
 mod relocate;
 mod sealed_copies;
+mod session_faults;
 mod shadowed;
 mod sharing;
 mod ship;
