@@ -5,7 +5,9 @@
 //! after an open of the heap without the flip. In the second case nothing that happens later can be different.
 
 use crate::common::{A, B, Heap, Random, TypeMap, field, ground, record, zero};
-use cenote_heap::{FreeError, Ground as _, Heap as _, MemoryGround, RootError, TraceOptions, TracedHeap};
+use cenote_heap::{
+    Cancelled, FreeError, Ground as _, Heap as _, MemoryGround, RootError, TraceOptions, TracedHeap,
+};
 use cenote_layout::heap::{
     Descriptor, HeapGeometry, MEMBERS_SIZE, ROOT_COUNT, SUPERBLOCK_SIZE, SuperblockState,
 };
@@ -414,6 +416,23 @@ fn a_zeroed_descriptor_with_marks_behind_it_is_damage() {
             assert_eq!(heap.free(*addr), Err(FreeError::Damaged { addr: *addr }));
             assert_eq!(left.overlaps(&heap), 0);
         }
+    }
+}
+
+#[test]
+fn tiny_marks_that_a_dead_process_left_take_no_block_from_the_next() {
+    for bug in [Bug::None, Bug::MarksNotCleared] {
+        // One superblock for blocks.
+        let ground = ground(128 << 10, 128 << 10);
+        let heap = TracedHeap::open(ground.clone()).unwrap();
+        // All its blocks are in a cache, and none is allocated.
+        assert!(heap.alloc_with(16, 16, A, &mut |_| Err(Cancelled)).is_err());
+        drop(heap);
+        let heap = TracedHeap::open(ground).unwrap();
+        plant(bug);
+        let blocks = std::iter::from_fn(|| heap.alloc(16, 16, B).ok()).take(5000).count();
+        plant(Bug::None);
+        assert_eq!(blocks == 4096, bug == Bug::None, "{bug:?}: {blocks}");
     }
 }
 
