@@ -179,7 +179,7 @@ impl<G: Ground> TracedHeap<G> {
         let all = puddle.class_marks(number, class);
         for (w, marks) in all.chunks(64).enumerate() {
             let bits = |value| marks::bits(all, w, value);
-            let old = bits(mark::ALLOCATED) | bits(mark::CONDEMNED);
+            let (old, condemned) = (bits(mark::ALLOCATED), bits(mark::CONDEMNED));
             let new = tracer.reached(ordinal, number, w);
             let new = if planted(Bug::RecoveryKeepsMarks) { new | old } else { new };
             let new = if believe {
@@ -188,9 +188,9 @@ impl<G: Ground> TracedHeap<G> {
             } else {
                 new
             };
-            if old != new {
-                report.freed_blocks += u64::from((old & !new).count_ones());
-                report.revived_blocks += u64::from((new & !old).count_ones());
+            if old != new || condemned != 0 {
+                report.freed_blocks += u64::from(((old | condemned) & !new).count_ones());
+                report.revived_blocks += u64::from((new & !(old | condemned)).count_ones());
                 for (k, byte) in marks.iter().enumerate() {
                     let reached = new >> k & 1 != 0;
                     marks::write(byte, if reached { mark::ALLOCATED } else { mark::FREE });
