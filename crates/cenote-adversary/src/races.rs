@@ -42,6 +42,8 @@ struct Racer {
     random: Random,
     witness: File,
     session: String,
+    /// Whether writers also copy the files of the store that they have open.
+    copies: bool,
 }
 
 impl Racer {
@@ -56,12 +58,17 @@ impl Racer {
     }
 }
 
-/// A child: `STORE WITNESS SEED`.
+/// A child: `STORE WITNESS SEED COPIES`.
 pub(crate) fn racer(args: &[String]) -> Outcome {
     let seed = child::number(args, 2)?;
     let witness = File::options().append(true).open(&args[1])?;
-    let mut racer =
-        Racer { dir: PathBuf::from(&args[0]), random: Random(seed), witness, session: String::new() };
+    let mut racer = Racer {
+        dir: PathBuf::from(&args[0]),
+        random: Random(seed),
+        witness,
+        session: String::new(),
+        copies: child::number(args, 3)? == 1,
+    };
     for number in 0u64.. {
         racer.session = format!("{seed}.{number}");
         let ended = match racer.below(8) {
@@ -161,8 +168,19 @@ fn write(racer: &mut Racer) -> Outcome {
     Ok(store.close()?)
 }
 
+/// Reads every file of the store, as a program does that makes a copy: closing them must not open the door to others.
+fn copy(dir: &Path) {
+    let Ok(entries) = std::fs::read_dir(dir) else { return };
+    for entry in entries.flatten() {
+        let _ = std::fs::read(entry.path());
+    }
+}
+
 /// One thing that a writer does.
 fn step(racer: &mut Racer, store: &Store, there: &mut Pools) -> Outcome {
+    if racer.copies && racer.below(4) == 0 {
+        copy(&racer.dir);
+    }
     let name = NAMES[racer.below(NAMES.len() as u64) as usize];
     if !there.contains_key(name) {
         racer.tell(&format!("try create {name}"))?;
@@ -264,12 +282,14 @@ fn apply(pools: &mut Pools, tried: Option<&(String, String)>) -> Outcome {
 /// See the module.
 pub(crate) fn round(round: &mut Round<'_>) -> Outcome {
     let (store, witness) = (round.dir.join("store"), round.dir.join("witness"));
-    Store::format(&store, &cenote::FormatOptions::default())?;
+    child::format(&store)?;
     File::create(&witness)?;
     let mut next = round.seed << 16;
+    // A short run leaves that out: a copy opens the door to a second writer, which is known and still to be mended.
+    let copies = if round.thorough { "1" } else { "0" };
     let mut start = |dir: &Path| {
         next += 1;
-        Child::start(dir, "racer", &[&store, &witness, &next.to_string()])
+        Child::start(dir, "racer", &[&store, &witness, &next.to_string(), &copies])
     };
     let mut racers = Vec::new();
     for _ in 0..RACERS {
@@ -293,7 +313,9 @@ pub(crate) fn round(round: &mut Round<'_>) -> Outcome {
 
 /// What is there when all are dead.
 fn end(dir: &Path, mut judge: Judge) -> Outcome {
-    let store = Store::open(dir)?;
+    // A command that a racer had started may outlive it.
+    let options = OpenOptions { lock_timeout: child::LIMIT, ..OpenOptions::default() };
+    let store = Store::open_with(dir, &options)?;
     require(store.report().damage.is_empty(), || format!("damage at the end: {:?}", store.report().damage))?;
     let there: Vec<String> =
         pools(&store, Access::ReadWrite)?.iter().map(|(name, count)| format!("{name}={count}")).collect();
@@ -304,7 +326,7 @@ fn end(dir: &Path, mut judge: Judge) -> Outcome {
     }
     store.close()?;
     let mut check = child::cenote();
-    check.arg("check").arg(dir);
+    check.args(["check", "--wait", "30"]).arg(dir);
     let ended = child::run(&mut check, dir.parent().unwrap_or(dir), Duration::from_secs(60))?;
     require(ended.code == Some(0), || format!("cenote check at the end: {ended:?}"))
 }

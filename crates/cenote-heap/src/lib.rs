@@ -50,6 +50,7 @@ mod robust;
 mod roots;
 mod runs;
 mod superblock;
+mod survey;
 mod sweep;
 mod sync;
 pub mod trace;

@@ -255,8 +255,12 @@ pub enum Bug {
     TraceBelievesReach,
     /// Tracing does not make durable which marks it cleared.
     TraceMarkNotFlushed,
-    /// A superblock whose marks lie inside it is described before they are durable.
-    InnerMarksNotDurable,
+    /// An opener takes a mark that no program writes for free.
+    IllegalMarkIsFree,
+    /// An opener believes a descriptor that says "free" where marks say otherwise.
+    ZeroDescriptorBelieved,
+    /// A root is read without its check.
+    RootCheckSkipped,
     /// A reader of a lock between processes looks for a writer before it says that it reads, and not after.
     ReaderLooksFirst,
     /// A writer of a lock between processes does not wait for readers that were there before.
@@ -353,8 +357,8 @@ pub enum Step {
     MarksCleared,
     /// Its descriptor is durable.
     DescriptorDurable,
-    /// It says that its marks lie inside.
-    MarksInside,
+    /// It says that it uses tiny marks.
+    TinyNoted,
     /// All its blocks are in the taker's cache.
     AllClaimed,
     /// A retired superblock has no geometry any more.

@@ -11,8 +11,8 @@ use crate::reader::{Reader, sealed};
 use crate::store::Inner;
 use crate::tx::{Covered, Tx};
 use cenote_heap::{
-    BlockInfo, Heap, HeapReport, HeapStats, RecoveryReport, SuperblockInfo, TraceOptions, TracedHeap,
-    TrimProgress, TrimReport,
+    BlockInfo, Damage as HeapDamage, Heap, HeapReport, HeapStats, RecoveryReport, SuperblockInfo,
+    TraceOptions, TracedHeap, TrimProgress, TrimReport,
 };
 use cenote_layout::heap::RootEntry;
 use cenote_layout::id::{PoolId, TypeId};
@@ -686,6 +686,13 @@ impl Pool {
     pub fn stats(&self) -> Result<HeapStats> {
         self.inner.refuse_forked()?;
         Ok(self.inner.heap.stats()?)
+    }
+
+    /// Superblocks of the pool's heap that are out of use, because bits of their descriptors or marks have flipped: as far as the
+    /// pool was looked at when it was opened, and since. [`Pool::check`] looks at all of it.
+    #[must_use]
+    pub fn heap_damage(&self) -> Vec<HeapDamage> {
+        self.inner.heap.damage()
     }
 
     /// Looks for damage, leaks and dangling pointers, and changes nothing. Waits for transactions; views may go on.

@@ -188,6 +188,14 @@ fn heap(store: &Store, name: &str, report: &HeapReport, findings: &mut Findings)
     for damage in &report.damage {
         findings.add("heap", Some(name), Some(damage.addr), damage.to_string());
     }
+    for index in &report.damaged_roots {
+        findings.add(
+            "root",
+            Some(name),
+            None,
+            format!("root {index} is damaged: what it led to is not known"),
+        );
+    }
     for leak in &report.leaks {
         let text = format!(
             "{} bytes at {:#x} ({}) are allocated, and no root leads to them",

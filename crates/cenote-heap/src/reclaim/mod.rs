@@ -55,7 +55,7 @@ use crate::marks;
 use crate::superblock::{Claim, PuddleHeap};
 use crate::trace::{Marking, Root, Types};
 use crate::traced::{TracedHeap, lock};
-use cenote_layout::heap::{ROOT_COUNT, RootEntry, mark};
+use cenote_layout::heap::mark;
 use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Bug, planted};
 use core::sync::atomic::Ordering;
@@ -133,13 +133,7 @@ impl<G: Ground> TracedHeap<G> {
 
     /// The numbered roots that lead somewhere.
     fn roots_now(&self) -> Vec<Root> {
-        let puddle = self.root_puddle();
-        let slots = puddle.iter().flat_map(|puddle| (0..ROOT_COUNT as u16).filter_map(|i| puddle.root(i)));
-        let root = |slot: core::ptr::NonNull<RootEntry>| {
-            let root = crate::roots::load(slot);
-            Root { at: slot.as_ptr().expose_provenance() as u64, to: root.addr, target: root.type_id }
-        };
-        slots.map(root).filter(|root| root.to != 0).collect()
+        crate::roots::all(self.root_puddle()).0
     }
 
     /// Whether a reclaim is under way.
@@ -231,6 +225,9 @@ impl<G: Ground> TracedHeap<G> {
         let more = more.iter().map(|&to| Root { at: 0, to, target: TypeId::UNTYPED });
         let mut roots: Vec<Root> = more.collect();
         if !progress.rooted {
+            if let Some(&index) = crate::roots::all(self.root_puddle()).1.first() {
+                return Err(ReclaimError::Root { index });
+            }
             progress.rooted = true;
             if planted(Bug::ReclaimMissesRoot) {
                 roots.extend(self.roots_now());

@@ -76,7 +76,7 @@ impl Snapshot {
             let number = number as u32;
             match (*claim, *holds) {
                 (_, Holds::Damaged(reason)) => return Err((puddle.address(number), reason)),
-                (Claim::Small { class, .. }, Holds::Small { .. }) => {
+                (Claim::Small { class, .. }, Holds::Small { .. } | Holds::Quarantined { .. }) => {
                     let all = puddle.class_marks(number, class);
                     let words = blocks_per_superblock(class).div_ceil(64) as usize;
                     allocated.extend((0..words).map(|word| puddle.allocated_bits(all, word)));
