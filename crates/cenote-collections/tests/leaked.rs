@@ -5,6 +5,8 @@
 //! name are given back by reclaim (to its end, broken off, in the background) and by collect (killed
 //! at each of its steps, and at random moments).
 
+#[path = "leaked/generated.rs"]
+mod generated;
 #[path = "leaked/kept.rs"]
 mod kept;
 

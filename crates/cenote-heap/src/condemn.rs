@@ -156,6 +156,8 @@ impl<G: Ground> TracedHeap<G> {
                     let blocks = addresses(&puddle, (number, class), found);
                     self.free_condemned(&blocks, &mut |_| ());
                 }
+                // Those of quarantined superblocks are not handed out, and stay there.
+                self.decide(&puddle, SweepState::Committed);
             }
         }
         self.close_sweep();

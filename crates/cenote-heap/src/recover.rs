@@ -85,6 +85,8 @@ impl<G: Ground> TracedHeap<G> {
         let traced = self.trace(&tracer, roots, false, options)?;
         let (trace, damaged_roots) = (traced.counts, traced.damaged_roots);
         let mut report = RecoveryReport { trace, damaged_roots, ..RecoveryReport::default() };
+        // What an earlier sweep has left is decided, whatever the roots say.
+        self.decide_all();
         if report.damaged_roots.is_empty() {
             self.condemn_unreached(&tracer, &puddles);
         }
@@ -121,7 +123,6 @@ impl<G: Ground> TracedHeap<G> {
 
     /// Condemns what is allocated and not reached.
     fn condemn_unreached(&self, tracer: &Tracer<'_, G>, puddles: &[Arc<PuddleHeap>]) {
-        self.decide_all();
         let known = self.sweep_state().is_some();
         if !known || planted(Bug::GivenBackOneByOne) || planted(Bug::RecoveryKeepsMarks) {
             return;
@@ -189,10 +190,11 @@ impl<G: Ground> TracedHeap<G> {
         let all = puddle.class_marks(number, class);
         for (w, marks) in all.chunks(64).enumerate() {
             let (old, illegal) = survey::allocated(all, w);
-            let old = old | marks::bits(all, w, mark::CONDEMNED);
+            let condemned = marks::bits(all, w, mark::CONDEMNED);
             let new = tracer.reached(ordinal, number, w);
             let keep = planted(Bug::RecoveryKeepsMarks) || !report.damaged_roots.is_empty();
-            let new = if keep { new | old } else { new };
+            // Without a sweep of its own it finds condemned marks only where nobody can tell.
+            let new = if keep { new | old | condemned } else { new };
             let new = if believe {
                 report.dangling_blocks += u64::from((new & !old).count_ones());
                 new & old
@@ -200,9 +202,9 @@ impl<G: Ground> TracedHeap<G> {
                 new
             };
             report.repaired_marks += u64::from(illegal);
-            if old != new || illegal != 0 {
-                report.freed_blocks += u64::from((old & !new).count_ones());
-                report.revived_blocks += u64::from((new & !old).count_ones());
+            if old != new || illegal != 0 || condemned != 0 {
+                report.freed_blocks += u64::from(((old | condemned) & !new).count_ones());
+                report.revived_blocks += u64::from((new & !(old | condemned)).count_ones());
                 for (k, byte) in marks.iter().enumerate() {
                     let reached = new >> k & 1 != 0;
                     marks::write(byte, if reached { mark::ALLOCATED } else { mark::FREE });

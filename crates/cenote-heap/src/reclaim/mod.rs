@@ -85,8 +85,8 @@ impl Slot {
 struct Progress {
     marking: Marking,
     rooted: bool,
-    /// Leaks are condemned: candidates are those of them that are not given back yet.
-    condemned: bool,
+    /// Leaks are condemned, and so many of them are not given back yet: candidates are those.
+    condemned: Option<u64>,
     /// Where giving back goes on: address of a puddle, its superblock, word of that.
     at: (u64, usize, usize),
 }
@@ -164,7 +164,9 @@ impl<G: Ground> TracedHeap<G> {
     #[cold]
     #[inline(never)]
     pub(crate) fn record_freed(&self, addr: u64) {
+        // What is free or condemned already stays what it is: the caller will be refused.
         if let Some(recorder) = self.reclaim.recorder()
+            && self.owner(addr).is_some_and(|block| block.addr == addr)
             && !planted(Bug::ReclaimMissesFree)
         {
             recorder.freed(addr);
@@ -207,7 +209,7 @@ impl<G: Ground> TracedHeap<G> {
         let puddles = puddles.ok_or(ReclaimError::NotUnderWay)?;
         let marking = Marking::new(&*recorder.types, &puddles);
         *lock(&self.reclaim.progress) =
-            Some(Progress { marking, rooted: false, condemned: false, at: (0, 0, 0) });
+            Some(Progress { marking, rooted: false, condemned: None, at: (0, 0, 0) });
         Ok(false)
     }
 
@@ -274,7 +276,7 @@ impl<G: Ground> TracedHeap<G> {
         let Some(Progress { marking, rooted: true, condemned, .. }) = &mut *progress else {
             return Err(ReclaimError::NotUnderWay);
         };
-        if *condemned {
+        if condemned.is_some() {
             return Ok(true);
         }
         self.refuse_unfinished(marking, &recorder)?;
@@ -291,13 +293,14 @@ impl<G: Ground> TracedHeap<G> {
             return Ok(false);
         }
         let mut sweep = Condemning::new(self);
+        let mut count = 0;
         for known in state.puddles.values_mut() {
             let Some(snapshot) = &mut known.snapshot else { continue };
             let Some(puddle) = self.puddles.get(snapshot.ordinal) else { continue };
-            condemn_puddle(&mut sweep, marking, snapshot, puddle);
+            count += condemn_puddle(&mut sweep, marking, snapshot, puddle);
         }
         sweep.commit();
-        *condemned = true;
+        *condemned = Some(count);
         Ok(true)
     }
 
@@ -333,19 +336,21 @@ impl<G: Ground> TracedHeap<G> {
         if dry_run {
             self.refuse_unfinished(marking, &recorder)?;
         }
-        if *condemned == dry_run || dry_run && marking.is_pending() {
+        if condemned.is_some() == dry_run || dry_run && marking.is_pending() {
             return Err(ReclaimError::NotUnderWay);
         }
         let (leaks, more) = self.next_leaks(marking, &recorder, limit, dry_run, at);
-        drop(progress);
         if dry_run {
             for (addr, block) in leaks.into_iter().filter_map(|addr| Some((addr, self.find(addr).ok()?))) {
                 visit(BlockInfo { addr, size: block.size, type_id: block.type_id });
             }
             return Ok(more);
         }
-        self.free_condemned(&leaks, visit);
-        if !more {
+        self.free_condemned(&leaks, &mut |block| {
+            *condemned = condemned.map(|left| left.saturating_sub(1));
+            visit(block);
+        });
+        if *condemned == Some(0) {
             self.close_sweep();
         }
         Ok(more)
@@ -423,13 +428,14 @@ fn leaks_of(
     candidates & !marking.reached(snapshot.ordinal, number as u32, index)
 }
 
-/// Condemns the leaks of a puddle; candidates are then those that are condemned.
+/// Condemns the leaks of a puddle; candidates are then those that are condemned. How many they are.
 fn condemn_puddle<G: Ground>(
     sweep: &mut Condemning<'_, G>,
     marking: &Marking,
     snapshot: &mut Snapshot,
     puddle: &PuddleHeap,
-) {
+) -> u64 {
+    let mut count = 0;
     for number in 0..snapshot.claims.len() {
         let class = class_of_claim(snapshot.claims[number]);
         for (index, word) in snapshot.words(number).enumerate() {
@@ -438,7 +444,9 @@ fn condemn_puddle<G: Ground>(
                 let all = puddle.class_marks(number as u32, class);
                 leaks = sweep.condemn(&all[index * 64..all.len().min(index * 64 + 64)], leaks);
             }
+            count += u64::from(leaks.count_ones());
             snapshot.set(word, leaks);
         }
     }
+    count
 }
