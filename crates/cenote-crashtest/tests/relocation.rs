@@ -106,7 +106,13 @@ fn text(error: impl std::fmt::Display) -> String {
 fn open_options() -> OpenOptions {
     // Records of sealed pages are longer, and each page of a journal that grows is a crash point.
     let journal_half_len = if is_protected() { 64 << 10 } else { 8192 };
-    OpenOptions { log_puddle_size: 8 << 10, journal_half_len, key: own_key(), ..OpenOptions::default() }
+    OpenOptions {
+        log_puddle_size: 8 << 10,
+        journal_half_len,
+        key: own_key(),
+        accept_unprotected: true,
+        ..OpenOptions::default()
+    }
 }
 
 /// A free window for this thread's simulations.

@@ -312,7 +312,7 @@ fn protected_pools_move_with_the_window() -> Result<()> {
         let key = (at_rest != AtRest::Integrity).then(key);
         let options = PoolOptions { mode: PoolMode::Shadowed, at_rest, key: key.clone(), ..small() };
         store_with_lists(dir.path(), base, &[("sealed", options), ("open", small())]);
-        let open = OpenOptions { key, ..OpenOptions::default() };
+        let open = OpenOptions { key, accept_unprotected: true, ..OpenOptions::default() };
         let taken = Taken::new(base);
         let before = hashes(dir.path());
         let reader = Store::open_with(dir.path(), &OpenOptions { access: Access::ReadOnly, ..open.clone() })?;
