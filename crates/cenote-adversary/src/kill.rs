@@ -30,7 +30,9 @@ const KINDS: [(PoolMode, AtRest); 5] = [
 
 /// Opens the store and both pools.
 fn open(dir: &Path) -> Outcome<(Store, Pool, Pool)> {
-    let store = Store::open_with(dir, &OpenOptions { key: Some(key(0)?), ..OpenOptions::default() })?;
+    // One pool has a key, the others have none.
+    let options = OpenOptions { key: Some(key(0)?), accept_unprotected: true, ..OpenOptions::default() };
+    let store = Store::open_with(dir, &options)?;
     let (a, b) = (store.pool("table")?, store.pool("index")?);
     Ok((store, a, b))
 }

@@ -71,11 +71,11 @@ pub struct Superblock {
     pub client: Uuid,
     /// The catalog had this batch, durably, when this copy was written. Catalog files that both end earlier were rolled back.
     pub catalog_batch: u64,
-    /// Zero.
-    pub reserved1: [u8; 3872],
     /// The headers of the files `journal` and `journal.pools`, as a session that opened them, or closed the store, left
     /// them: an older file was put back.
     pub journals: [JournalMark; 2],
+    /// Zero.
+    pub reserved1: [u8; 3872],
 }
 
 /// What the superblock says about a journal. All zero: nothing.
@@ -104,8 +104,10 @@ const _: () = assert!(core::mem::offset_of!(Superblock, window_base) == 64);
 const _: () = assert!(core::mem::offset_of!(Superblock, boot_id) == 96);
 const _: () = assert!(core::mem::offset_of!(Superblock, client) == 136);
 const _: () = assert!(core::mem::offset_of!(Superblock, catalog_batch) == 152);
-const _: () = assert!(core::mem::offset_of!(Superblock, reserved1) == 160);
-const _: () = assert!(core::mem::offset_of!(Superblock, journals) == 4032);
+const _: () = assert!(core::mem::offset_of!(Superblock, journals) == 160);
+// All that is not zero lies in one sector: no loss of power tears a copy that is being written.
+const _: () = assert!(core::mem::offset_of!(Superblock, reserved1) == 224);
+const _: () = assert!(core::mem::offset_of!(Superblock, reserved1) <= 512);
 
 impl Header for Superblock {
     const NAME: &'static str = "superblock";

@@ -143,8 +143,8 @@ fn headers_are_drawn_as_they_are() {
             (offset_of!(Superblock, formatted_at_s), "formatted_at_s"),
             (offset_of!(Superblock, client), "client"),
             (offset_of!(Superblock, catalog_batch), "catalog_batch"),
-            (offset_of!(Superblock, reserved1), "zero"),
             (offset_of!(Superblock, journals), "journals"),
+            (offset_of!(Superblock, reserved1), "zero"),
             (size_of::<Superblock>(), ""),
         ],
     );
