@@ -60,7 +60,7 @@ fn survey_all(pool: &Pool, keeper: &Pool) -> std::result::Result<usize, String> 
 /// One session of a child: reclaim comes first, or never.
 fn session(dir: &Path, keeper: &Pool, seed: &mut u64) -> std::result::Result<(), String> {
     let (_store, pool) = open(dir);
-    if random(seed) % 2 == 0 {
+    if random(seed).is_multiple_of(2) {
         let stop = random(seed) % 200;
         let (mut slices, mut torn) = (0, Ok(0));
         let mut progress = |_: &cenote::ReclaimProgress| {
@@ -77,7 +77,7 @@ fn session(dir: &Path, keeper: &Pool, seed: &mut u64) -> std::result::Result<(),
         match random(seed) % 4 {
             0 | 1 => {
                 let made = next_seed(keeper).map_err(|e| e.to_string())?;
-                let kept = leak(&pool, made, random(seed) % 4 == 0);
+                let kept = leak(&pool, made, random(seed).is_multiple_of(4));
                 keep(keeper, kept).map_err(|e| e.to_string())?;
             }
             2 => reuse(&pool),
