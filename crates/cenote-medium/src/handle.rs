@@ -31,7 +31,7 @@ impl FileHandle {
     /// Opens a file that exists: for reading, and for writing if the medium is writable.
     ///
     /// # Errors
-    /// As [`Medium::read_at`]: there is no such file, or it may not be opened.
+    /// As [`Medium::read_at`](crate::Medium::read_at): there is no such file, or it may not be opened.
     pub fn open(medium: &OwnedMedium, name: &str) -> Result<Self> {
         let file = medium.descriptor(name)?;
         if file.is_none() && !medium.exists(name)? {
@@ -44,7 +44,7 @@ impl FileHandle {
     /// has it already.
     ///
     /// # Errors
-    /// As [`Medium::rename`].
+    /// As [`Medium::rename`](crate::Medium::rename).
     pub fn rename(&mut self, to: &str) -> Result<()> {
         self.medium.rename(&self.name, to)?;
         to.clone_into(&mut self.name);
@@ -60,7 +60,7 @@ impl FileHandle {
     /// Bytes of the file.
     ///
     /// # Errors
-    /// As [`Medium::len`].
+    /// As [`Medium::len`](crate::Medium::len).
     pub fn len_bytes(&self) -> Result<u64> {
         match &self.file {
             None => self.medium.len(&self.name),
@@ -74,7 +74,7 @@ impl FileHandle {
     /// Reads from `offset` until `buf` is full or the file ends; returns the bytes read.
     ///
     /// # Errors
-    /// As [`Medium::read_at`].
+    /// As [`Medium::read_at`](crate::Medium::read_at).
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let Some(file) = &self.file else { return self.medium.read_at(&self.name, offset, buf) };
         let mut done = 0;
@@ -109,7 +109,7 @@ impl FileHandle {
     /// Writes all of `data` at `offset`.
     ///
     /// # Errors
-    /// As [`Medium::write_at`]; part of it may be written.
+    /// As [`Medium::write_at`](crate::Medium::write_at); part of it may be written.
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         match &self.file {
             None => self.medium.write_at(&self.name, offset, data),
@@ -192,7 +192,7 @@ impl FileHandle {
     /// Waits until what was written to the file, by whomever, survives loss of power.
     ///
     /// # Errors
-    /// As [`Medium::sync`]: nothing is known then about what was written since the last one.
+    /// As [`Medium::sync`](crate::Medium::sync): nothing is known then about what was written since the last one.
     pub fn sync(&self) -> Result<()> {
         match &self.file {
             None => self.medium.sync(&self.name),

@@ -23,7 +23,7 @@
 //!    Later copies can hold nothing new: every pointer of the snapshot has been followed.
 //! 4. *Condemning* takes all candidates that were not reached and whose mark still says "allocated", in
 //!    one moment, and only if no copy waits. A candidate that somebody freed is none any more. What is
-//!    condemned dies as a whole, for running programs and after a crash: [`crate::condemn`] has the
+//!    condemned dies as a whole, for running programs and after a crash: `condemn.rs` has the
 //!    invariant, the states and the store that commits.
 //! 5. *Giving back* frees what is condemned, one block after the other. A run that is broken off then
 //!    leaves the rest condemned: the next run of the session, collect, or the next opener frees it.
