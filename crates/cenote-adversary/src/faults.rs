@@ -5,7 +5,7 @@
 //!
 //! * the operation ended with an exit status that it documents, or by the kill, without a panic;
 //! * the store opens, is sound, and what is in it is as before the operation or as after it, nothing between;
-//! * success means after; an error for want of space means before, unless the message says that it, or its first step, is done. After an I/O error nobody knows what the device has, and the next open
+//! * success means after; an error for want of space means before, unless the message says that it, or its first step, is done. After an I/O error it is unknown what the device has, and the next open
 //!   decides: before or after;
 //! * what was not done can be done now.
 

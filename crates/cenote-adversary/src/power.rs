@@ -64,7 +64,7 @@ impl Disk {
     }
 
     fn mount(&self) -> Result<(), String> {
-        // Its journal is written when somebody asks for a sync, and hardly ever by itself.
+        // Its journal is written when a program asks for a sync, and hardly ever by itself.
         run("mount", &[&"-o", &"loop,commit=300", &self.file, &self.at]).map(drop)
     }
 

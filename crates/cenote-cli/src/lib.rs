@@ -32,7 +32,7 @@ use std::process::ExitCode;
 #[must_use]
 pub fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|info| {
-        // A bug of ours. One line, no backtrace; the store is recovered by whoever opens it next.
+        // A bug of ours. One line, no backtrace; the store is recovered by its next opener.
         let place = info.location().map(ToString::to_string).unwrap_or_default();
         let what = info.payload_as_str().unwrap_or("panic").replace('\n', "; ");
         let _ = writeln!(std::io::stderr(), "cenote: internal error at {place}: {what}: please report it");
@@ -110,7 +110,7 @@ fn refused(error: &clap::Error) -> ExitCode {
     use clap::error::ErrorKind;
     let missing = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if missing || !error.use_stderr() {
-        // A closed pipe is nobody's business.
+        // A closed pipe is no error.
         let _ = error.print();
         return ExitCode::from(if missing { failure::USAGE } else { 0 });
     }

@@ -1,6 +1,6 @@
 //! Adoption: what a puddle's descriptors and marks say together, and the volatile words that follow from it.
 //!
-//! The heap adopts a puddle when it first touches it, and again after recovery; nobody uses the puddle meanwhile. It does
+//! The heap adopts a puddle when it first touches it, and again after recovery; no thread uses the puddle meanwhile. It does
 //! not look at what a former session left in volatile words. It *normalises* marks: every legal mark but "allocated"
 //! becomes free. So what was in caches of a dead process, held by a transaction that is over, or half spilled comes back
 //! here without a record of it anywhere. Condemned marks are decided before ([`crate::condemn`]). A superblock with free blocks is LISTED from the start: in the hands of the
@@ -99,7 +99,7 @@ pub(crate) struct Adopted {
     pub(crate) damage: Vec<Damage>,
 }
 
-/// Writes the volatile words of a puddle that nobody uses, and normalises its marks.
+/// Writes the volatile words of a puddle that no thread uses, and normalises its marks.
 pub(crate) fn adopt(puddle: &PuddleHeap) -> Adopted {
     let (mut listed, mut damage) = (Vec::new(), Vec::new());
     let mut free = vec![0u64; puddle.superblocks().div_ceil(64) as usize];

@@ -19,7 +19,7 @@
 //!    what is there now, with everybody stopped: what it reached leads to what it reached. Reclaim
 //!    traces what was there at its beginning, and all that a transaction has changed since, as it was
 //!    before the change. A collection that takes a node over changes a block that led to the node, so
-//!    the node was reached ([`crate::reclaim`], 2). Copies that nobody has looked at keep reclaim from
+//!    the node was reached ([`crate::reclaim`], 2). Copies that the tracer has not seen keep reclaim from
 //!    condemning.
 //! 2. *It dies at one moment.* The whole set is condemned while no view and no transaction of the pool
 //!    is open. [`mark::CONDEMNED`] is not live to any program, so each of them, in every thread, finds
@@ -49,10 +49,10 @@
 //! discarded counts as marked, one that is committed does not. So a stale pointer that a program has
 //! put into its data finds all of a structure, or nothing.
 //!
-//! A state that nobody can read is damage, which `check` tells. Condemned blocks are then neither live
+//! A state that cannot be read is damage, which `check` tells. Condemned blocks are then neither live
 //! nor given out, so what leads to one finds what was written there; and nothing is condemned.
 //!
-//! A process that reads only decides nothing. Condemned blocks are not live to it, and nobody writes
+//! A process that reads only decides nothing. Condemned blocks are not live to it, and no process writes
 //! to them: what a live header leads to is what was written there.
 //!
 //! Where processes share the pool, one that is alone condemns ([`crate::recover`]). If it dies, the
@@ -67,7 +67,7 @@ use cenote_layout::heap::{SweepState, mark};
 use cenote_medium::planted::{Bug, Step, planted, reach};
 use core::sync::atomic::{AtomicU8, Ordering, compiler_fence};
 
-/// What is wrong with a state that nobody can read.
+/// What is wrong with a state that cannot be read.
 pub(crate) const SWEEP_UNKNOWN: &str = "it does not say how far the last sweep has come";
 
 /// Superblocks of a puddle that hold blocks, with the marks of each.
@@ -80,7 +80,7 @@ fn marked(puddle: &PuddleHeap) -> impl Iterator<Item = (u32, u32)> {
 }
 
 impl<G: Ground> TracedHeap<G> {
-    /// How far the last sweep has come; `None` if nobody can tell.
+    /// How far the last sweep has come; `None` if it cannot be read.
     pub(crate) fn sweep_state(&self) -> Option<SweepState> {
         self.root_puddle().map_or(Some(SweepState::Closed), PuddleHeap::sweep_state)
     }
@@ -107,7 +107,7 @@ impl<G: Ground> TracedHeap<G> {
         unsafe { self.ground.flush(marks.as_ptr().cast(), marks.len()) };
     }
 
-    /// Makes of a puddle's condemned marks what the state says. Nobody uses the blocks.
+    /// Makes of a puddle's condemned marks what the state says. No thread uses the blocks.
     pub(crate) fn decide(&self, puddle: &PuddleHeap, state: SweepState) {
         let to = match state {
             SweepState::Closed => return,
@@ -126,7 +126,7 @@ impl<G: Ground> TracedHeap<G> {
         self.ground.fence();
     }
 
-    /// Decides all marks, and closes the sweep. Every puddle is attached, and nobody uses the heap; if
+    /// Decides all marks, and closes the sweep. Every puddle is attached, and no thread uses the heap; if
     /// a sweep of this session was committed, the caller adopts all puddles anew.
     pub(crate) fn decide_all(&self) {
         match self.sweep_state() {

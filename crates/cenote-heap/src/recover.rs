@@ -3,7 +3,7 @@
 //! Recovery replaces every mark by what tracing found, and then adopts every puddle anew, as at open.
 //! Marks are written only after the whole heap was traced. What is not reached is condemned first, all
 //! of it: a recovery that stops anywhere has freed all of that or nothing ([`crate::condemn`]), so
-//! nobody has to repeat it. Where blocks are revived too, after a loss of power, the caller's record
+//! no opener has to repeat it. Where blocks are revived too, after a loss of power, the caller's record
 //! makes the next opener trace again. Descriptors change in one case: a taking that the crash
 //! interrupted is made free again. All caches are dead afterwards: the heap gets another number, under
 //! which no thread has one.
@@ -193,7 +193,7 @@ impl<G: Ground> TracedHeap<G> {
             let condemned = marks::bits(all, w, mark::CONDEMNED);
             let new = tracer.reached(ordinal, number, w);
             let keep = planted(Bug::RecoveryKeepsMarks) || !report.damaged_roots.is_empty();
-            // Without a sweep of its own it finds condemned marks only where nobody can tell.
+            // Without a sweep of its own it finds condemned marks only where the state cannot be read.
             let new = if keep { new | old | condemned } else { new };
             let new = if believe {
                 report.dangling_blocks += u64::from((new & !old).count_ones());

@@ -241,7 +241,7 @@ pub struct PuddleHeap {
     pub(crate) adopted: AtomicBool,
     pub(crate) writable: bool,
     /// Whether condemned marks count as allocated: in a pool that is open for reading only and whose
-    /// next writer will make them so, and where nobody can tell ([`crate::condemn`]).
+    /// next writer will make them so, and where the state cannot be read ([`crate::condemn`]).
     pub(crate) restores: bool,
     /// What `lines` points to in a pool that is open for reading only.
     _copy: Option<Box<[Line]>>,
@@ -522,7 +522,7 @@ impl PuddleHeap {
         })
     }
 
-    /// How far the last sweep has come; `None` in other puddles, and if nobody can tell.
+    /// How far the last sweep has come; `None` in other puddles, and if it cannot be read.
     pub(crate) fn sweep_state(&self) -> Option<SweepState> {
         let (word, reserved) = self.sweep_line()?.split_first()?;
         let is_zero = reserved.iter().all(|word| word.load(Ordering::Relaxed) == 0);

@@ -225,7 +225,7 @@ fn what_only_running_processes_read_is_written_anew_whatever_stands_there() {
     let some = (0..3000).map(|_| bits[random.below(bits.len() as u64) as usize]).collect::<Vec<_>>();
     let counts = flip_each(&left, some.into_iter());
     assert_eq!((counts.named, counts.silent), (0, 0), "{counts:?}");
-    // The table of members means nothing to a process that has the pool alone: nobody reads it, nobody writes it.
+    // The table of members means nothing to a process that has the pool alone: the heap neither reads nor writes it.
     let mut members = flip_each(&left, g.members * 8..(g.members + 64) * 8);
     members.harmless += members.silent;
     assert_eq!((members.named, members.handed_out_twice, MEMBERS_SIZE % 64), (0, 0, 0));

@@ -191,7 +191,7 @@ pub enum Bug {
     ReclaimTakesNew,
     /// Leaks are given back one by one, and not condemned before.
     GivenBackOneByOne,
-    /// Leaks are condemned although nobody has looked at what was changed since.
+    /// Leaks are condemned although the tracer has not seen what was changed since.
     CondemnedUnheard,
     /// Leaks are condemned, and no state says that they are being.
     SweepNotOpened,

@@ -110,10 +110,10 @@ impl Inner {
         for of in JournalOf::ALL {
             let named = control.superblock.journals[of as usize];
             if named == JournalMark::NONE || !self.medium.exists(of.file())? {
-                continue; // what is missing is told by whoever needs it
+                continue; // the opener that needs it reports that it is missing
             }
             let file = FileHandle::open(&self.medium, of.file())?;
-            // One without a whole header is told by whoever opens it.
+            // One without a whole header is reported by its opener.
             let Ok(found) = look(&file, self.uuid)? else { continue };
             let Some(detail) = why_not(&named, &found, control.journals.exact[of as usize]) else { continue };
             let state = &control.catalog.state;
@@ -184,7 +184,7 @@ impl Inner {
 }
 
 impl Store {
-    /// Refuses a journal of objects that is older than the superblock says: for whoever recovers the objects, before anything
+    /// Refuses a journal of objects that is older than the superblock says: for recovery of objects, before anything
     /// is replayed.
     ///
     /// # Errors

@@ -35,7 +35,7 @@ fn hundreds_of_stores_of_the_default_window_are_open_at_once() {
             .collect();
         for (number, pool) in (0u64..).zip(&pools) {
             let at = pool.root_puddle().unwrap().body_addr() as *mut u64;
-            // SAFETY: mapped for writing; nobody else uses the pool.
+            // SAFETY: mapped for writing; no other thread uses the pool.
             unsafe {
                 assert_eq!(*at, if round == 0 { 0 } else { number });
                 *at = number;

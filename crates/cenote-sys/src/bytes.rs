@@ -17,7 +17,7 @@
 //! byte uninitialised. Because it counts as a store, its caller must be allowed to store, and excludes readers.
 //!
 //! *The kernel's accesses are not the program's.* [`copy_by_kernel`] reads pages as a debugger would: no load of this
-//! program takes part, so no load races with a store, or contradicts a `&mut`. The copy may be torn where somebody
+//! program takes part, so no load races with a store, or contradicts a `&mut`. The copy may be torn where another thread
 //! stores meanwhile.
 //!
 //! Miri runs no assembly. There [`settle`] does nothing and [`load_word`] is a plain load, so that Miri reports padding
@@ -30,7 +30,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// Gives each of `len` bytes one value in the eyes of the language, the one that memory holds.
 ///
 /// # Safety
-/// The bytes are mapped. The caller may store into them, and nobody else accesses them meanwhile.
+/// The bytes are mapped. The caller may store into them, and no other thread accesses them meanwhile.
 #[inline(always)]
 pub unsafe fn settle(at: *mut u8, len: usize) {
     #[cfg(not(miri))]
@@ -45,7 +45,7 @@ pub unsafe fn settle(at: *mut u8, len: usize) {
 /// The bytes of typed memory.
 ///
 /// # Safety
-/// As [`settle`]; and nobody stores into them while the slice lives.
+/// As [`settle`]; and no thread stores into them while the slice lives.
 #[inline(always)]
 #[must_use]
 pub unsafe fn settled<'a>(at: *mut u8, len: usize) -> &'a [u8] {

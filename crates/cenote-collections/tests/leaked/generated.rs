@@ -32,7 +32,7 @@ fn random(seed: &mut u64) -> u64 {
     (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) >> 11
 }
 
-/// Takes a seed that nobody has had.
+/// Takes a seed that no other run has.
 fn next_seed(keeper: &Pool) -> Result<u64> {
     keeper.write(|tx| {
         let root = tx.root::<Keeper>()?.expect("made at the start");

@@ -22,7 +22,7 @@
 //! 3. *The end* is a moment at which no block and no copy waits, in this heap or another that may lead here; [`Marked::changes`] tells whether that was one moment.
 //!    Later copies can hold nothing new: every pointer of the snapshot has been followed.
 //! 4. *Condemning* takes all candidates that were not reached and whose mark still says "allocated", in
-//!    one moment, and only if no copy waits. A candidate that somebody freed is none any more. What is
+//!    one moment, and only if no copy waits. A candidate that a program freed is none any more. What is
 //!    condemned dies as a whole, for running programs and after a crash: `condemn.rs` has the
 //!    invariant, the states and the store that commits.
 //! 5. *Giving back* frees what is condemned, one block after the other. A run that is broken off then
@@ -36,7 +36,7 @@
 //!   frees during the call. (At the start of a session, before its first transaction, that is so.)
 //! * Whoever changes data by other means than transactions calls [`before_change`] before.
 //! * Nobody changes data while [`TracedHeap::mark_slice`] runs: a lock that writers take and it does. It runs for as long as it is told; that is the longest wait of a writer.
-//! * Nobody uses the heap while [`TracedHeap::condemn`] and [`TracedHeap::give_back_slice`] run.
+//! * No thread uses the heap while [`TracedHeap::condemn`] and [`TracedHeap::give_back_slice`] run.
 //! * What other pools lead to is passed to `mark_slice`; all of them are traced in the same way.
 //!
 //! # What it costs
@@ -287,7 +287,7 @@ impl<G: Ground> TracedHeap<G> {
         // What an earlier run of this session has left; every puddle is attached.
         self.finish_sweep();
         let mut state = recorder.lock();
-        // A copy that waits may hold the last pointer to what somebody has taken over since.
+        // A copy that waits may hold the last pointer to what a program has taken over since.
         let unheard = state.is_waiting() && !planted(Bug::CondemnedUnheard);
         if marking.is_pending() || unheard {
             return Ok(false);

@@ -340,7 +340,7 @@ impl Recorder {
         Some(old)
     }
 
-    /// Whether there are copies that nobody has looked at; how many were made so far.
+    /// Whether there are copies that the tracer has not seen; how many were made so far.
     pub(super) fn pending(&self) -> (bool, u64) {
         let state = self.lock();
         (!state.old.is_empty(), state.made)
@@ -348,7 +348,7 @@ impl Recorder {
 }
 
 impl State {
-    /// Whether there are copies that nobody has looked at.
+    /// Whether there are copies that the tracer has not seen.
     pub(super) fn is_waiting(&self) -> bool {
         !self.old.is_empty()
     }

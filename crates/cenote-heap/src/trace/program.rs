@@ -218,7 +218,7 @@ pub(super) fn holds(field: &PointerField, value: u64, size: u64) -> bool {
 
 /// The `len` bytes of a tag at `addr`, in a block. A tag has no padding.
 fn tag<'a>(addr: u64, len: u64) -> &'a [u8] {
-    // SAFETY: the range lies in a block (the caller saw to that), blocks lie in mapped memory, and nobody changes data while it is
+    // SAFETY: the range lies in a block (the caller saw to that), blocks lie in mapped memory, and no thread changes data while it is
     // traced; the tracer uses the slice at once.
     unsafe { core::slice::from_raw_parts(with_exposed_provenance(addr as usize), len as usize) }
 }
@@ -239,7 +239,7 @@ pub(super) fn load_any(addr: u64) -> u64 {
 #[inline(always)]
 pub(super) fn load(addr: u64) -> u64 {
     let pointer = with_exposed_provenance::<u64>(addr as usize);
-    // SAFETY: the word lies in a block, blocks lie in mapped memory, and nobody changes data while it is traced. Values of a
+    // SAFETY: the word lies in a block, blocks lie in mapped memory, and no thread changes data while it is traced. Values of a
     // repeating type need not be aligned to 8.
     unsafe { pointer.read_unaligned() }
 }

@@ -37,7 +37,7 @@ impl Image {
     /// A copy of memory.
     ///
     /// # Safety
-    /// `len` bytes from `addr` on are mapped and readable, and nobody stores into them meanwhile.
+    /// `len` bytes from `addr` on are mapped and readable, and no thread stores into them meanwhile.
     pub(super) unsafe fn of_memory(addr: usize, len: u64) -> Result<Self, MediumError> {
         let region = memory::anonymous(len as usize)
             .map_err(|error| MediumError::from_io(Operation::Read, "memory", error))?;

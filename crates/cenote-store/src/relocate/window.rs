@@ -8,8 +8,8 @@
 //! ([`crate::window::Window::distance`]).
 //!
 //! 1. *Recovered.* Recovery is that of any open. A log entry says an address at home; replay looks that up in the catalog,
-//!    as always, and stores at the distance. What it restores are bytes that lead home, into puddles that lead home. Nobody
-//!    has a handle yet, so nobody follows a pointer.
+//!    as always, and stores at the distance. What it restores are bytes that lead home, into puddles that lead home. No
+//!    program has a handle yet, so no pointer is followed.
 //! 2. *Settled.* The superblock says "open". Pools in shadowed mode are psynced, leased pools synced, the journal trimmed:
 //!    nothing is left anywhere that speaks of old contents at a place in a file. A puddle of an earlier move whose file a
 //!    crash left between two states is brought to one of them.
@@ -17,7 +17,7 @@
 //!    and spare puddles are gone (the logs are empty): **the catalog's batch commits**. No file of a pool was touched.
 //! 4. The files of logs and spare puddles are removed. What a crash leaves of them are orphans.
 //!
-//! A crash before 3 leaves a store at home, recovered or to be recovered, for whoever opens it next; after 3 a store in its
+//! A crash before 3 leaves a store at home, recovered or to be recovered, for its next opener; after 3 a store in its
 //! new window, in which every puddle is due. Each is rewritten when it is first touched ([`crate::relocate`]).
 //!
 //! # A puddle that is due already
@@ -245,7 +245,7 @@ impl Inner {
         // SAFETY: puddles live until the store is dropped.
         for puddle in control.puddles.values().map(|puddle| unsafe { puddle.as_ref() }) {
             if puddle.is_mapped() && puddle.role() == Role::Heap {
-                // SAFETY: mapped, readable, and nobody stores into it: recovery has closed it.
+                // SAFETY: mapped, readable, and no thread stores into it: recovery has closed it.
                 let image = unsafe { Image::of_memory(puddle.addr() as usize, puddle.size()) };
                 self.frontier.hold(puddle.uuid(), image?);
             }

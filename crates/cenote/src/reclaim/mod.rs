@@ -7,7 +7,7 @@
 //! each pool that it is for are condemned, in one slice, and given back in others. What a leak of
 //! another pool leads to may be gone then: pointers between pools are checked where they are followed.
 //!
-//! *Who waits for whom.* A slice holds the turnstile (the members' lock), and under it one pool's lock, shared to mark and exclusive to condemn and give back, for which it waits 10 ms
+//! *The order of locks.* A slice holds the turnstile (the members' lock), and under it one pool's lock, shared to mark and exclusive to condemn and give back, for which it waits 10 ms
 //! at most before it lets go of both and tries again. Under them it waits for nothing. A pool that is closed passes the turnstile before anything of it goes away: so a member
 //! is alive as long as the turnstile is held, and closing waits for one slice and never for a run. A run has no handle of store or pools.
 
