@@ -1,13 +1,15 @@
-//! The `cenote` command, as a library: [`main`] is all of it. The program `cenote` calls it, and so do programs that are this
-//! command under another name.
+//! The `cenote` command, as a library: [`main`] is all of it. The program `cenote` calls it, and so
+//! do programs that are this command under another name.
 //!
 //! Invariants:
 //!
-//! * commands that only look (`ls`, `info`, `check`, `dump`, `stats`, `doctor`) open read-only and change no byte of any file;
-//! * what was asked for goes to standard output, everything else to standard error; with `--json`, standard output holds
-//!   nothing but JSON;
-//! * an error is one line, `cenote: what: why: what to do`, with an exit status of [`failure`]; nothing panics on what
-//!   a user, a medium or the system does, and a reader that goes away ends the command quietly.
+//! * commands that only look (`ls`, `info`, `check`, `dump`, `stats`, `doctor`) open read-only and
+//!   change no byte of any file;
+//! * what was asked for goes to standard output, everything else to standard error; with `--json`,
+//!   standard output holds nothing but JSON;
+//! * an error is one line, `cenote: what: why: what to do`, with an exit status of [`failure`];
+//!   nothing panics on what a user, a medium or the system does, and a reader that goes away ends
+//!   the command quietly.
 
 mod cli;
 mod commands;
@@ -105,7 +107,8 @@ fn run(cli: &Cli, out: &mut Out) -> Result<Verdict, Failure> {
     }
 }
 
-/// Help and version, which are no errors; or one line that says what is wrong with the command line.
+/// Help and version, which are no errors; or one line that says what is wrong with the command
+/// line.
 fn refused(error: &clap::Error) -> ExitCode {
     use clap::error::ErrorKind;
     let missing = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;

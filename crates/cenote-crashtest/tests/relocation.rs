@@ -444,7 +444,8 @@ fn verify(
     compare(contents?, states, kind, note, level)
 }
 
-/// The same where the window is taken that the image says: by a writer, and before that by a reader, who changes nothing.
+/// The same where the window is taken that the image says: by a writer, and before that by a
+/// reader, who changes nothing.
 fn verify_where_taken(
     image: &Image,
     states: &[State],
@@ -464,7 +465,8 @@ fn verify_where_taken(
     for access in [Access::ReadOnly, Access::ReadWrite] {
         let (sim, world) = match open(access) {
             Ok(opened) => opened,
-            // What is to be opened at home first: pools that power may have torn, protected ones that are due in part.
+            // What is to be opened at home first: pools that power may have torn, protected ones
+            // that are due in part.
             Err(Error::Open(OpenError::WindowStays { why, .. }))
                 if why.contains("when power failed") || why.contains("in part") =>
             {
@@ -874,7 +876,8 @@ fn meeting(test: impl FnOnce()) {
     MEETING.set(false);
 }
 
-/// A window is taken after a crash, in the middle of an earlier move, and after a close; and moves again before all is touched.
+/// A window is taken after a crash, in the middle of an earlier move, and after a close; and moves
+/// again before all is touched.
 const MEETINGS: [Step; 12] = [
     Write("direct"),
     Push("direct", 2),

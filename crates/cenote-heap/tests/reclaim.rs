@@ -306,8 +306,9 @@ fn histories_notice_a_free_that_is_not_recorded() {
     assert!(failed, "no history noticed that what freed blocks held was not looked at");
 }
 
-/// A header is found through an address that was kept, and its node is taken over by a new one that a
-/// root leads to: after the last slice, and before leaks are condemned. Whether the node is live then.
+/// A header is found through an address that was kept, and its node is taken over by a new one that
+/// a root leads to: after the last slice, and before leaks are condemned. Whether the node is live
+/// then.
 fn taken_over_late(bug: Bug) -> (bool, bool) {
     let ground = ground(512 << 10, 64 << 20);
     let (header, node) = {

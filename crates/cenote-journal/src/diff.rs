@@ -66,7 +66,8 @@ impl Changes {
     /// The primary cannot be read. What was added is incomplete.
     ///
     /// # Safety
-    /// The pages of the shadow are mapped and the caller's to change, and no other thread uses them meanwhile.
+    /// The pages of the shadow are mapped and the caller's to change, and no other thread uses them
+    /// meanwhile.
     pub unsafe fn add(
         &mut self,
         object: u32,

@@ -147,7 +147,8 @@ impl State {
 pub(crate) type Locked<'a> = MutexGuard<'a, State>;
 
 impl Journal {
-    /// Makes the journal of a store that has none, with this epoch, which no journal of the store had before.
+    /// Makes the journal of a store that has none, with this epoch, which no journal of the store
+    /// had before.
     ///
     /// # Errors
     /// The medium; there is none then, or a whole one.

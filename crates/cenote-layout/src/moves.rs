@@ -41,13 +41,14 @@ pub struct Moves {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cursor(usize);
 
-/// What `moves` and, after them, a move of the whole window `base..base + len` by `distance` come to. Sorted by rising old
-/// address, as `moves` are.
+/// What `moves` and, after them, a move of the whole window `base..base + len` by `distance` come
+/// to. Sorted by rising old address, as `moves` are.
 ///
-/// A word that `moves` would change becomes what it would have become, further on by `distance`. Any other word that leads
-/// into the window moves with it: what `moves` left where it was, and, where a puddle was being rewritten in its file, what
-/// was rewritten already. The second is told from the first by its address, because a puddle is rewritten in its file only
-/// if nothing came to where something that moved had been ([`Moves::is_repeatable`]).
+/// A word that `moves` would change becomes what it would have become, further on by `distance`.
+/// Any other word that leads into the window moves with it: what `moves` left where it was, and,
+/// where a puddle was being rewritten in its file, what was rewritten already. The second is told
+/// from the first by its address, because a puddle is rewritten in its file only if nothing came to
+/// where something that moved had been ([`Moves::is_repeatable`]).
 #[must_use]
 pub fn and_window(moves: &[MoveRecord], (base, len): (u64, u64), distance: u64) -> Vec<MoveRecord> {
     let end = base.saturating_add(len);
@@ -283,8 +284,8 @@ mod tests {
     }
 
     proptest! {
-        /// A word that is old, and one that was rewritten before the window moved, come to the same place; whichever window
-        /// was the one before, and however often it moves.
+        /// A word that is old, and one that was rewritten before the window moved, come to the same
+        /// place; whichever window was the one before, and however often it moves.
         #[test]
         fn a_window_that_moves_takes_along_what_moved_in_it_and_what_stayed(
             sizes in proptest::collection::vec((1..9u64, 0..3u64, 1..1u64 << 20), 1..12),

@@ -29,7 +29,8 @@ pub const INCOMPAT_HOSTED: u64 = 1 << 0;
 pub const INCOMPAT_POOLS_AT_REST: u64 = 1 << 1;
 /// Incompatible feature: the catalog may have records of puddles that are sealed under another's identity ([`crate::catalog::Record::SealedAs`]).
 pub const INCOMPAT_SEALED_AS: u64 = 1 << 2;
-/// Incompatible feature: the catalog may say another window than the superblock ([`crate::catalog::Record::Window`]).
+/// Incompatible feature: the catalog may say another window than the superblock
+/// ([`crate::catalog::Record::Window`]).
 pub const INCOMPAT_WINDOW_MOVED: u64 = 1 << 6;
 
 /// No writer has opened the store yet.
@@ -47,8 +48,8 @@ pub struct Superblock {
     pub prefix: HeaderPrefix,
     /// The store's identity.
     pub store: Uuid,
-    /// First address of the window that the store was formatted with: where its puddles lie in every process, unless the
-    /// catalog says another window. A multiple of [`SLOT_SIZE`].
+    /// First address of the window that the store was formatted with: where its puddles lie in
+    /// every process, unless the catalog says another window. A multiple of [`SLOT_SIZE`].
     pub window_base: u64,
     /// Bytes of the window, a multiple of [`SLOT_SIZE`].
     pub window_len: u64,
@@ -71,8 +72,8 @@ pub struct Superblock {
     pub client: Uuid,
     /// The catalog had this batch, durably, when this copy was written. Catalog files that both end earlier were rolled back.
     pub catalog_batch: u64,
-    /// The headers of the files `journal` and `journal.pools`, as a session that opened them, or closed the store, left
-    /// them: an older file was put back.
+    /// The headers of the files `journal` and `journal.pools`, as a session that opened them, or
+    /// closed the store, left them: an older file was put back.
     pub journals: [JournalMark; 2],
     /// Zero.
     pub reserved1: [u8; 3872],

@@ -31,7 +31,8 @@ impl FileHandle {
     /// Opens a file that exists: for reading, and for writing if the medium is writable.
     ///
     /// # Errors
-    /// As [`Medium::read_at`](crate::Medium::read_at): there is no such file, or it may not be opened.
+    /// As [`Medium::read_at`](crate::Medium::read_at): there is no such file, or it may not be
+    /// opened.
     pub fn open(medium: &OwnedMedium, name: &str) -> Result<Self> {
         let file = medium.descriptor(name)?;
         if file.is_none() && !medium.exists(name)? {
@@ -192,7 +193,8 @@ impl FileHandle {
     /// Waits until what was written to the file, by whomever, survives loss of power.
     ///
     /// # Errors
-    /// As [`Medium::sync`](crate::Medium::sync): nothing is known then about what was written since the last one.
+    /// As [`Medium::sync`](crate::Medium::sync): nothing is known then about what was written since
+    /// the last one.
     pub fn sync(&self) -> Result<()> {
         match &self.file {
             None => self.medium.sync(&self.name),

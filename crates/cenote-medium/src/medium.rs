@@ -130,21 +130,24 @@ impl fmt::Debug for LockGuard {
 /// removed is durable after [`sync_dir`](Medium::sync_dir) of its directory. After a failed sync nothing is known
 /// about what was written since the one before: the caller must not acknowledge anything any more.
 ///
-/// Memory: the pages of a mapping are reached only through raw pointers; the code that follows one has to know that the
-/// range is mapped and stays mapped. So the methods that change what is mapped are unsafe: a program that has kept a
-/// medium under a store must not pull pages from under the store's references. The window belongs to the store that
-/// reserved it, and no method touches addresses outside windows that this medium reserved.
+/// Memory: the pages of a mapping are reached only through raw pointers; the code that follows one
+/// has to know that the range is mapped and stays mapped. So the methods that change what is mapped
+/// are unsafe: a program that has kept a medium under a store must not pull pages from under the
+/// store's references. The window belongs to the store that reserved it, and no method touches
+/// addresses outside windows that this medium reserved.
 ///
-/// Contents: what is mapped changes with its file, and a store relies on files that it has not mapped yet. So the methods
-/// that change what a file holds, change which file has a name, or hand out a descriptor to write through are unsafe too.
-/// *Their contract:* no byte changes that is mapped and that a reference leads to, and none that another part of this
-/// process takes for unchanged, as an open store takes all of its files. The owner of a directory's files keeps it;
-/// [`OwnedMedium`](crate::OwnedMedium) is how it says so once. What other processes and `std::fs` do to the files is
-/// outside: no type can prevent it.
+/// Contents: what is mapped changes with its file, and a store relies on files that it has not
+/// mapped yet. So the methods that change what a file holds, change which file has a name, or hand
+/// out a descriptor to write through are unsafe too. *Their contract:* no byte changes that is
+/// mapped and that a reference leads to, and none that another part of this process takes for
+/// unchanged, as an open store takes all of its files. The owner of a directory's files keeps it;
+/// [`OwnedMedium`](crate::OwnedMedium) is how it says so once. What other processes and `std::fs`
+/// do to the files is outside: no type can prevent it.
 ///
 /// # Safety
-/// Callers rely on what an implementation says for the validity of memory: that a mapping that succeeded is there, as long
-/// as it should be, shows the file, and that nothing else is mapped or unmapped.
+/// Callers rely on what an implementation says for the validity of memory: that a mapping that
+/// succeeded is there, as long as it should be, shows the file, and that nothing else is mapped or
+/// unmapped.
 pub unsafe trait Medium: Send + Sync + fmt::Debug {
     /// What this medium is and what it gives.
     fn describe(&self) -> MediumInfo;
@@ -248,7 +251,8 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
     /// have none.
     ///
     /// # Safety
-    /// What is written through the descriptor, by this process, keeps the trait's contract for contents.
+    /// What is written through the descriptor, by this process, keeps the trait's contract for
+    /// contents.
     unsafe fn grant(&self, name: &str, writable: bool) -> Result<Option<std::fs::File>> {
         let _ = (name, writable);
         Ok(None)
@@ -273,7 +277,8 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
     /// Removes a file.
     ///
     /// # Safety
-    /// The trait's contract for contents: no part of this process expects the file to be there, as openers do of a lock's.
+    /// The trait's contract for contents: no part of this process expects the file to be there, as
+    /// openers do of a lock's.
     unsafe fn remove(&self, name: &str) -> Result<()>;
 
     /// Names of what is in a directory, sorted, without `.` and `..`. Names that no file of a store can have are

@@ -1,8 +1,9 @@
 //! A medium whose files the caller may change.
 //!
-//! A store maps files and hands out references into them, so a changed file is changed memory. The methods of [`Medium`]
-//! that change files are therefore unsafe. A layer that owns the files of a directory says so once, with
-//! [`OwnedMedium::new`]; what it does with them from then on is its own argument, made where it is done.
+//! A store maps files and hands out references into them, so a changed file is changed memory. The
+//! methods of [`Medium`] that change files are therefore unsafe. A layer that owns the files of a
+//! directory says so once, with [`OwnedMedium::new`]; what it does with them from then on is its
+//! own argument, made where it is done.
 
 use crate::{Medium, MediumError};
 use core::fmt;
@@ -12,8 +13,8 @@ use std::sync::Arc;
 
 type Result<T> = core::result::Result<T, MediumError>;
 
-/// A medium together with the promise that its holder owns the files. It is to be kept inside the layer: a public function
-/// that gives it away lets any program change what is mapped.
+/// A medium together with the promise that its holder owns the files. It is to be kept inside the
+/// layer: a public function that gives it away lets any program change what is mapped.
 #[derive(Clone)]
 pub struct OwnedMedium<M = Arc<dyn Medium>>(M);
 
@@ -21,8 +22,9 @@ impl<M: Deref<Target = dyn Medium>> OwnedMedium<M> {
     /// The medium, of which the caller owns the files.
     ///
     /// # Safety
-    /// The caller and all that it gives the value to change a file only as [`Medium`] asks: no byte that is mapped and that a
-    /// reference leads to, and none that another part of this process takes for unchanged.
+    /// The caller and all that it gives the value to change a file only as [`Medium`] asks: no byte
+    /// that is mapped and that a reference leads to, and none that another part of this process
+    /// takes for unchanged.
     #[must_use]
     pub unsafe fn new(medium: M) -> Self {
         Self(medium)
@@ -84,7 +86,8 @@ impl<M: Deref<Target = dyn Medium>> OwnedMedium<M> {
     /// # Errors
     /// As there.
     pub fn descriptor(&self, name: &str) -> Result<Option<File>> {
-        // SAFETY: the holder owns the file, and writes through the descriptor as it would by name, by the contract of `new`.
+        // SAFETY: the holder owns the file, and writes through the descriptor as it would by name,
+        // by the contract of `new`.
         unsafe { self.0.descriptor(name) }
     }
 
@@ -93,7 +96,8 @@ impl<M: Deref<Target = dyn Medium>> OwnedMedium<M> {
     /// # Errors
     /// As there.
     pub fn grant(&self, name: &str, writable: bool) -> Result<Option<File>> {
-        // SAFETY: the holder owns the file, and answers for whom it gives the descriptor to, by the contract of `new`.
+        // SAFETY: the holder owns the file, and answers for whom it gives the descriptor to, by the
+        // contract of `new`.
         unsafe { self.0.grant(name, writable) }
     }
 }

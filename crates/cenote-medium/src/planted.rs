@@ -225,11 +225,13 @@ pub enum Bug {
     JournalNamedEarly,
     /// What the header of a protection says of its object's name and length is not compared.
     BindingIgnored,
-    /// A psync of a protected pool leaves the list of its puddles in the root puddle's header as it was.
+    /// A psync of a protected pool leaves the list of its puddles in the root puddle's header as it
+    /// was.
     MembersNotUpdated,
     /// The list of a pool's puddles in the root puddle's header is not compared.
     MembersIgnored,
-    /// Another key is put in the place of the old one by one write, whose failure leaves open which of them it is.
+    /// Another key is put in the place of the old one by one write, whose failure leaves open which
+    /// of them it is.
     RekeyInOneStep,
     /// A puddle that a protected pool takes is in no psync.
     GrownNotPsynced,

@@ -122,7 +122,8 @@ pub(crate) fn busy(name: &str, used: &Use) -> ObjectError {
 
 /// The files of a store's objects: primaries and the journal.
 pub(crate) fn files(store: &Store) -> &OwnedMedium {
-    // SAFETY: this crate alone writes them, and shows what is mapped of them to one writer or to readers (`Use`).
+    // SAFETY: this crate alone writes them, and shows what is mapped of them to one writer or to
+    // readers (`Use`).
     unsafe { store.files() }
 }
 

@@ -378,7 +378,8 @@ impl Store {
     /// A store that a daemon keeps, as one of its clients. No file is opened, nothing is recovered: the daemon has done that.
     ///
     /// # Errors
-    /// The window's addresses are taken in this process ([`OpenError::WindowOfDaemon`]); the daemon cannot be reached, or says what cannot be.
+    /// The window's addresses are taken in this process ([`OpenError::WindowOfDaemon`]); the daemon
+    /// cannot be reached, or says what cannot be.
     pub fn connect(home: &Home, keeper: Box<dyn Keeper>) -> Result<Self, OpenError> {
         let path = home.medium.path.clone();
         let failed = |source| OpenError::Medium { path: path.clone(), source: Box::new(source) };

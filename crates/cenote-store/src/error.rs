@@ -173,7 +173,8 @@ pub enum OpenError {
         /// What keeps the store where it is.
         why: String,
     },
-    /// The window of a daemon's store is taken in this process. The store does not move for one client.
+    /// The window of a daemon's store is taken in this process. The store does not move for one
+    /// client.
     #[error("{path}: the daemon's store has the window {base:#x}..{:#x}, which is taken in this process by {by}: connect before that is opened; a store that is opened afterwards moves by itself", base.saturating_add(*len))]
     WindowOfDaemon {
         /// The directory.
@@ -491,7 +492,8 @@ pub enum StoreError {
         /// What is wrong.
         source: Box<SealedError>,
     },
-    /// A key was given, for the pool or for the store, and the pool has none: it may have been replaced.
+    /// A key was given, for the pool or for the store, and the pool has none: it may have been
+    /// replaced.
     #[error(
         "a key was given, and pool \"{name}\" has none: it may have been replaced; use no key, or accept_unprotected, \
          if that is meant"

@@ -28,7 +28,8 @@ pub fn format(medium: Arc<dyn Medium>, options: &FormatOptions) -> Result<Uuid, 
     let failed = |source| FormatError::Medium { path: path.clone(), source: Box::new(source) };
     check_options(options)?;
     check_directory(&*medium)?;
-    // SAFETY: a directory without a store, which the lock keeps to this call: nothing of it is mapped.
+    // SAFETY: a directory without a store, which the lock keeps to this call: nothing of it is
+    // mapped.
     let medium = unsafe { OwnedMedium::new(medium) };
     let _lock = match medium.lock(LOCK, LockKind::Exclusive).map_err(failed)? {
         Ok(guard) => guard,

@@ -3,8 +3,9 @@
 //! States of an open for writing: (1) the lock is taken; (2) catalog files that are torn or damaged in one copy are
 //! written anew; (3) recovery, with states of its own ([`crate::recovery`]); (4) files without a record are removed, and what a crashed session
 //! stored at level `process` is synced if this one is at `power`; (5) the superblock says "open", with boot id, process and client: **its sync commits**. Only then is a handle given
-//! out. A crash before leaves what the next open finds as it was before, or recovered. (6) A store whose window is taken in this process moves to another one
-//! ([`crate::relocate::window`]); all before is done at a distance.
+//! out. A crash before leaves what the next open finds as it was before, or recovered. (6) A store
+//! whose window is taken in this process moves to another one ([`crate::relocate::window`]); all
+//! before is done at a distance.
 //!
 //! Where the store was closed, (5) comes before (2): recovery appends batches then, too, if logs were set aside, and a crash in the middle of one is no damage only in a
 //! store that is open. Where it was not, the boot under which its clients lived must stay in the superblock until they have been recovered.
@@ -51,8 +52,8 @@ impl Store {
     /// See [`OpenError`]. Nothing was changed, except that recovery may have been done in part, which the next open
     /// completes.
     pub fn open(medium: Arc<dyn Medium>, options: OpenOptions) -> Result<(Self, OpenReport), OpenError> {
-        // SAFETY: the store takes the lock before it changes a file that there is. From then on the files are its own; each
-        // module argues for what it changes.
+        // SAFETY: the store takes the lock before it changes a file that there is. From then on the
+        // files are its own; each module argues for what it changes.
         let medium = unsafe { OwnedMedium::new(medium) };
         let info = medium.describe();
         let path = info.path.clone();
@@ -192,8 +193,9 @@ impl Store {
     }
 }
 
-/// Refuses a superblock that was put back: it says that the store was closed, and the catalog has batches that came later. A
-/// session says "open" before its first batch, so no crash leaves that. By another policy the store counts as open.
+/// Refuses a superblock that was put back: it says that the store was closed, and the catalog has
+/// batches that came later. A session says "open" before its first batch, so no crash leaves that.
+/// By another policy the store counts as open.
 fn refuse_older_superblock(
     path: &str,
     policy: DamagePolicy,

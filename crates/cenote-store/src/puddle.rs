@@ -264,7 +264,8 @@ impl Puddle {
             // faulted while another thread mapped the puddle, which costs a note too many.
             return unsafe { notes.allow(address) };
         }
-        // Opening and mapping a file takes more stack than a handler has: without optimisation, all of it.
+        // Opening and mapping a file takes more stack than a handler has: without optimisation, all
+        // of it.
         let map = || matches!(self.map(medium), Ok(true));
         aside::run(map).unwrap_or_else(map)
     }

@@ -381,7 +381,8 @@ impl PoolHandle {
                     .map_err(|error| at_rest(self.name(), error))?;
                 view.copy_out(from, bytes);
             }
-            // SAFETY: mapped, and in the puddle. The copy takes padding along; `bytes` is the caller's alone, and settled.
+            // SAFETY: mapped, and in the puddle. The copy takes padding along; `bytes` is the
+            // caller's alone, and settled.
             _ => unsafe {
                 let from = core::ptr::with_exposed_provenance::<u8>(addr as usize);
                 core::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len());
@@ -502,7 +503,8 @@ impl Store {
         !at_rest.mode().has_key() || self.inner().options.key.is_some()
     }
 
-    /// Whether the program gave the store a key and accepts nothing that has none ([`crate::OpenOptions::key`]).
+    /// Whether the program gave the store a key and accepts nothing that has none
+    /// ([`crate::OpenOptions::key`]).
     #[must_use]
     pub fn asks_for_protection(&self) -> bool {
         self.inner().options.asks_for_protection() && !planted(Bug::UnprotectedAccepted)

@@ -208,7 +208,8 @@ impl Store {
     /// The same, to change files of: for the layer of objects.
     ///
     /// # Safety
-    /// The caller changes files that are its own: primaries of objects, snapshots, the journal of objects.
+    /// The caller changes files that are its own: primaries of objects, snapshots, the journal of
+    /// objects.
     #[must_use]
     pub unsafe fn files(&self) -> &OwnedMedium {
         &self.0.medium
@@ -288,9 +289,9 @@ impl Store {
         self.0.commit(&mut control, &changes)
     }
 
-    /// How many types the registry took in that a layer above has not compared with its own yet. Every way by which a type
-    /// comes into the registry counts it before it can be found: open, registration, import, and what a daemon says. The layer
-    /// above that compares sets it to zero.
+    /// How many types the registry took in that a layer above has not compared with its own yet.
+    /// Every way by which a type comes into the registry counts it before it can be found: open,
+    /// registration, import, and what a daemon says. The layer above that compares sets it to zero.
     #[must_use]
     pub fn unsettled_types(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.0.control().catalog.state.unsettled)

@@ -5,9 +5,10 @@
 //! provides page by page, so 4 MiB for a window of 1 TiB cost what is used of them. A puddle is entered after it is
 //! complete (release) and its memory lives until the store is dropped, so a reader never sees half of one.
 //!
-//! **Distance.** While a store is opened whose window is taken, its puddles are mapped in another window, at a distance from
-//! the addresses that the catalog, logs and pointers say ([`crate::relocate::window`]). A [`Puddle`] has its address in
-//! *this* window always. When the open is done the catalog says these addresses, and the distance is 0.
+//! **Distance.** While a store is opened whose window is taken, its puddles are mapped in another
+//! window, at a distance from the addresses that the catalog, logs and pointers say
+//! ([`crate::relocate::window`]). A [`Puddle`] has its address in *this* window always. When the
+//! open is done the catalog says these addresses, and the distance is 0.
 //!
 //! **Space.** Free ranges of slots by position; first fit, so that the window stays dense at its start.
 
@@ -216,7 +217,8 @@ impl Named {
 
 impl Drop for Named {
     fn drop(&mut self) {
-        // A forked child may have a copy of the lock that a thread of its parent held. A name too many is no harm.
+        // A forked child may have a copy of the lock that a thread of its parent held. A name too
+        // many is no harm.
         if let Ok(mut open) = OPEN.try_lock() {
             open.remove(&self.0);
         }

@@ -4,7 +4,8 @@ use cenote_medium::{Medium, MediumOptions, RealMedium};
 use cenote_store::{Access, FormatOptions, OpenOptions, PoolOptions, Store, format};
 use std::sync::Arc;
 
-/// More than the table of fault handlers had places for, and more than windows of 1 TiB would have room.
+/// More than the table of fault handlers had places for, and more than windows of 1 TiB would have
+/// room.
 const STORES: usize = 300;
 
 #[test]

@@ -1,5 +1,6 @@
-//! A session in which one call fails: opening, a transaction, a psync, closing. Whatever it says, the next session opens the store,
-//! finds no damage, and has the pool as before the transaction or after it.
+//! A session in which one call fails: opening, a transaction, a psync, closing. Whatever it says,
+//! the next session opens the store, finds no damage, and has the pool as before the transaction or
+//! after it.
 
 use crate::at_rest::{count, options, push};
 use cenote::{AtRest, FormatOptions, OpenOptions, Result, Store};
@@ -29,7 +30,8 @@ fn base() -> Image {
 fn session(medium: Arc<dyn Medium>) -> Result<bool> {
     let store = Store::open_on(medium, &OpenOptions::default())?;
     let pool = store.pool("p")?;
-    // The transaction may fail too: `push` panics then, and a caller that panics closes nothing by itself.
+    // The transaction may fail too: `push` panics then, and a caller that panics closes nothing by
+    // itself.
     let pushed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| push(&pool, BEFORE, AFTER)));
     pool.psync()?;
     drop(pool);

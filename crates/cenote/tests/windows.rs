@@ -1,4 +1,5 @@
-//! Stores that meet in one process: windows that are taken, and stores that open elsewhere because of it.
+//! Stores that meet in one process: windows that are taken, and stores that open elsewhere because
+//! of it.
 
 use crate::ship::{Node, list, node, puddle_files, small, store_with_window, values, window};
 use crate::support::{directory, hashes, underneath};
@@ -182,7 +183,8 @@ fn a_reader_of_a_store_whose_window_is_taken_writes_no_file() -> Result<()> {
 
 const CHILD_DIR: &str = "CENOTE_WINDOWS_CHILD_DIR";
 
-/// Not a test of its own: what a child process runs. It commits, and ends in the middle of a transaction.
+/// Not a test of its own: what a child process runs. It commits, and ends in the middle of a
+/// transaction.
 #[test]
 fn child() {
     let Some(dir) = std::env::var_os(CHILD_DIR) else { return };
@@ -197,7 +199,8 @@ fn child() {
         })
         .expect("committed");
     }
-    // One transaction for each pool: those of both modes together would be refused after a loss of power.
+    // One transaction for each pool: those of both modes together would be refused after a loss of
+    // power.
     let begun = std::sync::Barrier::new(names(&store).len());
     std::thread::scope(|scope| {
         for name in names(&store) {

@@ -119,7 +119,8 @@ fn whole_store(arguments: &Rm, out: &mut Out) -> Result<Verdict, Failure> {
         confirm(arguments, &what)?;
         {
             let _lock = locked(&medium, dir, arguments.store.wait)?;
-            // SAFETY: with the lock nothing has the store open, so nothing maps or expects its files.
+            // SAFETY: with the lock nothing has the store open, so nothing maps or expects its
+            // files.
             let medium = unsafe { OwnedMedium::new(&medium as &dyn Medium) };
             for name in FILES {
                 if medium.exists(name)? {

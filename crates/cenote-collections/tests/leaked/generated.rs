@@ -1,7 +1,7 @@
-//! Random sequences of leaks, reopening, reclaim (to its end or broken off), collect, trim and other
-//! allocations, in children that are killed at random moments. Handles of all collections that leaked
-//! are kept in a second store. After each kill, and all the time in the children, each handle leads to
-//! nothing or to a collection that was made, whole.
+//! Random sequences of leaks, reopening, reclaim (to its end or broken off), collect, trim and
+//! other allocations, in children that are killed at random moments. Handles of all collections
+//! that leaked are kept in a second store. After each kill, and all the time in the children, each
+//! handle leads to nothing or to a collection that was made, whole.
 //!
 //! `CENOTE_LEAK_KILLS` sets the number of kills (30), `CENOTE_SEED` the seed.
 

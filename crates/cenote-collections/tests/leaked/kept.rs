@@ -47,7 +47,8 @@ pub(crate) fn directory() -> tempfile::TempDir {
 pub(crate) fn open(dir: &Path) -> (Store, Pool) {
     let store = Store::open(dir).expect("a store");
     let pool = store.pool("p").expect("a pool");
-    // All puddles are mapped: a signal handler that maps them needs more stack without optimisation.
+    // All puddles are mapped: a signal handler that maps them needs more stack without
+    // optimisation.
     pool.stats().expect("counts");
     (store, pool)
 }
@@ -171,8 +172,8 @@ pub(crate) fn survey(pool: &Pool, kept: &Kept, seed: u64) -> std::result::Result
     Ok(live)
 }
 
-/// The same where a header's place may belong to a later collection of its kind: each handle leads to
-/// nothing, or to a collection of one of `seeds`, of 0, 1 or [`LEN`] elements.
+/// The same where a header's place may belong to a later collection of its kind: each handle leads
+/// to nothing, or to a collection of one of `seeds`, of 0, 1 or [`LEN`] elements.
 pub(crate) fn survey_any(pool: &Pool, kept: &Kept, seeds: u64) -> std::result::Result<(), String> {
     let view = pool.read().expect("a view");
     for (kind, elements) in read(&view, kept) {

@@ -10,10 +10,10 @@
 //! be reached **at the beginning**, whatever happens meanwhile, and gives back what was allocated at the beginning and is not among that.
 //!
 //! 1. *Candidates* are blocks whose mark said "allocated" when their puddle was adopted, before
-//!    anybody of this session allocated in it. A block that is allocated later never is one. A program
-//!    can have the address of a candidate that no root leads to: it has kept it in a variable over
-//!    close and reopen, or in another store. Such a pointer finds its value until leaks are condemned,
-//!    and is an error afterwards.
+//!    anybody of this session allocated in it. A block that is allocated later never is one. A
+//!    program can have the address of a candidate that no root leads to: it has kept it in a
+//!    variable over close and reopen, or in another store. Such a pointer finds its value until
+//!    leaks are condemned, and is an error afterwards.
 //! 2. *What is reached* is exact or too much. Every block that could be reached at the beginning is led to by a chain of pointers as they were
 //!    then. A pointer of the chain stands in the heap still, where the tracer reads it; or its block was changed or freed since, and before that
 //!    happened the whole block was copied for the tracer (`record`): transactions do that when they log what stands in a range (`add`, `set`),
@@ -21,12 +21,13 @@
 //!    were moved behind the tracer, or taken into a program's memory and attached elsewhere, make no difference: they are found where they were.
 //! 3. *The end* is a moment at which no block and no copy waits, in this heap or another that may lead here; [`Marked::changes`] tells whether that was one moment.
 //!    Later copies can hold nothing new: every pointer of the snapshot has been followed.
-//! 4. *Condemning* takes all candidates that were not reached and whose mark still says "allocated", in
-//!    one moment, and only if no copy waits. A candidate that a program freed is none any more. What is
-//!    condemned dies as a whole, for running programs and after a crash: `condemn.rs` has the
-//!    invariant, the states and the store that commits.
-//! 5. *Giving back* frees what is condemned, one block after the other. A run that is broken off then
-//!    leaves the rest condemned: the next run of the session, collect, or the next opener frees it.
+//! 4. *Condemning* takes all candidates that were not reached and whose mark still says
+//!    "allocated", in one moment, and only if no copy waits. A candidate that a program freed is
+//!    none any more. What is condemned dies as a whole, for running programs and after a crash:
+//!    `condemn.rs` has the invariant, the states and the store that commits.
+//! 5. *Giving back* frees what is condemned, one block after the other. A run that is broken off
+//!    then leaves the rest condemned: the next run of the session, collect, or the next opener
+//!    frees it.
 //!
 //! Reads are never torn in a way that counts: a block that a transaction changes while the tracer reads it has been copied, and what the tracer reads beside that only adds.
 //!
@@ -261,9 +262,10 @@ impl<G: Ground> TracedHeap<G> {
         Ok(self.recorder()?.pending().1)
     }
 
-    /// Condemns all leaks: from here on none of them is live to anybody, and a crash leaves all of them
-    /// or none. `false`: something is pending, so mark on. To be called when nothing is pending in any
-    /// heap that may lead here. Takes some nanoseconds for each leak and each 64 blocks of the snapshot.
+    /// Condemns all leaks: from here on none of them is live to anybody, and a crash leaves all of
+    /// them or none. `false`: something is pending, so mark on. To be called when nothing is
+    /// pending in any heap that may lead here. Takes some nanoseconds for each leak and each 64
+    /// blocks of the snapshot.
     ///
     /// # Errors
     /// [`ReclaimError`]: nothing was condemned.
@@ -316,9 +318,9 @@ impl<G: Ground> TracedHeap<G> {
         Ok(())
     }
 
-    /// Gives up to `limit` condemned leaks back (and 63 more at most), in order of addresses, and calls
-    /// `visit` for each; with `dry_run`, leaks that are not condemned, and only that. `true`: there may
-    /// be more.
+    /// Gives up to `limit` condemned leaks back (and 63 more at most), in order of addresses, and
+    /// calls `visit` for each; with `dry_run`, leaks that are not condemned, and only that. `true`:
+    /// there may be more.
     ///
     /// # Errors
     /// [`ReclaimError`]: nothing was given back in this call.

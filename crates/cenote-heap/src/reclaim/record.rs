@@ -362,7 +362,8 @@ impl State {
                 return;
             }
             let word = |addr: u64| {
-                // SAFETY: an aligned word of a range that is readable, padding or not; what another thread may write meanwhile is a word.
+                // SAFETY: an aligned word of a range that is readable, padding or not; what another
+                // thread may write meanwhile is a word.
                 unsafe { load_word(with_exposed_provenance(addr as usize)) }
             };
             let bytes: Box<[u8]> = (from..to).step_by(8).flat_map(|addr| word(addr).to_le_bytes()).collect();

@@ -67,7 +67,8 @@ fn owners<T>(op: Operation, name: &str) -> Result<T> {
     })
 }
 
-// SAFETY: what is said to be mapped is mapped, inside windows that `windows` reserved and at no other address.
+// SAFETY: what is said to be mapped is mapped, inside windows that `windows` reserved and at no
+// other address.
 unsafe impl Medium for GrantedMedium {
     fn describe(&self) -> MediumInfo {
         self.info.clone()

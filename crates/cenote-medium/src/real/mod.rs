@@ -128,7 +128,8 @@ fn clock_bytes() -> [u8; 16] {
     (now.as_nanos() ^ (u128::from(cenote_sys::process::pid()) << 96)).to_le_bytes()
 }
 
-// SAFETY: what is said to be mapped is mapped, inside windows that `windows` reserved and at no other address.
+// SAFETY: what is said to be mapped is mapped, inside windows that `windows` reserved and at no
+// other address.
 unsafe impl Medium for RealMedium {
     fn describe(&self) -> MediumInfo {
         MediumInfo {

@@ -22,7 +22,8 @@ pub(crate) struct State {
     pub(crate) names: BTreeMap<String, PoolId>,
     pub(crate) puddles: BTreeMap<Uuid, PuddleRecord>,
     pub(crate) types: BTreeMap<TypeId, Arc<TypeRecord>>,
-    /// See [`crate::Store::unsettled_types`]. The records that a snapshot repeats are counted again, which costs a comparison.
+    /// See [`crate::Store::unsettled_types`]. The records that a snapshot repeats are counted
+    /// again, which costs a comparison.
     pub(crate) unsettled: Arc<AtomicU64>,
     /// Client to its log space.
     pub(crate) clients: BTreeMap<Uuid, Uuid>,

@@ -108,8 +108,8 @@ pub(crate) struct Frontier {
     /// Rewritten, and the catalog does not say so yet.
     done: Mutex<Vec<Uuid>>,
     sum: Mutex<Rewritten>,
-    /// What recovery made of puddles in private memory, in a store that is open for reading at a distance: their images are
-    /// made of it, and not of their files.
+    /// What recovery made of puddles in private memory, in a store that is open for reading at a
+    /// distance: their images are made of it, and not of their files.
     held: Mutex<BTreeMap<Uuid, Image>>,
     /// What the journal lays over protected puddles in such a store.
     patches: OnceLock<Patches>,

@@ -37,13 +37,15 @@ impl Image {
     /// A copy of memory.
     ///
     /// # Safety
-    /// `len` bytes from `addr` on are mapped and readable, and no thread stores into them meanwhile.
+    /// `len` bytes from `addr` on are mapped and readable, and no thread stores into them
+    /// meanwhile.
     pub(super) unsafe fn of_memory(addr: usize, len: u64) -> Result<Self, MediumError> {
         let region = memory::anonymous(len as usize)
             .map_err(|error| MediumError::from_io(Operation::Read, "memory", error))?;
         let mut image = Self { region, len: len as usize, in_file: false };
         let at = core::ptr::with_exposed_provenance::<u8>(addr);
-        // SAFETY: readable and unchanging by the caller's promise; the image is new memory and no part of it.
+        // SAFETY: readable and unchanging by the caller's promise; the image is new memory and no
+        // part of it.
         image.bytes().copy_from_slice(unsafe { core::slice::from_raw_parts(at, len as usize) });
         Ok(image)
     }

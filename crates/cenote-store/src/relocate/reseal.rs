@@ -83,7 +83,8 @@ impl Frontier {
         (mode, identity): (Mode, Uuid),
         key: Option<&Keyring>,
     ) -> Result<OpenedDue, Failed> {
-        // No psync has written to it since it is due: no journal speaks of it, unless the window moved for a reader.
+        // No psync has written to it since it is due: no journal speaks of it, unless the window
+        // moved for a reader.
         let source = self.source(record, mode, None)?;
         let protection = cenote_sealed::open_as(&named(pool, record), mode, &source, (identity, key))?;
         Ok(OpenedDue { protection, source })

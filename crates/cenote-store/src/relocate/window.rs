@@ -1,51 +1,60 @@
-//! A store whose window is taken in this process opens in another one: its puddles move there, by the machinery of pools
-//! that move.
+//! A store whose window is taken in this process opens in another one: its puddles move there, by
+//! the machinery of pools that move.
 //!
 //! # States of an open for writing at a distance
 //!
-//! All that the medium says is about the *home* window: catalog, logs, pointers. Nothing can be mapped there. A free window
-//! of this process is reserved instead, and every puddle is mapped at one *distance* from its address
-//! ([`crate::window::Window::distance`]).
+//! All that the medium says is about the *home* window: catalog, logs, pointers. Nothing can be
+//! mapped there. A free window of this process is reserved instead, and every puddle is mapped at
+//! one *distance* from its address ([`crate::window::Window::distance`]).
 //!
-//! 1. *Recovered.* Recovery is that of any open. A log entry says an address at home; replay looks that up in the catalog,
-//!    as always, and stores at the distance. What it restores are bytes that lead home, into puddles that lead home. No
-//!    program has a handle yet, so no pointer is followed.
-//! 2. *Settled.* The superblock says "open". Pools in shadowed mode are psynced, leased pools synced, the journal trimmed:
-//!    nothing is left anywhere that speaks of old contents at a place in a file. A puddle of an earlier move whose file a
-//!    crash left between two states is brought to one of them.
-//! 3. *Moved.* One batch says the window, the new address of every puddle, that each puddle of a pool is due, and that logs
-//!    and spare puddles are gone (the logs are empty): **the catalog's batch commits**. No file of a pool was touched.
+//! 1. *Recovered.* Recovery is that of any open. A log entry says an address at home; replay looks
+//!    that up in the catalog, as always, and stores at the distance. What it restores are bytes
+//!    that lead home, into puddles that lead home. No program has a handle yet, so no pointer is
+//!    followed.
+//! 2. *Settled.* The superblock says "open". Pools in shadowed mode are psynced, leased pools
+//!    synced, the journal trimmed: nothing is left anywhere that speaks of old contents at a place
+//!    in a file. A puddle of an earlier move whose file a crash left between two states is brought
+//!    to one of them.
+//! 3. *Moved.* One batch says the window, the new address of every puddle, that each puddle of a
+//!    pool is due, and that logs and spare puddles are gone (the logs are empty): **the catalog's
+//!    batch commits**. No file of a pool was touched.
 //! 4. The files of logs and spare puddles are removed. What a crash leaves of them are orphans.
 //!
-//! A crash before 3 leaves a store at home, recovered or to be recovered, for its next opener; after 3 a store in its
-//! new window, in which every puddle is due. Each is rewritten when it is first touched ([`crate::relocate`]).
+//! A crash before 3 leaves a store at home, recovered or to be recovered, for its next opener;
+//! after 3 a store in its new window, in which every puddle is due. Each is rewritten when it is
+//! first touched ([`crate::relocate`]).
 //!
 //! # A puddle that is due already
 //!
-//! Its pointers are those of before an earlier relocation. It becomes due of *both*: the earlier moves, each led on by the
-//! distance, and the distance for whatever else leads into the home window ([`and_window`], which has the argument for
-//! puddles that were being rewritten in their files). So a window may move again and again before a puddle is touched.
+//! Its pointers are those of before an earlier relocation. It becomes due of *both*: the earlier
+//! moves, each led on by the distance, and the distance for whatever else leads into the home
+//! window ([`and_window`], which has the argument for puddles that were being rewritten in their
+//! files). So a window may move again and again before a puddle is touched.
 //!
 //! # Objects
 //!
-//! What an object holds is right at any address. It moves with its record, and its file stays as it is.
+//! What an object holds is right at any address. It moves with its record, and its file stays as it
+//! is.
 //!
 //! # What keeps a store at home
 //!
-//! Damage, a pool that is to be traced or that a loss of power may have torn, logs that are set aside, clients of a daemon
-//! that live, a protected pool that is partly due (its root puddle has room for the key of one earlier state): their
-//! addresses may still be needed. The open fails and says which ([`OpenError::WindowStays`]).
+//! Damage, a pool that is to be traced or that a loss of power may have torn, logs that are set
+//! aside, clients of a daemon that live, a protected pool that is partly due (its root puddle has
+//! room for the key of one earlier state): their addresses may still be needed. The open fails and
+//! says which ([`OpenError::WindowStays`]).
 //!
 //! # An open for reading
 //!
-//! The same records are applied in memory, and no file is written. Private pages into which recovery has replayed a log, or
-//! laid a journal, are kept as images from which the puddle is rewritten when it is touched. What keeps a writer at home
-//! does not keep a reader: it follows no log.
+//! The same records are applied in memory, and no file is written. Private pages into which
+//! recovery has replayed a log, or laid a journal, are kept as images from which the puddle is
+//! rewritten when it is touched. What keeps a writer at home does not keep a reader: it follows no
+//! log.
 //!
 //! # What is not promised
 //!
-//! Pointers from other stores into this one, addresses in objects, and words that only a program knows to be pointers lead
-//! where they led. A program that has such words opens with [`WindowPolicy::Fixed`].
+//! Pointers from other stores into this one, addresses in objects, and words that only a program
+//! knows to be pointers lead where they led. A program that has such words opens with
+//! [`WindowPolicy::Fixed`].
 
 use super::replace::{Image, NewFile, copy};
 use super::{Found, look_at_len};
@@ -87,7 +96,8 @@ pub(crate) fn home(state: &State, block: &Superblock) -> (u64, u64) {
     state.window.unwrap_or((block.window_base, block.window_len))
 }
 
-/// Reserves a window for a store: its own, or another one if that is taken and the store may move. `stays`: why it may not.
+/// Reserves a window for a store: its own, or another one if that is taken and the store may move.
+/// `stays`: why it may not.
 pub(crate) fn reserve(
     medium: &dyn Medium,
     uuid: Uuid,
@@ -150,7 +160,8 @@ struct Plan {
 }
 
 impl Inner {
-    /// Steps 2 to 4, if this session has the store in another window than the medium says, or in a longer one.
+    /// Steps 2 to 4, if this session has the store in another window than the medium says, or in a
+    /// longer one.
     pub(crate) fn move_home(&self, report: &mut OpenReport) -> Result<(), OpenError> {
         let mut guard = self.control();
         let control = &mut *guard;
@@ -184,7 +195,8 @@ impl Inner {
         }
     }
 
-    /// The window is as long as this session has it: **the catalog's batch commits**. No puddle moves.
+    /// The window is as long as this session has it: **the catalog's batch commits**. No puddle
+    /// moves.
     fn lengthen(&self, control: &mut Control) -> Result<(), Failed> {
         self.announce(control, INCOMPAT_WINDOW_MOVED)?;
         let (base, len) = (self.window.base(), self.window.len());
@@ -321,8 +333,8 @@ impl Inner {
         Ok(Plan { records: all, gone })
     }
 
-    /// The generation that a puddle's header says. A reader takes that of a new puddle where the header cannot be read: the
-    /// pool is refused when it is opened.
+    /// The generation that a puddle's header says. A reader takes that of a new puddle where the
+    /// header cannot be read: the pool is refused when it is opened.
     fn generation_or_first(&self, puddle: &PuddleRecord) -> Result<u64, Failed> {
         match self.generation_of(puddle) {
             Err(StoreError::PuddleDamaged(_) | StoreError::Medium(_)) if !self.writable => Ok(1),
@@ -331,8 +343,8 @@ impl Inner {
         }
     }
 
-    /// What the file of a puddle is that an earlier relocation left due. A writer brings what is between two states to one,
-    /// and makes a state that the next batch relies on durable.
+    /// What the file of a puddle is that an earlier relocation left due. A writer brings what is
+    /// between two states to one, and makes a state that the next batch relies on durable.
     fn settle_due(&self, control: &Control, puddle: &PuddleRecord, due: &DueRecord) -> Result<Found, Failed> {
         let state = &control.catalog.state;
         let at_rest = state.at_rest(puddle.pool);
