@@ -63,14 +63,10 @@ pub unsafe trait Ground: Send + Sync + 'static {
         None
     }
 
-    /// Runs `body`, which reads the pool's memory and changes nothing by what it reads. A page that cannot be had is the
-    /// error; what `body` has read counts for nothing then.
-    ///
-    /// # Errors
-    /// As said.
-    fn reading(&self, body: &mut dyn FnMut()) -> Result<(), GroundError> {
-        body();
-        Ok(())
+    /// The error for a page of the pool that cannot be read: the heap found that out at `addr`.
+    fn unreadable(&self, addr: u64) -> GroundError {
+        let source = format!("the page at {addr:#x} cannot be read").into();
+        GroundError::Store { doing: "reading a puddle", source }
     }
 
     /// Whether the pool is open for writing.
@@ -122,13 +118,6 @@ pub unsafe trait Ground: Send + Sync + 'static {
 
     /// Waits until what was flushed is durable, if the durability level asks for that.
     fn fence(&self);
-}
-
-/// [`Ground::reading`] with an answer.
-pub(crate) fn reading<G: Ground, R>(ground: &G, body: impl FnOnce() -> R) -> Result<R, GroundError> {
-    let (mut body, mut answer) = (Some(body), None);
-    ground.reading(&mut || answer = body.take().map(|body| body()))?;
-    answer.ok_or_else(|| GroundError::Store { doing: "reading", source: "nothing was read".into() })
 }
 
 /// Several processes on one pool: who they are, who lives, and a lock between them.

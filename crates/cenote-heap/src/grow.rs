@@ -9,10 +9,10 @@
 //! Scavenging (see `refill`) looks at every superblock with free blocks, so it is not done at each shortage: the next one is due when
 //! a quarter as many superblocks were taken as the last one looked at. Before the pool is said to be full it is always done.
 
-use crate::adopt::{adopt, contents};
+use crate::adopt::adopt;
 use crate::cache::Cache;
 use crate::error::{GroundError, OpenError, RecoverError};
-use crate::ground::{Ground, Plot, reading};
+use crate::ground::{Ground, Plot};
 use crate::members::{Members, Turn};
 use crate::report::Damage;
 use crate::runs;
@@ -579,13 +579,21 @@ impl<G: Ground> TracedHeap<G> {
         if !slot.load(Ordering::Acquire).is_null() {
             return Err(OpenError::AlreadyOpen);
         }
-        // Of a pool that is open for reading only the descriptors are copied.
-        let puddle = reading(&self.ground, || {
-            // SAFETY: just mapped; it stays so as long as the ground lives, which the heap owns.
-            unsafe { PuddleHeap::new(addr, size, index, ordinal, self.id, self.writable) }
-        });
-        let puddle = puddle.map_err(|source| OpenError::Ground { index, addr, source })?;
+        let readable = |lost: Option<u64>| match lost {
+            None => Ok(()),
+            Some(at) => {
+                let source = self.ground.unreadable(at);
+                Err(OpenError::Ground { index, addr, source })
+            }
+        };
+        // SAFETY: just mapped; it stays so as long as the ground lives, which the heap owns.
+        let puddle = unsafe {
+            readable(PuddleHeap::lost_metadata(addr, size, index))?;
+            PuddleHeap::new(addr, size, index, ordinal, self.id, self.writable)
+        };
         let mut puddle = puddle.ok_or(OpenError::TooSmall { index, addr, size })?;
+        // Before anything is changed: damage is not spread.
+        readable(puddle.lost_tiny_marks())?;
         puddle.restores |= self.root_puddle().is_some_and(|root| root.restores);
         let puddle = Arc::new(puddle);
         let session = self.members.as_ref().map(|members| members.session);
@@ -596,13 +604,6 @@ impl<G: Ground> TracedHeap<G> {
         } else if session.is_some() && how == How::Joining {
             return Ok(false);
         } else {
-            // Before anything is changed: damage is not spread. What adoption goes by is read again after labelling and
-            // deciding, which change it.
-            let readable = reading(&self.ground, || {
-                puddle.touch_metadata();
-                contents(&puddle);
-            });
-            readable.map_err(|source| OpenError::Ground { index, addr, source })?;
             if self.writable {
                 self.label(&puddle, how);
                 for list in puddle.lists() {

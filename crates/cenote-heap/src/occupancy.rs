@@ -6,7 +6,7 @@ use crate::adopt::{Holds, contents};
 use crate::anchor;
 use crate::class::{blocks_per_superblock, class_size};
 use crate::error::RecoverError;
-use crate::ground::{Ground, reading};
+use crate::ground::Ground;
 use crate::marks;
 use crate::superblock::PuddleHeap;
 use crate::traced::TracedHeap;
@@ -72,7 +72,7 @@ impl<G: Ground> TracedHeap<G> {
     pub fn superblocks(&self, visit: &mut dyn FnMut(&SuperblockInfo)) -> Result<(), RecoverError> {
         self.attach_all()?;
         for puddle in self.puddles.all() {
-            for (number, holds) in reading(&self.ground, || contents(&puddle))?.into_iter().enumerate() {
+            for (number, holds) in contents(&puddle).into_iter().enumerate() {
                 let number = number as u32;
                 let (index, addr) = (puddle.index, puddle.address(number));
                 let used = used(&puddle, number, holds);

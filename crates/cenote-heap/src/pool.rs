@@ -35,9 +35,9 @@ unsafe impl Ground for PoolHandle {
         }
     }
 
-    fn reading(&self, body: &mut dyn FnMut()) -> Result<(), GroundError> {
-        Self::reading(self, body)
-            .map_err(|error| GroundError::Store { doing: "reading a puddle", source: Box::new(error) })
+    fn unreadable(&self, addr: u64) -> GroundError {
+        let source = Box::new(Self::unreadable(self, addr));
+        GroundError::Store { doing: "reading a puddle", source }
     }
 
     fn take(&self, size: u64) -> Result<Plot, GroundError> {

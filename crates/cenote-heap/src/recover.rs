@@ -24,7 +24,7 @@ use crate::anchor;
 use crate::class::{blocks_per_superblock, class_size};
 use crate::condemn::{Condemning, SWEEP_UNKNOWN};
 use crate::error::RecoverError;
-use crate::ground::{Ground, reading};
+use crate::ground::Ground;
 use crate::heap::BlockInfo;
 use crate::marks;
 use crate::occupancy::cached;
@@ -53,12 +53,10 @@ impl<G: Ground> TracedHeap<G> {
         self.attach_all()?;
         let growth = lock(&self.growth);
         let puddles = self.puddles.all();
-        let traced = reading(&self.ground, || {
-            let tracer = Tracer::new(&self.ground, types, &puddles);
-            self.trace(&tracer, roots, true, TraceOptions::default())
-        })?;
+        let tracer = Tracer::new(&self.ground, types, &puddles);
+        let traced = self.trace(&tracer, roots, true, TraceOptions::default())?;
         drop(growth);
-        Ok(traced?.foreign)
+        Ok(traced.foreign)
     }
 
     pub(crate) fn recover_heap(
@@ -83,10 +81,10 @@ impl<G: Ground> TracedHeap<G> {
         let _trimming = lock(&self.trimming);
         let mut growth = lock(&self.growth);
         let puddles = self.puddles.all();
-        let tracer = reading(&self.ground, || Tracer::new(&self.ground, types, &puddles))?;
+        let tracer = Tracer::new(&self.ground, types, &puddles);
         let believe = options.believe_marks && !planted(Bug::TraceBelievesReach);
         // Nothing is changed by what a page said that could not be had.
-        let traced = reading(&self.ground, || self.trace(&tracer, roots, false, options))??;
+        let traced = self.trace(&tracer, roots, false, options)?;
         let (trace, damaged_roots) = (traced.counts, traced.damaged_roots);
         let mut report = RecoveryReport { trace, damaged_roots, ..RecoveryReport::default() };
         // What an earlier sweep has left is decided, whatever the roots say.
@@ -230,15 +228,6 @@ impl<G: Ground> TracedHeap<G> {
         options: TraceOptions<'_>,
     ) -> Result<HeapReport, RecoverError> {
         self.attach_all()?;
-        reading(&self.ground, || self.check_attached(types, roots, options))?
-    }
-
-    fn check_attached(
-        &self,
-        types: Option<&dyn Types>,
-        roots: &[u64],
-        options: TraceOptions<'_>,
-    ) -> Result<HeapReport, RecoverError> {
         let growth = lock(&self.growth);
         let puddles = self.puddles.all();
         let mut report = HeapReport { stats: count(&puddles), ..HeapReport::default() };
@@ -314,22 +303,15 @@ impl<G: Ground> TracedHeap<G> {
 
     pub(crate) fn count(&self) -> Result<HeapStats, RecoverError> {
         self.attach_all()?;
-        Ok(reading(&self.ground, || count(&self.puddles.all()))?)
+        Ok(count(&self.puddles.all()))
     }
 
     pub(crate) fn walk_blocks(&self, visit: &mut dyn FnMut(BlockInfo)) -> Result<(), RecoverError> {
         self.attach_all()?;
         for puddle in self.puddles.all() {
-            // Visited when all was read: a visitor believes what it is told.
-            let blocks = reading(&self.ground, || {
-                let mut blocks = Vec::new();
-                for (number, holds) in contents(&puddle).into_iter().enumerate() {
-                    let words = |w| marked(&puddle, number, holds, w);
-                    each_block(&puddle, number as u32, holds, &words, &mut |block| blocks.push(block));
-                }
-                blocks
-            })?;
-            blocks.into_iter().for_each(&mut *visit);
+            for (number, holds) in contents(&puddle).into_iter().enumerate() {
+                each_block(&puddle, number as u32, holds, &|w| marked(&puddle, number, holds, w), visit);
+            }
         }
         Ok(())
     }

@@ -43,13 +43,13 @@ use crate::class::{blocks_per_superblock, class_size};
 use crate::geometry::{Geometry, divide};
 use crate::marks;
 use crate::runs;
-use cenote_layout::PAGE_SIZE;
 use cenote_layout::heap::{
     Descriptor, HeapGeometry, LIST_COUNT, MARKS_SIZE, ROOT_COUNT, RootSlot, SUPERBLOCK_SIZE, SWEEP_SIZE,
     SuperblockState, SweepState, TINY_MARKS_SIZE, mark,
 };
 use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Bug, Step, planted, reach};
+use cenote_sys::peek;
 use core::ptr::{NonNull, with_exposed_provenance, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use zerocopy::FromZeros;
@@ -524,15 +524,33 @@ impl PuddleHeap {
         unsafe { core::slice::from_raw_parts(self.pointer(self.layout.lists).as_ptr(), LIST_COUNT as usize) }
     }
 
-    /// Reads a word of every page of metadata that adoption reads or writes beside what [`contents`](crate::adopt::contents)
-    /// reads: lists, hints, roots and members; for writing, all marks too, which adoption goes through anyway.
-    pub(crate) fn touch_metadata(&self) {
-        let end = if self.index == 0 { self.layout.sweep + SWEEP_SIZE } else { self.layout.roots };
-        let from = if self.writable { self.layout.descriptors } else { self.layout.hints };
-        for at in (from..end).step_by(PAGE_SIZE as usize).chain([end - 8]) {
-            // SAFETY: a word of the metadata in the mapping by the geometry; all accesses to these words are atomic.
-            let _ = unsafe { self.pointer::<AtomicU64>(at).as_ref() }.load(Ordering::Relaxed);
-        }
+    /// The first address of a puddle's metadata, tiny marks aside, whose page cannot be read.
+    ///
+    /// # Safety
+    /// The puddle is mapped at `addr`.
+    pub(crate) unsafe fn lost_metadata(addr: u64, size: u64, index: u32) -> Option<u64> {
+        let layout = HeapGeometry::new(size, index == 0)?;
+        let end = if index == 0 { layout.sweep + SWEEP_SIZE } else { layout.roots };
+        let lost = |from, to| {
+            // SAFETY: in the mapping by the geometry, and the caller's promise.
+            unsafe { peek::lost((addr + from) as usize..(addr + to) as usize) }
+        };
+        lost(layout.descriptors, layout.tiny).or_else(|| lost(layout.marks, end)).map(|at| at as u64)
+    }
+
+    /// The same of the tiny marks of superblocks that use them. The file may have no space for
+    /// others, and a touch would take it.
+    pub(crate) fn lost_tiny_marks(&self) -> Option<u64> {
+        let mut claims = classify(self).into_iter().zip(0..);
+        claims.find_map(|(claim, number)| match claim {
+            Claim::Small { class, .. } if is_tiny_class(class) => {
+                let marks = self.tiny_marks(number);
+                let from = marks.as_ptr().addr();
+                // SAFETY: marks lie in the mapping.
+                unsafe { peek::lost(from..from + marks.len()) }.map(|at| at as u64)
+            }
+            _ => None,
+        })
     }
 
     /// The line of the last sweep: its state, and what is reserved. Only the root puddle has it.

@@ -43,7 +43,6 @@ use cenote_medium::planted::{Bug, planted};
 use cenote_sys::aside;
 use cenote_sys::bytes::settle;
 use cenote_sys::fault::{self, Registration};
-use cenote_sys::guard;
 use cenote_sys::memory::{self, Access};
 use cenote_sys::notes::Notes;
 use cenote_sys::secret::wipe_bytes;
@@ -451,12 +450,9 @@ impl Inner {
         match self.load(page..page + 1) {
             Ok(()) => true,
             Err(_) if self.is_stopped() => false,
-            // A reader that takes an error instead: it sees zeros, and learns that they are none of the page's. The page stays
-            // closed for all others, and is tried again at the next touch.
-            Err(_) if guard::note(self.base + page as usize * PAGE_LEN) => {
-                let _filling = self.lock();
-                self.loaded.has(page) || self.open(page..page + 1, Access::ReadOnly).is_ok()
-            }
+            // The reader takes an error. The page stays closed, and is tried again when it is
+            // touched again.
+            Err(_) if fault::is_peek() => false,
             Err(error) => {
                 self.break_page(page, &error);
                 true

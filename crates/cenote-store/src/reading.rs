@@ -1,4 +1,4 @@
-//! Reads of a pool's memory that end in an error, and not in a signal, where a page cannot be had (`cenote_sys::guard`).
+//! Pages of a pool's memory that cannot be had: an error, and no signal (`cenote_sys::peek`).
 //!
 //! | page | why it cannot be had | the error |
 //! | --- | --- | --- |
@@ -11,26 +11,14 @@ use crate::pool::PoolHandle;
 use crate::puddle::Puddle;
 use crate::sealed::{DATA_AT, at_rest};
 use cenote_layout::PAGE_SIZE;
-use cenote_sys::guard;
+use cenote_layout::id::Uuid;
 
 /// Pages of a protected puddle that are loaded at once.
 const LOADED_AT_ONCE: u64 = 512;
 
 impl PoolHandle {
-    /// Runs `body`, which reads the pool's puddles and changes nothing by what it reads.
-    ///
-    /// # Errors
-    /// The first page that cannot be had; what `body` has read counts for nothing then.
-    pub fn reading<R>(&self, body: impl FnOnce() -> R) -> Result<R, StoreError> {
-        let (base, len) = self.store().window();
-        // SAFETY: the store's window. What a heap and its tracer read meanwhile is what this is for. Other threads have no
-        // reference to a page that was never readable.
-        let read = unsafe { guard::read(base as usize..(base + len) as usize, body) };
-        read.map_err(|pages| self.unreadable(&pages))
-    }
-
-    /// Loads every page of a protected pool, and sees that no file of another is shorter than its puddle: before something
-    /// that cannot go on from half of the pool, or that others may read beside.
+    /// Loads every page of a protected pool, and sees that no file of another is shorter than its
+    /// puddle: before something that cannot go on from half of the pool.
     ///
     /// # Errors
     /// The first page that cannot be had.
@@ -63,11 +51,13 @@ impl PoolHandle {
         Err(self.of_page(puddle, len / PAGE_SIZE, (puddle.size() - len).div_ceil(PAGE_SIZE)))
     }
 
-    fn unreadable(&self, pages: &[usize]) -> StoreError {
-        let addr = pages.first().map_or(0, |addr| *addr as u64);
+    /// The error for a page that cannot be read: [`cenote_sys::peek`] said so of `addr`.
+    #[cold]
+    #[must_use]
+    pub fn unreadable(&self, addr: u64) -> StoreError {
         let Some(puddle) = self.store().puddle_of(addr) else {
-            let (pool, puddle) = (self.name().to_owned(), cenote_layout::id::Uuid::NIL);
-            return StoreError::Unreadable { pool, puddle, index: 0, page: 0, count: pages.len() as u64 };
+            let pool = self.name().to_owned();
+            return StoreError::Unreadable { pool, puddle: Uuid::NIL, index: 0, page: 0, count: 1 };
         };
         let page = (addr - puddle.addr()) / PAGE_SIZE;
         if let Some(view) = puddle.view()
@@ -76,7 +66,7 @@ impl PoolHandle {
         {
             return at_rest(self.name(), error);
         }
-        self.of_page(puddle, page, pages.len() as u64)
+        self.of_page(puddle, page, 1)
     }
 
     fn of_page(&self, puddle: &Puddle, page: u64, count: u64) -> StoreError {

@@ -18,6 +18,7 @@ use cenote_layout::heap::RootEntry;
 use cenote_layout::id::{PoolId, TypeId};
 use cenote_layout::types::TypeRecord;
 use cenote_medium::planted::{Bug, planted};
+use cenote_sys::peek;
 use cenote_store::{
     Access, Anchor, AtRest, Damage, DamagePolicy, Keyring, PoolHandle, PoolStart, StoreError, VerifiedPuddle,
 };
@@ -358,6 +359,23 @@ impl PoolInner {
     pub(crate) fn is_live<T: Persist>(&self, addr: u64) -> bool {
         self.heap.is_live(addr, T::TYPE_ID)
             && (self.unsettled.load(Ordering::Relaxed) == 0 || self.agrees::<T>())
+    }
+
+    /// That a value which was found live can be read: its page may be damaged, and no load has to
+    /// find that out.
+    #[inline(always)]
+    pub(crate) fn readable(&self, addr: u64, len: usize) -> Result<()> {
+        // SAFETY: the caller has found a live block of as many bytes there; blocks lie in mappings.
+        if unsafe { peek::is_readable(addr as usize, len) } { Ok(()) } else { Err(self.lost(addr, len)) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn lost(&self, addr: u64, len: usize) -> Error {
+        let from = addr as usize;
+        // SAFETY: as `readable` has it: a live block, in a mapping.
+        let lost = unsafe { peek::lost(from..from + len) };
+        self.handle.unreadable(lost.map_or(addr, |at| at as u64)).into()
     }
 
     /// Whether the store has `T` as this program has it. Blocks of a shared pool may be of a type
@@ -810,7 +828,7 @@ impl Pool {
     /// [`Error::WouldDeadlock`] in a transaction of this thread on this pool; [`Error::Store`] in a forked process.
     pub fn named_roots(&self) -> Result<Vec<NamedRoot>> {
         let view = self.view()?;
-        self.inner.handle.reading(|| names::list(&view, &self.inner))?
+        names::list(&view, &self.inner)
     }
 
     /// The pool as blocks and roots, for tools.
@@ -930,6 +948,7 @@ impl Reader for View<'_> {
         if !self.pool.is_live::<T>(ptr.addr()) {
             return Err(dangling::<T>(ptr.addr()));
         }
+        self.pool.readable(ptr.addr(), size_of::<T>())?;
         // SAFETY: a live block of type `T`; nobody writes to the pool while the view's lock is held, which outlives the reference.
         Ok(unsafe { ptr.as_ref() })
     }

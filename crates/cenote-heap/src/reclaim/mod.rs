@@ -237,9 +237,8 @@ impl<G: Ground> TracedHeap<G> {
             }
         }
         let marking = &mut progress.marking;
-        let foreign = crate::ground::reading(&self.ground, || {
-            marking.slice(&self.ground, &roots, &mut || recorder.take(), until)
-        })?;
+        let foreign = marking.slice(&self.ground, &roots, &mut || recorder.take(), until);
+        let foreign = foreign.map_err(|addr| self.ground.unreadable(addr))?;
         let state = recorder.lock();
         if state.overrun {
             return Err(ReclaimError::Overrun);

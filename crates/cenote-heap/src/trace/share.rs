@@ -207,7 +207,7 @@ impl<G: Ground> Tracer<'_, G> {
     /// Traces from `roots`: every block that can be reached is noted. Nothing else changes. With `foreign`, notes the pointers into other pools.
     ///
     /// # Errors
-    /// The progress callback broke off.
+    /// The progress callback broke off; a page of a block cannot be had.
     pub(crate) fn run(
         &self,
         roots: &[Root],
@@ -220,7 +220,6 @@ impl<G: Ground> Tracer<'_, G> {
             |busy| Member { worker: Worker::new(self, foreign), shared, reported: 0, batches: 0, busy };
         let mut first = member(true);
         roots.iter().for_each(|root| first.worker.root(root));
-        let reading = cenote_sys::guard::Reading::here();
         let mut done = std::thread::scope(|scope| {
             let _guard = StopOnPanic(shared);
             let mut helpers: Vec<ScopedJoinHandle<'_, Worker<'_, '_, G>>> = Vec::new();
@@ -232,9 +231,7 @@ impl<G: Ground> Tracer<'_, G> {
                 if !started && first.worker.counts.blocks >= options.alone_blocks {
                     started = true;
                     for _ in 1..workers {
-                        let reading = reading.clone();
                         let help = move || {
-                            let _reading = reading.enter();
                             let _guard = StopOnPanic(shared);
                             let mut helper = member(false);
                             while let Step::Going = helper.step(None) {}
@@ -268,6 +265,9 @@ impl<G: Ground> Tracer<'_, G> {
         });
         if shared.is_stopped() {
             return Err(RecoverError::Cancelled);
+        }
+        if let Some(addr) = done.iter().find_map(|worker| worker.lost) {
+            return Err(self.ground.unreadable(addr).into());
         }
         let mut traced = Traced::default();
         for worker in &mut done {
