@@ -170,7 +170,7 @@ fn a_load_from_a_damaged_page_of_a_pool_is_a_bus_error_that_names_pool_and_page(
     let said = String::from_utf8_lossy(&refused.stdout).into_owned();
     assert!(refused.status.success(), "{:?}: {said}", refused.status);
     let named = format!("page {}", page - 1);
-    assert!(said.contains("error: pool \"p\"") && said.contains(&named), "{said}");
+    assert!(said.contains("error: ") && said.contains("pool \"p\"") && said.contains(&named), "{said}");
     let broken = run(&[LOADS]);
     let said = String::from_utf8_lossy(&broken.stderr).into_owned();
     assert_eq!(broken.status.signal(), Some(libc::SIGBUS), "{:?}: {said}", broken.status);
