@@ -1,4 +1,5 @@
-//! Children: this program again, in a role or as the command `cenote`. They end with this process, and talk through a pipe.
+//! Children: this program again, in a role or as the command `cenote`. They end with this process,
+//! and talk through a pipe.
 
 use crate::round::{Outcome, Trouble, found, require};
 use rustix::process::Signal;
@@ -52,6 +53,13 @@ pub(crate) fn cenote() -> Command {
     command
 }
 
+/// Makes a store. By the command, in whose list of known windows the store stays out of the user's.
+pub(crate) fn format(store: &Path) -> Outcome {
+    let state = store.parent().unwrap_or(store);
+    let ran = cenote().arg("format").arg(store).env("XDG_STATE_HOME", state).output()?;
+    require(ran.status.success(), || format!("format: {}", String::from_utf8_lossy(&ran.stderr)))
+}
+
 /// The same with a line of words, in which `{d}` is a directory and `{s}` the store in it.
 pub(crate) fn cenote_line(line: &str, dir: &Path) -> Command {
     let mut command = cenote();
@@ -73,7 +81,8 @@ pub(crate) fn role(role: &str, args: &[&dyn AsRef<std::ffi::OsStr>]) -> Outcome<
     Ok(command)
 }
 
-/// How long a program that is run to its end may take. Much more than any takes on a machine that is busy.
+/// How long a program that is run to its end may take. Much more than any takes on a machine that
+/// is busy.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// A child in a role.
@@ -153,7 +162,8 @@ pub(crate) struct Ended {
     pub(crate) err: String,
 }
 
-/// Runs a program to its end; a finding if that takes longer than `limit`. `dir` is for what it says.
+/// Runs a program to its end; a finding if that takes longer than `limit`. `dir` is for what it
+/// says.
 pub(crate) fn run(command: &mut Command, dir: &Path, limit: Duration) -> Outcome<Ended> {
     let (out, err) = (dir.join("run.out"), dir.join("run.err"));
     command.stdin(Stdio::null()).stdout(File::create(&out)?).stderr(File::create(&err)?);

@@ -1,11 +1,15 @@
 //! SIGKILL of a program with a store of its own.
 //!
-//! A child goes through the steps of [`crate::table`], with psyncs and trims between them, and says each one that is committed. It is
-//! killed at a random moment, at work or while it opens the store. What must hold then:
+//! A child goes through the steps of [`crate::table`], with psyncs and trims between them, and says
+//! each one that is committed. It is killed at a random moment, at work or while it opens the
+//! store. What must hold then:
 //!
-//! * pools in direct and in shadowed mode are at the last step that was said, or at the next one (committed, but not said yet);
-//! * pools that are protected at rest are at the step of a psync: the last one that was said, or a later one;
-//! * both pools are at the same step, equal to the model byte by byte; nothing is damaged; no block leaks.
+//! * pools in direct and in shadowed mode are at the last step that was said, or at the next one
+//!   (committed, but not said yet);
+//! * pools that are protected at rest are at the step of a psync: the last one that was said, or a
+//!   later one;
+//! * both pools are at the same step, equal to the model byte by byte; nothing is damaged; no block
+//!   leaks.
 
 use crate::child::{self, Child};
 use crate::round::{Outcome, Round, found, require};
@@ -17,7 +21,7 @@ use std::path::Path;
 /// Kills of one round.
 const KILLS: u64 = 8;
 /// In what a child says: the pools were psynced at this step.
-const PSYNCED: u64 = 1 << 63;
+pub(crate) const PSYNCED: u64 = 1 << 63;
 
 /// How the pools of a round are kept: (mode, protection).
 const KINDS: [(PoolMode, AtRest); 5] = [
@@ -30,14 +34,16 @@ const KINDS: [(PoolMode, AtRest); 5] = [
 
 /// Opens the store and both pools.
 fn open(dir: &Path) -> Outcome<(Store, Pool, Pool)> {
-    let store = Store::open_with(dir, &OpenOptions { key: Some(key(0)?), ..OpenOptions::default() })?;
+    // One pool has a key, the others have none.
+    let options = OpenOptions { key: Some(key(0)?), accept_unprotected: true, ..OpenOptions::default() };
+    let store = Store::open_with(dir, &options)?;
     let (a, b) = (store.pool("table")?, store.pool("index")?);
     Ok((store, a, b))
 }
 
 /// Makes the store of a round.
 pub(crate) fn prepare(dir: &Path, mode: PoolMode, at_rest: AtRest) -> Outcome {
-    Store::format(dir, &cenote::FormatOptions::default())?;
+    child::format(dir)?;
     let store = Store::open(dir)?;
     let key = if at_rest.mode().has_key() { Some(key(0)?) } else { None };
     let options = PoolOptions { mode, at_rest, key, puddle_size: 512 << 10, ..PoolOptions::default() };
@@ -103,7 +109,7 @@ pub(crate) fn round(round: &mut Round<'_>) -> Outcome {
 }
 
 /// Opens the store, which recovers it, and compares.
-fn judge(
+pub(crate) fn judge(
     dir: &Path,
     seed: u64,
     model: &mut Model,

@@ -1,12 +1,17 @@
-//! Races of processes for one store: they open, create, write, remove, check, close and are killed, at random.
+//! Races of processes for one store: they open, create, write, remove, check, close and are killed,
+//! at random.
 //!
-//! Each writes what it does to a *witness*, a file outside the store that all of them append to. What is judged from it, line by line:
+//! Each writes what it does to a *witness*, a file outside the store that all of them append to.
+//! What is judged from it, line by line:
 //!
-//! * **One writer at a time.** A writer writes lines only between the end of its open and the beginning of its close. So once the
-//!   lines of one session have begun, no line of an earlier one may follow. (Appends are atomic and ordered, and no clock is needed.)
-//! * **Nothing acknowledged is lost.** A line says what is tried, another that it is done; each session begins with a line of what it
-//!   found. That must be what was done before, except that the last thing that a killed session tried may be done or not.
-//! * **Errors.** The only error is that the store is in use; everything else ends the session with a line that begins with `bad`.
+//! * **One writer at a time.** A writer writes lines only between the end of its open and the
+//!   beginning of its close. So once the lines of one session have begun, no line of an earlier one
+//!   may follow. (Appends are atomic and ordered, and no clock is needed.)
+//! * **Nothing acknowledged is lost.** A line says what is tried, another that it is done; each
+//!   session begins with a line of what it found. That must be what was done before, except that
+//!   the last thing that a killed session tried may be done or not.
+//! * **Errors.** The only error is that the store is in use; everything else ends the session with
+//!   a line that begins with `bad`.
 
 use crate::child::{self, Child};
 use crate::round::{Outcome, Round, Trouble, found, require};
@@ -42,6 +47,8 @@ struct Racer {
     random: Random,
     witness: File,
     session: String,
+    /// Whether writers also copy the files of the store that they have open.
+    copies: bool,
 }
 
 impl Racer {
@@ -56,12 +63,17 @@ impl Racer {
     }
 }
 
-/// A child: `STORE WITNESS SEED`.
+/// A child: `STORE WITNESS SEED COPIES`.
 pub(crate) fn racer(args: &[String]) -> Outcome {
     let seed = child::number(args, 2)?;
     let witness = File::options().append(true).open(&args[1])?;
-    let mut racer =
-        Racer { dir: PathBuf::from(&args[0]), random: Random(seed), witness, session: String::new() };
+    let mut racer = Racer {
+        dir: PathBuf::from(&args[0]),
+        random: Random(seed),
+        witness,
+        session: String::new(),
+        copies: child::number(args, 3)? == 1,
+    };
     for number in 0u64.. {
         racer.session = format!("{seed}.{number}");
         let ended = match racer.below(8) {
@@ -161,8 +173,20 @@ fn write(racer: &mut Racer) -> Outcome {
     Ok(store.close()?)
 }
 
+/// Reads every file of the store, as a program does that makes a copy: closing them must not open
+/// the door to others.
+fn copy(dir: &Path) {
+    let Ok(entries) = std::fs::read_dir(dir) else { return };
+    for entry in entries.flatten() {
+        let _ = std::fs::read(entry.path());
+    }
+}
+
 /// One thing that a writer does.
 fn step(racer: &mut Racer, store: &Store, there: &mut Pools) -> Outcome {
+    if racer.copies && racer.below(4) == 0 {
+        copy(&racer.dir);
+    }
     let name = NAMES[racer.below(NAMES.len() as u64) as usize];
     if !there.contains_key(name) {
         racer.tell(&format!("try create {name}"))?;
@@ -264,12 +288,15 @@ fn apply(pools: &mut Pools, tried: Option<&(String, String)>) -> Outcome {
 /// See the module.
 pub(crate) fn round(round: &mut Round<'_>) -> Outcome {
     let (store, witness) = (round.dir.join("store"), round.dir.join("witness"));
-    Store::format(&store, &cenote::FormatOptions::default())?;
+    child::format(&store)?;
     File::create(&witness)?;
     let mut next = round.seed << 16;
+    // A short run leaves that out: a copy opens the door to a second writer, which is known and
+    // still to be mended.
+    let copies = if round.thorough { "1" } else { "0" };
     let mut start = |dir: &Path| {
         next += 1;
-        Child::start(dir, "racer", &[&store, &witness, &next.to_string()])
+        Child::start(dir, "racer", &[&store, &witness, &next.to_string(), &copies])
     };
     let mut racers = Vec::new();
     for _ in 0..RACERS {
@@ -293,7 +320,9 @@ pub(crate) fn round(round: &mut Round<'_>) -> Outcome {
 
 /// What is there when all are dead.
 fn end(dir: &Path, mut judge: Judge) -> Outcome {
-    let store = Store::open(dir)?;
+    // A command that a racer had started may outlive it.
+    let options = OpenOptions { lock_timeout: child::LIMIT, ..OpenOptions::default() };
+    let store = Store::open_with(dir, &options)?;
     require(store.report().damage.is_empty(), || format!("damage at the end: {:?}", store.report().damage))?;
     let there: Vec<String> =
         pools(&store, Access::ReadWrite)?.iter().map(|(name, count)| format!("{name}={count}")).collect();
@@ -304,7 +333,7 @@ fn end(dir: &Path, mut judge: Judge) -> Outcome {
     }
     store.close()?;
     let mut check = child::cenote();
-    check.arg("check").arg(dir);
+    check.args(["check", "--wait", "30"]).arg(dir);
     let ended = child::run(&mut check, dir.parent().unwrap_or(dir), Duration::from_secs(60))?;
     require(ended.code == Some(0), || format!("cenote check at the end: {ended:?}"))
 }

@@ -141,6 +141,12 @@ pub enum Bug {
     CopyNotPsynced,
     /// A pool moves while the journal of psyncs has records of it.
     MovedNotTrimmed,
+    /// A window that is taken moves before the store is recovered.
+    MovedBeforeRecovery,
+    /// A window moves, and its puddles are not due.
+    MovedNotDue,
+    /// A store that is open for reading writes into the catalog that its window moved.
+    MovedByReader,
     /// Rewriting leaves out the roots.
     RootsNotRewritten,
     /// A psync that failed forgets which pages were dirty.
@@ -183,6 +189,20 @@ pub enum Bug {
     ReclaimMissesRoot,
     /// Reclaim takes blocks of its own session for leaks.
     ReclaimTakesNew,
+    /// Leaks are given back one by one, and not condemned before.
+    GivenBackOneByOne,
+    /// Leaks are condemned although the tracer has not seen what was changed since.
+    CondemnedUnheard,
+    /// Leaks are condemned, and no state says that they are being.
+    SweepNotOpened,
+    /// A sweep is committed when its first leak is condemned.
+    SweepCommittedEarly,
+    /// A sweep is committed before its condemned marks are durable.
+    CondemnedNotFlushed,
+    /// An opener takes the condemned blocks of a sweep that was not committed for free.
+    OpenSweepIgnored,
+    /// Pointers in condemned blocks are not rewritten.
+    CondemnedNotRewritten,
     /// A psync of a protected object writes the protection's header beside its record.
     AtRestHeaderApart,
     /// A psync journals pages before they are sealed.
@@ -205,7 +225,8 @@ pub enum Bug {
     JournalNamedEarly,
     /// What the header of a protection says of its object's name and length is not compared.
     BindingIgnored,
-    /// A psync of a protected pool leaves the list of its puddles in the root puddle's header as it was.
+    /// A psync of a protected pool leaves the list of its puddles in the root puddle's header as it
+    /// was.
     MembersNotUpdated,
     /// The list of a pool's puddles in the root puddle's header is not compared.
     MembersIgnored,
@@ -241,8 +262,12 @@ pub enum Bug {
     TraceBelievesReach,
     /// Tracing does not make durable which marks it cleared.
     TraceMarkNotFlushed,
-    /// A superblock whose marks lie inside it is described before they are durable.
-    InnerMarksNotDurable,
+    /// An opener takes a mark that no program writes for free.
+    IllegalMarkIsFree,
+    /// An opener believes a descriptor that says "free" where marks say otherwise.
+    ZeroDescriptorBelieved,
+    /// A root is read without its check.
+    RootCheckSkipped,
     /// A reader of a lock between processes looks for a writer before it says that it reads, and not after.
     ReaderLooksFirst,
     /// A writer of a lock between processes does not wait for readers that were there before.
@@ -339,8 +364,8 @@ pub enum Step {
     MarksCleared,
     /// Its descriptor is durable.
     DescriptorDurable,
-    /// It says that its marks lie inside.
-    MarksInside,
+    /// It says that it uses tiny marks.
+    TinyNoted,
     /// All its blocks are in the taker's cache.
     AllClaimed,
     /// A retired superblock has no geometry any more.
@@ -369,6 +394,16 @@ pub enum Step {
     FreeAdopted,
     /// Some marks of a puddle that is adopted were put right.
     MarksNormalised,
+    /// A sweep is open: nothing is condemned.
+    SweepOpened,
+    /// Some blocks are condemned.
+    BlocksCondemned,
+    /// A sweep is committed.
+    SweepCommitted,
+    /// An opener has decided some condemned marks.
+    SweepDecided,
+    /// A sweep is over.
+    SweepClosedAgain,
     /// Some marks were computed anew by tracing.
     MarksRecovered,
     /// All were.

@@ -1,7 +1,10 @@
 //! Closing a store, and letting go of one.
 //!
-//! States of a close: (1) pools in shadowed mode are psynced, then the puddles of all leased pools synced; (2) a batch ends the leases and removes the client; (3) the journals
-//! that this session has opened are trimmed ([`crate::journals`]); (4) the superblock says "clean", that the catalog has this batch, and which headers the journals have: **its sync commits**. A crash before leaves a store that is recovered, with nothing to do.
+//! States of a close: (1) pools in shadowed mode are psynced, then the puddles of all leased pools
+//! synced; (2) a batch ends the leases and removes the client; (3) the journals that this session
+//! has opened are trimmed ([`crate::journals`]); (4) the superblock says "clean", that the catalog
+//! has this batch, and which headers the journals have: **its sync commits**. A crash before leaves
+//! a store that is recovered, with nothing to do.
 
 use crate::error::StoreError;
 use crate::store::Inner;
@@ -62,7 +65,7 @@ impl Inner {
         self.name_closed_journals(control)?;
         control.superblock.state = STATE_CLEAN;
         control.superblock.catalog_batch = control.catalog.batch();
-        superblock::store_next(&*self.medium, &mut control.superblock).map_err(|error| self.failed(error))
+        superblock::store_next(&self.medium, &mut control.superblock).map_err(|error| self.failed(error))
     }
 }
 

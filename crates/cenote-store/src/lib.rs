@@ -67,6 +67,7 @@ pub use logs::LogLease;
 pub use object::ObjectInfo;
 pub use options::{
     Access, DamagePolicy, FormatOptions, OpenOptions, PoolOptions, PowerLossPolicy, WINDOW_LEN_DEFAULT,
+    WindowPolicy,
 };
 pub use pool::PoolHandle;
 pub use pools::PoolInfo;

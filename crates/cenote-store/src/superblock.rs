@@ -20,7 +20,7 @@ use crate::report::Damage;
 use cenote_layout::header::{self, Header, HeaderError, HeaderPrefix, read};
 use cenote_layout::superblock::{COPY_SIZE, STATE_CLEAN, Superblock};
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{Medium, MediumError};
+use cenote_medium::{MediumError, OwnedMedium};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// The file.
@@ -51,7 +51,7 @@ pub(crate) fn initial(mut block: Superblock) -> Vec<u8> {
 }
 
 /// Reads both copies.
-pub(crate) fn load(medium: &dyn Medium, writing: bool) -> Result<Found, OpenError> {
+pub(crate) fn load(medium: &OwnedMedium, writing: bool) -> Result<Found, OpenError> {
     let path = || medium.describe().path;
     let mut bytes = vec![0; 2 * COPY_SIZE as usize];
     let len = medium
@@ -137,7 +137,7 @@ fn checksum_fits(bytes: &[u8]) -> bool {
 ///
 /// States: the newest copy whole and unchanged, the other one torn; then both whole, the new one believed. The `sync`
 /// commits.
-pub(crate) fn store_next(medium: &dyn Medium, block: &mut Superblock) -> Result<(), MediumError> {
+pub(crate) fn store_next(medium: &OwnedMedium, block: &mut Superblock) -> Result<(), MediumError> {
     let mut next = *block;
     let incompat = block.prefix.incompat;
     next.prefix = HeaderPrefix::new(Superblock::MAGIC, size_of::<Superblock>() as u32);
