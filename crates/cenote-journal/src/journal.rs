@@ -356,9 +356,10 @@ impl Journal {
         Ok(())
     }
 
-    /// As [`Journal::make_durable`], for a caller that must know which it is: a record that cannot be made durable is taken back,
-    /// by zeros over its head. `Ok(Some)`: not even that could be done, and the record is whole where the next opener reads
-    /// it, so it counts. `Err`: it does not count.
+    /// As [`Journal::make_durable`], for a caller that must know which it is: a record that cannot
+    /// be made durable is taken back, by zeros over its head. `Ok(Some)`: not even that could be
+    /// done, and the record is whole where the next opener reads it, so it counts. `Err`: it does
+    /// not count.
     ///
     /// # Errors
     /// As [`Journal::make_durable`]. The store is poisoned, and the record is none.
@@ -370,10 +371,14 @@ impl Journal {
         let state = self.lock();
         // Records behind it go with it: none of them was acknowledged.
         let zeros = state.file.write_at(ticket.at, &[0; PAGE_SIZE as usize]);
-        let taken_back = zeros.and_then(|()| state.file.sync());
+        let taken_back = zeros.is_ok() && state.file.sync().is_ok();
         let (_, end) = half(ticket.half, state.header.half_len);
-        let counts =
-            taken_back.is_err() && matches!(read(&state.file, ticket.at, end), Ok(Read::Committed(_)));
+        let counts = !taken_back
+            && match read(&state.file, ticket.at, end) {
+                Ok(found) => matches!(found, Read::Committed(_)),
+                // The record was written, and zeros were not: the next opener finds the record.
+                Err(_) => zeros.is_err(),
+            };
         if counts { Ok(Some(error)) } else { Err(error) }
     }
 

@@ -8,6 +8,7 @@ mod crash;
 mod damage;
 mod hosted;
 mod mechanisms;
+mod mixtures;
 mod older_journal;
 mod planted;
 mod rules;

@@ -1,7 +1,7 @@
 //! What the catalog says of a protected object is under the object's key: names that were swapped, lengths, modes and identities
 //! that were changed, each with checksums that fit, are refused in every mode that has a key, and where hashes are all there is.
 
-use crate::common::{self, base_image, bytes_of, key_of, protect, the_key};
+use crate::common::{self, base_image, bytes_of, key_of, own, protect, the_key};
 use cenote_layout::catalog::{Record, decode_frame, encode_frame};
 use cenote_medium::Medium;
 use cenote_medium::planted::{Bug, plant};
@@ -36,8 +36,8 @@ fn forge(sim: &SimMedium, change: &mut dyn FnMut(&mut Record) -> bool) -> u64 {
             changed += u64::from(change(&mut frame.record));
             encode_frame(frame.batch, frame.index, frame.last, &frame.record, &mut out);
         }
-        sim.truncate(file, out.len() as u64).expect("truncate");
-        sim.write_at(file, 0, &out).expect("write");
+        own(sim).truncate(file, out.len() as u64).expect("truncate");
+        own(sim).write_at(file, 0, &out).expect("write");
     }
     changed
 }
@@ -122,7 +122,7 @@ fn forgeries(mode: Mode) -> Result<(), String> {
     drop(objects);
     let (from, to) = (&infos[1], &infos[0]);
     let bytes = sim.read(&from.file()).expect("read");
-    sim.write_at(&to.file(), to.data_offset(), &bytes[from.data_offset() as usize..]).expect("write");
+    own(&*sim).write_at(&to.file(), to.data_offset(), &bytes[from.data_offset() as usize..]).expect("write");
     match taken(&sim, "b") {
         Err(_) => Ok(()),
         Ok(bytes) => Err(format!("{mode}: another file in its place is served, {} bytes", bytes.len())),

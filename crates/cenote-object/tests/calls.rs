@@ -166,7 +166,11 @@ const RESTORE: Path = Path {
         scene.objects.snapshot("a", &scene.snapshot, Blocks::Copied)?;
         scene.objects.pdestroy("a", None)
     },
-    take: |scene| scene.objects.restore(&scene.snapshot, Some("z")).map(drop),
+    take: |scene| match common::key() {
+        // Its protection is bound to its name.
+        Some(key) => scene.objects.restore_as(&scene.snapshot, "z", key).map(drop),
+        None => scene.objects.restore(&scene.snapshot, Some("z")).map(drop),
+    },
     seen: |scene| match scene.store.object("z") {
         Ok(_) => ones(scene, "z", common::key())
             .and_then(|ones| if ones { Ok(true) } else { Err("it is there and empty".into()) }),

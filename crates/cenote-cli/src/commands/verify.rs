@@ -3,7 +3,7 @@
 use super::keys;
 use super::object::{to_change, to_look};
 use crate::cli::{Rekey, Verify};
-use crate::failure::{Failure, Verdict, closed};
+use crate::failure::{Failure, Verdict};
 use crate::output::Out;
 use crate::progress;
 use crate::units::plural;
