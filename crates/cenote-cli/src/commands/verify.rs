@@ -3,7 +3,7 @@
 use super::keys;
 use super::object::{to_change, to_look};
 use crate::cli::{Rekey, Verify};
-use crate::failure::{Failure, Verdict, closed};
+use crate::failure::{Failure, Verdict};
 use crate::output::Out;
 use crate::progress;
 use crate::units::plural;
@@ -156,13 +156,20 @@ pub(crate) fn rekey(arguments: &Rekey, out: &mut Out) -> Result<Verdict, Failure
     let name = &arguments.name;
     let is_pool = store.pools().iter().any(|pool| pool.record.name == *name) && objects.info(name).is_err();
     let kind = if is_pool { "pool" } else { "object" };
-    match is_pool {
-        true => store.rekey_pool(name, &old, &new)?,
-        false => objects.rekey(name, &old, &new)?,
-    }
+    // An error up to here says that the old key is its key.
+    let failed = match is_pool {
+        true => store.rekey_pool(name, &old, &new)?.unfinished().map(ToString::to_string),
+        false => objects.rekey(name, &old, &new)?.unfinished().map(ToString::to_string),
+    };
     drop(objects);
-    closed(store.close())?;
+    // From here on the new key is its key, whatever fails.
+    let failed = failed.or(store.close().err().map(|error| error.to_string()));
     out.line(format_args!("{} {kind} \"{name}\" is under the new key", out.good("done:")))?;
-    out.object(&json!({ kind: name, "rekeyed": true }))?;
-    Ok(Verdict::Clean)
+    out.object(&json!({ kind: name, "rekeyed": true, "failed_after": failed }))?;
+    match failed {
+        None => Ok(Verdict::Clean),
+        Some(error) => Err(Failure::Unfinished(format!(
+            "{kind} \"{name}\" is under the new key, and then: {error}: open the store again, with the new key"
+        ))),
+    }
 }
