@@ -129,9 +129,7 @@ pub unsafe fn is_readable(addr: usize, len: usize) -> bool {
         return true;
     }
     // SAFETY: handed on to the caller.
-    unsafe {
-        touch(addr) && (addr % PAGE + len <= PAGE || lost(addr..addr.saturating_add(len)).is_none())
-    }
+    unsafe { touch(addr) && (addr % PAGE + len <= PAGE || lost(addr..addr.saturating_add(len)).is_none()) }
 }
 
 /// Whether the thread whose context this is stands at a load of this module, which has faulted at

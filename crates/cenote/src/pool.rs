@@ -18,10 +18,10 @@ use cenote_layout::heap::RootEntry;
 use cenote_layout::id::{PoolId, TypeId};
 use cenote_layout::types::TypeRecord;
 use cenote_medium::planted::{Bug, planted};
-use cenote_sys::peek;
 use cenote_store::{
     Access, Anchor, AtRest, Damage, DamagePolicy, Keyring, PoolHandle, PoolStart, StoreError, VerifiedPuddle,
 };
+use cenote_sys::peek;
 use core::marker::PhantomData;
 use core::ops::ControlFlow;
 use parking_lot::{RwLock, RwLockReadGuard};

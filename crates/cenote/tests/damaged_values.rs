@@ -2,9 +2,7 @@
 //! all other values can be read.
 
 use crate::at_rest::{CHECKED, key_for, options};
-use cenote::{
-    Access, Error, Persist, Pool, PoolMode, PoolOptions, Ptr, Reader, Store, field,
-};
+use cenote::{Access, Error, Persist, Pool, PoolMode, PoolOptions, Ptr, Reader, Store, field};
 use cenote_store::StoreError;
 use std::path::{Path, PathBuf};
 
@@ -74,7 +72,10 @@ fn read_all(pool: &Pool, lost: impl Fn(Ptr<Value>) -> bool) -> usize {
             Ok(read) => assert!(!lost(ptr) && *read == value(number), "value {number}"),
             Err(error) => {
                 assert!(lost(ptr), "value {number}: {error}");
-                assert!(matches!(error, Error::Store(StoreError::Sealed { .. } | StoreError::Unreadable { .. })));
+                assert!(matches!(
+                    error,
+                    Error::Store(StoreError::Sealed { .. } | StoreError::Unreadable { .. })
+                ));
                 assert!(error.to_string().contains("\"pool\""), "{error}");
                 failed += 1;
             }
