@@ -291,7 +291,7 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context:
         note_access(context, peeks);
         let resolved = is_resolvable(signal, (*info).si_code) && resolve(addr);
         *errno = saved;
-        if !resolved && !(peeks && peek::give_up(context)) {
+        if !(resolved || peeks && peek::give_up(context)) {
             if signal == libc::SIGBUS && is_resolvable(signal, (*info).si_code) {
                 tell_bus_error((*info).si_addr().addr());
             }

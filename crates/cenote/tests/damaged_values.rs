@@ -85,7 +85,7 @@ fn read_all(pool: &Pool, lost: impl Fn(Ptr<Value>) -> bool) -> usize {
     for (number, ptr) in (0..).zip(values.into_iter().flatten()) {
         // Nothing is committed: what could not be read cannot be logged.
         let done = pool.write(|tx| -> cenote::Result<()> {
-            let read = tx.get(ptr).map(|read| *read);
+            let read = tx.get(ptr).copied();
             assert_eq!(read.is_err(), lost(ptr), "value {number}");
             let changed = tx.get_mut(ptr).map(|value| value.filling[3] = 1);
             assert_eq!(changed.is_err(), lost(ptr), "value {number}");
