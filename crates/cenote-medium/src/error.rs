@@ -3,6 +3,7 @@
 //! An error is built without allocating: [`Medium::map`](crate::Medium::map) may fail inside a signal handler. That
 //! is why names are kept inline ([`FileName`]) and why system errors are kept as numbers inside [`io::Error`].
 
+use cenote_sys::mappings::{self, Full};
 use core::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -272,6 +273,16 @@ pub enum MediumError {
         /// The file concerned.
         name: FileName,
     },
+    /// The process has nearly as many mappings as the kernel allows. Nothing was mapped.
+    #[error("cannot {op} {name}: {source}")]
+    Mappings {
+        /// What was being done.
+        op: Operation,
+        /// The file concerned.
+        name: FileName,
+        /// How many there are, and may be.
+        source: Full,
+    },
     /// Anything else that the system reported: an `EIO`, for example.
     #[error("cannot {op} {name}: {source}")]
     Io {
@@ -283,6 +294,9 @@ pub enum MediumError {
         source: io::Error,
     },
 }
+
+/// Mappings that a file in a window takes: itself, the rest of the window, and a second address.
+const MAPPINGS_A_FILE: u64 = 4;
 
 impl MediumError {
     /// Sorts what the system reported into the typed errors. Does not allocate.
@@ -301,6 +315,16 @@ impl MediumError {
         }
     }
 
+    /// Whether a file can be mapped without taking mappings that the program needs for itself: asked
+    /// before the first step, so that nothing is half mapped.
+    ///
+    /// # Errors
+    /// [`MediumError::Mappings`].
+    pub fn room_to_map(name: &str) -> Result<(), Self> {
+        let (op, name) = (Operation::Map, FileName::new(name));
+        mappings::room(MAPPINGS_A_FILE).map_err(|source| Self::Mappings { op, name, source })
+    }
+
     /// What was being done to a file or a directory.
     #[must_use]
     pub fn operation(&self) -> Option<Operation> {
@@ -317,6 +341,7 @@ impl MediumError {
             | Self::BadRange { op, .. }
             | Self::Locked { op, .. }
             | Self::SyncFailedBefore { op, .. }
+            | Self::Mappings { op, .. }
             | Self::Io { op, .. } => Some(*op),
         }
     }

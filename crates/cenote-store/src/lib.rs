@@ -43,6 +43,7 @@ mod options;
 mod place;
 mod pool;
 mod pools;
+mod primaries;
 mod psync;
 mod puddle;
 mod reading;
