@@ -3,6 +3,7 @@
 //! A new file is made under another name (that of the journal with `.new`), with its space taken, and synced; **renaming it commits**. What a
 //! crash leaves of it before that is removed by the next one that makes it.
 
+use crate::roots::Roots;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::header::{HeaderPrefix, read, seal};
 use cenote_layout::id::Uuid;
@@ -21,7 +22,10 @@ pub(crate) fn new_header(store: Uuid, half_len: u64, epoch: u64) -> JournalHeade
         half_len,
         trimmed: 0,
         chain: 0,
-        reserved: [0; 408],
+        roots_at: 0,
+        roots_len: 0,
+        roots_sum: 0,
+        reserved: [0; 384],
     }
 }
 
@@ -45,7 +49,8 @@ pub struct Found {
 /// # Errors
 /// The file cannot be read.
 pub fn look(file: &FileHandle, store: Uuid) -> Result<Result<Found, String>, MediumError> {
-    Ok(read_header(file, store, false)?.map(|(header, alone)| Found { mark: mark(&header), alone }))
+    let found = read_header(file, store, false)?;
+    Ok(found.map(|whole| Found { mark: mark(&whole.header), alone: whole.alone }))
 }
 
 /// Where half 0 or 1 begins, and where it ends.
@@ -54,31 +59,48 @@ pub(crate) fn half(number: usize, half_len: u64) -> (u64, u64) {
     (start, start.saturating_add(half_len))
 }
 
-/// Writes a header into the place of its generation and syncs it.
-pub(crate) fn write_header(file: &FileHandle, header: &mut JournalHeader) -> Result<(), MediumError> {
+/// Writes a header into the place of its generation, with the list that it names, and syncs both.
+/// Of the list that the header names until now nothing is overwritten.
+pub(crate) fn write_header(
+    file: &FileHandle,
+    header: &mut JournalHeader,
+    roots: &Roots,
+) -> Result<(), MediumError> {
+    roots.write(file, header)?;
     seal(header);
     file.write_at(header.generation % 2 * PAGE_SIZE, header.as_bytes())?;
     file.sync()
 }
 
-/// Reads the headers: the newest whole one and whether it is the only one, or what is wrong.
+/// A header that was read.
+pub(crate) struct Whole {
+    pub(crate) header: JournalHeader,
+    /// It is the only one.
+    pub(crate) alone: bool,
+    pub(crate) roots: Roots,
+}
+
+/// Reads the headers: the newest that is whole, with its list, or what is wrong.
 pub(crate) fn read_header(
     file: &FileHandle,
     store: Uuid,
     writing: bool,
-) -> Result<Result<(JournalHeader, bool), String>, MediumError> {
-    let mut newest: Option<JournalHeader> = None;
+) -> Result<Result<Whole, String>, MediumError> {
+    let mut newest: Option<(JournalHeader, Roots)> = None;
     let mut problem = String::new();
     for slot in 0..2 {
         let mut bytes = [0; size_of::<JournalHeader>()];
         let got = file.read_at(slot * PAGE_SIZE, &mut bytes)?;
         match read::<JournalHeader>(&bytes[..got], writing) {
-            Ok(header) if newest.is_none_or(|n| n.generation < header.generation) => newest = Some(header),
-            Ok(_) => {}
+            Ok(header) => match Roots::read(file, &header)? {
+                Some(_) if newest.as_ref().is_some_and(|(n, _)| n.generation >= header.generation) => {}
+                Some(roots) => newest = Some((header, roots)),
+                None => problem = "its list of protected primaries is not whole".into(),
+            },
             Err(error) => problem = error.to_string(),
         }
     }
-    let Some(header) = newest else { return Ok(Err(format!("neither header is whole: {problem}"))) };
+    let Some((header, roots)) = newest else { return Ok(Err(format!("neither header is whole: {problem}"))) };
     if header.store != store {
         return Ok(Err(format!("it is the journal of store {}", header.store)));
     }
@@ -87,7 +109,7 @@ pub(crate) fn read_header(
     if len < end {
         return Ok(Err(format!("it was truncated: it has {len} of {end} bytes")));
     }
-    Ok(Ok((header, !problem.is_empty())))
+    Ok(Ok(Whole { header, alone: !problem.is_empty(), roots }))
 }
 
 /// Makes a journal with this header and puts it in place of whatever is there. It is open before it has its name: who fails to open it afterwards would go on with a
@@ -96,14 +118,17 @@ pub(crate) fn replace(
     medium: &OwnedMedium,
     name: &str,
     header: &mut JournalHeader,
+    roots: &Roots,
 ) -> Result<FileHandle, MediumError> {
+    // The list goes into the new file.
+    (header.roots_at, header.roots_len, header.roots_sum) = (0, 0, 0);
     let new = &format!("{name}.new");
     if medium.exists(new)? {
         medium.remove(new)?;
     }
     let (_, end) = half(1, header.half_len);
     medium.create(new, end)?;
-    let made = fill(medium, new, header, end).and_then(|mut file| file.rename(name).map(|()| file));
+    let made = fill(medium, new, (header, roots), end).and_then(|mut file| file.rename(name).map(|()| file));
     let file = made.inspect_err(|_| drop(medium.remove(new)))?;
     medium.sync_dir("")?;
     Ok(file)
@@ -112,7 +137,7 @@ pub(crate) fn replace(
 fn fill(
     medium: &OwnedMedium,
     new: &str,
-    header: &mut JournalHeader,
+    (header, roots): (&mut JournalHeader, &Roots),
     end: u64,
 ) -> Result<FileHandle, MediumError> {
     let file = FileHandle::open(medium, new)?;
@@ -127,6 +152,6 @@ fn fill(
             at += step;
         }
     }
-    write_header(&file, header)?;
+    write_header(&file, header, roots)?;
     Ok(file)
 }

@@ -5,6 +5,7 @@
 //! if nothing later relies on it, and damage if a later record says that one was durable there.
 
 use super::file::{Found, half, read_header};
+use super::roots::Roots;
 use super::record::{Read, Record, read};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::id::Uuid;
@@ -28,6 +29,9 @@ pub struct Scan {
     pub last: (u64, u64),
     /// Why records are lost, if some are.
     pub damage: Option<String>,
+    /// Protected primaries as they were before these records. `None`: the header that knew is
+    /// damaged, and a later record says so.
+    pub roots: Option<Roots>,
 }
 
 impl Scan {
@@ -119,8 +123,8 @@ fn relied_on(
 /// # Errors
 /// The file cannot be read.
 pub fn scan(file: &FileHandle, store: Uuid, writing: bool) -> Result<Result<Scan, String>, MediumError> {
-    let (header, alone) = match read_header(file, store, writing)? {
-        Ok(found) => found,
+    let (header, alone, roots) = match read_header(file, store, writing)? {
+        Ok(found) => (found.header, found.alone, Some(found.roots)),
         Err(problem) => return Ok(Err(problem)),
     };
     let chains = [chain(file, &header, 0)?, chain(file, &header, 1)?];
@@ -160,5 +164,5 @@ pub fn scan(file: &FileHandle, store: Uuid, writing: bool) -> Result<Result<Scan
             torn.extend_from_slice(&record.objects);
         }
     }
-    Ok(Ok(Scan { header, alone, epoch, records, torn, last, damage }))
+    Ok(Ok(Scan { header, alone, epoch, records, torn, last, damage, roots: roots.filter(|_| trimmed == header.trimmed) }))
 }

@@ -1,6 +1,6 @@
 //! What becomes of a journal when calls to its medium fail.
 
-use crate::{Changes, Draft, Guard, Home, Journal, JournalError, Settings, Stopped, Target, scan};
+use crate::{Changes, Draft, Guard, Home, Journal, JournalError, Roots, Settings, Stopped, Target, scan};
 use cenote_layout::id::Uuid;
 use cenote_layout::object::Run;
 use cenote_medium::sim::{Fault, FaultEffect, FaultPoint, SimMedium, SimOptions};
@@ -47,7 +47,7 @@ impl Rig {
         let guard: Arc<dyn Guard> = told.clone();
         let home = Home { medium: medium.clone(), store: STORE, name: "journal", guard };
         let settings = Settings { half_len_max: 1 << 20, syncs: true, background: false };
-        let journal = Journal::create(home, half_len, 1, settings).expect("a journal");
+        let journal = Journal::create(home, half_len, (1, Roots::default()), settings).expect("a journal");
         medium.create("p", 1 << 20).expect("a file");
         medium.sync("p").expect("its length");
         medium.sync_dir("").expect("names");
@@ -63,7 +63,7 @@ impl Rig {
         let ids: Vec<Uuid> = (0..ids).map(id).collect();
         let ticket = self.journal.append(&Draft::new(&ids, &changes).expect("a record"))?;
         self.journal.make_durable(&ticket)?;
-        let target = |id: &Uuid| Target { id: *id, file: Arc::clone(&self.file), data_offset: 0 };
+        let target = |id: &Uuid| Target { id: *id, file: Arc::clone(&self.file), data_offset: 0, rooted: None };
         self.journal.apply_later(ticket, changes, ids.iter().map(target).collect())
     }
 
@@ -171,7 +171,7 @@ fn a_psync_that_is_committed_does_not_fail_for_an_early_trim() {
         assert_eq!(ticket.half(), 1);
         rig.journal.make_durable(&ticket).expect("durable");
         rig.sim.inject(header());
-        let targets = ids.iter().map(|id| Target { id: *id, file: Arc::clone(&rig.file), data_offset: 0 });
+        let targets = ids.iter().map(|id| Target { id: *id, file: Arc::clone(&rig.file), data_offset: 0, rooted: None });
         rig.journal.apply_later(ticket, changes, targets.collect()).expect("committed");
         assert_eq!(rig.sim.fault_hits(), 1);
         assert!(!rig.is_poisoned());

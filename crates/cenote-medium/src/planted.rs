@@ -230,6 +230,12 @@ pub enum Bug {
     MembersNotUpdated,
     /// The list of a pool's puddles in the root puddle's header is not compared.
     MembersIgnored,
+    /// What a journal lists of its protected primaries is not compared.
+    RootsIgnored,
+    /// A journal's list of protected primaries is written over the list that its header names.
+    RootsInPlace,
+    /// Recovery goes on with the list of protected primaries of before the records that it applies.
+    RootsNotRecovered,
     /// A change of a key reports an error whatever was committed before it.
     RekeyUndecided,
     /// A puddle that a protected pool takes is in no psync.
