@@ -1,9 +1,10 @@
 //! Pools that are protected at rest, when something goes wrong: every file operation of a psync fails once, in every way that a system call can; and a load touches a page that was damaged.
 
 use crate::at_rest::{closed, count, key, key_for, options, push, touch};
-use cenote::{AtRest, FormatOptions, OpenOptions, Pool, Store};
+use cenote::{Access, AtRest, FormatOptions, OpenOptions, Pool, Store};
 use cenote_medium::sim::{CrashKind, Fault, FaultEffect, FaultPoint, Image, Rest, SimMedium, SimOptions};
 use cenote_medium::{Durability, Medium, Operation};
+use cenote_store::Rekeyed;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
@@ -121,6 +122,86 @@ fn every_call_of_a_psync_of_a_protected_pool_may_fail() {
 const CHILD_DIR: &str = "CENOTE_AT_REST_DAMAGED_DIR";
 
 /// Not a test of its own: what a child process runs, which follows a list into a damaged page.
+/// Which of the keys 1 and 2 opens the pool, and reads it; exactly one does.
+fn key_of_pool(image: &Image) -> u8 {
+    let sim = SimMedium::from_image_unrecorded(image);
+    let medium: Arc<dyn Medium> = sim.clone();
+    let store = Store::open_on(medium, &OpenOptions::default()).unwrap();
+    let mut opens = Vec::new();
+    for number in [1, 2] {
+        if let Ok(pool) = store.pool_with_key("p", Access::ReadOnly, &key(number)) {
+            assert_eq!(count(&pool), BEFORE);
+            opens.push(number);
+        }
+    }
+    store.abandon();
+    assert_eq!(opens.len(), 1, "keys {opens:?} open it");
+    opens[0]
+}
+
+/// One call of a change of a key fails, or all do from that one on. Whether there are so many, and
+/// what was said: `Ok`, the new key is the pool's.
+fn one_rekey(base: &Image, fault: Fault) -> (bool, bool) {
+    let at = format!("{:?} {} {:?}, repeats {}", fault.point, fault.skip, fault.effect, fault.repeats);
+    let sim = SimMedium::from_image(base);
+    let medium: Arc<dyn Medium> = sim.clone();
+    let store = Store::open_on(medium, &OpenOptions::default()).unwrap();
+    let repeats = fault.repeats;
+    sim.inject(fault);
+    let said = store.rekey_pool("p", &key(1), &key(2));
+    let hit = sim.fault_hits() > 0;
+    sim.clear_faults();
+    let crashed = sim.state_now();
+    store.abandon();
+    let mut images = vec![crashed.image_process()];
+    // Of a device that takes nothing any more nothing is known after a loss of power.
+    if !repeats {
+        images.extend([crashed.image_oldest(), crashed.image_latest()]);
+    }
+    for image in images {
+        let expected = if said.is_ok() { 2 } else { 1 };
+        assert_eq!(key_of_pool(&image), expected, "{at}: {said:?}, {:?}", image.kind());
+    }
+    if let Ok(Rekeyed::Unfinished(_)) = &said {
+        assert!(hit, "{at}: {said:?}");
+    }
+    (hit, said.is_ok())
+}
+
+#[test]
+fn a_pools_change_of_a_key_says_which_key_it_is_whatever_fails() {
+    for (number, at_rest) in (8..).zip([AtRest::Encryption, AtRest::Authenticated]) {
+        let base = base(at_rest, 0x1500_0000_0000 + (number << 32));
+        let short = |eighths, then| FaultEffect::Short { eighths, then };
+        let write = FaultPoint::Operation(Operation::Write);
+        let ways = [
+            (FaultPoint::AnyOperation, FaultEffect::Io),
+            (FaultPoint::AnyOperation, FaultEffect::NoSpace),
+            (FaultPoint::Operation(Operation::Sync), FaultEffect::Io),
+            (write, short(4, Rest::Io)),
+            (write, short(8, Rest::NoSpace)),
+        ];
+        let (mut calls, mut said_new) = (0, 0);
+        for repeats in [false, true] {
+            for (point, effect) in ways {
+                let mut skip = 0;
+                loop {
+                    let fault = Fault { repeats, ..Fault::once(point, skip, effect) };
+                    let (hit, new) = one_rekey(&base, fault);
+                    if !hit {
+                        break;
+                    }
+                    calls += 1;
+                    said_new += u64::from(new);
+                    skip += 1;
+                }
+            }
+        }
+        println!("{at_rest:?}: {calls} calls failed, {said_new} after the commit");
+        assert!(calls > 20 && said_new > 0, "{calls} {said_new}");
+    }
+}
+
 #[test]
 fn child() {
     let Some(dir) = std::env::var_os(CHILD_DIR) else { return };
