@@ -37,7 +37,7 @@ impl Guard for Trusting {
 type Runs = Vec<(u32, u64, Vec<u8>)>;
 
 fn home(medium: &OwnedMedium) -> Home {
-    Home { medium: medium.clone(), store: STORE, name: "journal", guard: Arc::new(Trusting) }
+    Home { medium: medium.clone(), store: STORE, name: "journal", guard: Arc::new(Trusting), session: 0 }
 }
 
 pub(crate) fn run(input: &mut Input<'_>) {

@@ -13,7 +13,11 @@ use cenote_medium::{FileHandle, MediumError, MediumKind, OwnedMedium};
 use zerocopy::IntoBytes;
 
 /// A header of a journal, to be sealed by [`write_header`].
-pub(crate) fn new_header(store: Uuid, half_len: u64, epoch: u64) -> JournalHeader {
+pub(crate) fn new_header(
+    (store, session): (Uuid, u64),
+    half_len: u64,
+    epoch: u64,
+) -> JournalHeader {
     JournalHeader {
         prefix: HeaderPrefix::new(*b"CENJOURN", size_of::<JournalHeader>() as u32),
         store,
@@ -25,7 +29,8 @@ pub(crate) fn new_header(store: Uuid, half_len: u64, epoch: u64) -> JournalHeade
         roots_at: 0,
         roots_len: 0,
         roots_sum: 0,
-        reserved: [0; 384],
+        session,
+        reserved: [0; 376],
     }
 }
 
@@ -42,6 +47,8 @@ pub struct Found {
     pub mark: JournalMark,
     /// The other place has no whole header, so that the newest may be lost.
     pub alone: bool,
+    /// [`JournalHeader::session`].
+    pub session: u64,
 }
 
 /// The header of a journal's file. `Err` in the answer: why there is none that can be believed.
@@ -50,7 +57,11 @@ pub struct Found {
 /// The file cannot be read.
 pub fn look(file: &FileHandle, store: Uuid) -> Result<Result<Found, String>, MediumError> {
     let found = read_header(file, store, false)?;
-    Ok(found.map(|whole| Found { mark: mark(&whole.header), alone: whole.alone }))
+    Ok(found.map(|Whole { header, alone, .. }| Found {
+        mark: mark(&header),
+        alone,
+        session: header.session,
+    }))
 }
 
 /// Where half 0 or 1 begins, and where it ends.

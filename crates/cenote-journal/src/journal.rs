@@ -69,6 +69,8 @@ pub struct Home {
     pub name: &'static str,
     /// Who answers for it.
     pub guard: Arc<dyn Guard>,
+    /// The superblock's generation.
+    pub session: u64,
 }
 
 impl Home {
@@ -163,7 +165,7 @@ impl Journal {
         (epoch, roots): (u64, Roots),
         settings: Settings,
     ) -> Result<Self, JournalError> {
-        let mut header = new_header(home.store, half_len, epoch);
+        let mut header = new_header((home.store, home.session), half_len, epoch);
         let file = replace(&home.medium, home.name, &mut header, &roots);
         let file = file.map_err(|error| home.failed(error))?;
         Ok(Self::start(home, Arc::new(file), (header, roots), settings))
@@ -183,8 +185,9 @@ impl Journal {
     ) -> Result<Self, JournalError> {
         let (trimmed, chain) = scan.last;
         let epoch = scan.epoch + u64::from(!planted(Bug::JournalEpochIgnored));
+        let (generation, session) = (scan.header.generation + 1, home.session);
         let mut header =
-            JournalHeader { generation: scan.header.generation + 1, epoch, trimmed, chain, ..scan.header };
+            JournalHeader { generation, epoch, trimmed, chain, session, ..scan.header };
         write_header(&file, &mut header, &roots).map_err(|error| home.failed(error))?;
         Ok(Self::start(home, file, (header, roots), settings))
     }

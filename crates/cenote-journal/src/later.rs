@@ -309,7 +309,7 @@ mod tests {
     fn journal() -> (Arc<SimMedium>, cenote_medium::OwnedMedium, Journal) {
         let sim = SimMedium::new(SimOptions::new(Durability::Process));
         let medium = own(sim.clone());
-        let home = Home { medium: medium.clone(), store: STORE, name: "journal", guard: Arc::new(Healthy) };
+        let home = Home { medium: medium.clone(), store: STORE, name: "journal", guard: Arc::new(Healthy), session: 0 };
         let settings = Settings { half_len_max: 64 << 20, syncs: true, background: false };
         let journal = Journal::create(home, 32 << 20, (1, Roots::default()), settings).expect("a journal");
         (sim, medium, journal)

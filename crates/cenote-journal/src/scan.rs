@@ -38,7 +38,7 @@ impl Scan {
     /// The header.
     #[must_use]
     pub fn found(&self) -> Found {
-        Found { mark: super::file::mark(&self.header), alone: self.alone }
+        Found { mark: super::file::mark(&self.header), alone: self.alone, session: self.header.session }
     }
 
     /// Number of the last record that counts.

@@ -45,7 +45,7 @@ impl Rig {
         let medium = own(sim.clone());
         let told = Arc::new(Told::default());
         let guard: Arc<dyn Guard> = told.clone();
-        let home = Home { medium: medium.clone(), store: STORE, name: "journal", guard };
+        let home = Home { medium: medium.clone(), store: STORE, name: "journal", guard, session: 0 };
         let settings = Settings { half_len_max: 1 << 20, syncs: true, background: false };
         let journal = Journal::create(home, half_len, (1, Roots::default()), settings).expect("a journal");
         medium.create("p", 1 << 20).expect("a file");

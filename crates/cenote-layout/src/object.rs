@@ -199,13 +199,17 @@ pub struct JournalHeader {
     pub roots_len: u64,
     /// Their XXH3-64. A header whose list has another one is not whole.
     pub roots_sum: u64,
+    /// The superblock's generation when the session of this epoch began: an older superblock was put
+    /// back.
+    pub session: u64,
     /// Zero.
-    pub reserved: [u8; 384],
+    pub reserved: [u8; 376],
 }
 
 const _: () = assert!(size_of::<JournalHeader>() == 512);
 const _: () = assert!(core::mem::offset_of!(JournalHeader, roots_at) == 104);
-const _: () = assert!(core::mem::offset_of!(JournalHeader, reserved) == 128);
+const _: () = assert!(core::mem::offset_of!(JournalHeader, session) == 128);
+const _: () = assert!(core::mem::offset_of!(JournalHeader, reserved) == 136);
 
 /// A protected primary in a journal's list: the one root of all that is protected in a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]

@@ -230,6 +230,8 @@ pub enum Bug {
     MembersNotUpdated,
     /// The list of a pool's puddles in the root puddle's header is not compared.
     MembersIgnored,
+    /// A journal of a later session than the superblock knows of is believed.
+    SessionIgnored,
     /// What a journal lists of its protected primaries is not compared.
     RootsIgnored,
     /// A journal's list of protected primaries is written over the list that its header names.

@@ -283,6 +283,17 @@ fn a_list_of_protected_things_that_is_not_compared_is_found() {
 }
 
 #[test]
+fn a_superblock_of_an_earlier_session_that_is_believed_is_found() {
+    let mode = Mode::Authenticated;
+    plant(Bug::SessionIgnored);
+    let two = Two::made(mode, false);
+    let found = two.judge(&two.differing());
+    plant(Bug::None);
+    protect(Mode::None);
+    println!("{}", found.expect_err("the bug was not found"));
+}
+
+#[test]
 fn a_whole_old_store_passes_and_anchors_find_it() {
     for mode in CHECKED {
         let two = Two::made(mode, true);
