@@ -46,7 +46,8 @@ pub(crate) fn run(input: &mut Input<'_>) {
         unsafe { OwnedMedium::new(SimMedium::new(SimOptions::new(Durability::Process))) };
     let half_len = PAGE_SIZE * (2 + input.below(3) as u64);
     let settings = Settings { half_len_max: 64 * PAGE_SIZE, syncs: true, background: false };
-    let journal = Journal::create(home(&medium), half_len, (1, Roots::default()), settings).expect("a new journal");
+    let journal =
+        Journal::create(home(&medium), half_len, (1, Roots::default()), settings).expect("a new journal");
     let ids = [Uuid([1; 16]), Uuid([2; 16])];
     let targets: Vec<Target> = ["p", "q"]
         .into_iter()
@@ -140,7 +141,12 @@ pub(crate) fn run(input: &mut Input<'_>) {
         }
         if writing && found.damage.is_none() {
             let records = found.records.len();
-            let again = Journal::resume(home(&medium), Arc::clone(&file), (&found, found.roots.clone().unwrap_or_default()), settings);
+            let again = Journal::resume(
+                home(&medium),
+                Arc::clone(&file),
+                (&found, found.roots.clone().unwrap_or_default()),
+                settings,
+            );
             drop(again.expect("a header is written"));
             let next = scan(&file, STORE, true).expect("it can be read").expect("its header is whole");
             assert!(next.records.is_empty() && next.damage.is_none(), "{records} records, then {next:?}");

@@ -90,11 +90,7 @@ pub(crate) fn rooted(info: &ObjectInfo) -> Option<Rooted> {
 ///
 /// # Errors
 /// It is another; the file cannot be read.
-pub(crate) fn check_file(
-    shared: &Shared,
-    info: &ObjectInfo,
-    file: &FileHandle,
-) -> Result<(), ObjectError> {
+pub(crate) fn check_file(shared: &Shared, info: &ObjectInfo, file: &FileHandle) -> Result<(), ObjectError> {
     let (Some(Rooted { at, root }), Some(listed)) = (rooted(info), shared.listed(info.id())?) else {
         return Ok(());
     };

@@ -199,7 +199,12 @@ impl Objects {
             let lines = info.record.at_rest != AtRest::None;
             // Sealed lines may be any of its body, others are pages of its data.
             let len = if lines { info.body_len() } else { info.record.span() };
-            let target = Target { id: info.id(), file, data_offset: info.data_offset(), rooted: at_rest::rooted(&info) };
+            let target = Target {
+                id: info.id(),
+                file,
+                data_offset: info.data_offset(),
+                rooted: at_rest::rooted(&info),
+            };
             targets.push((target, Limits { from: 0, len, lines }));
         }
         let journal = shared.journal()?;

@@ -4,8 +4,8 @@
 //! undone by recovery, which may apply an older record with the old header. Its cost does not depend on the size.
 
 use crate::{SealedError, View};
-use cenote_atrest::tree::{Digest, Node, NodeSource};
 use cenote_atrest::binding;
+use cenote_atrest::tree::{Digest, Node, NodeSource};
 use cenote_atrest::{Change, Expect, HEADER_LEN, Keyring, Mode, PAGE_LEN, Protection, SealedPage};
 use cenote_journal::{Changes, Journal, Pages, Primary, Rooted};
 use cenote_layout::at_rest::{NodeId, PageSide, Regions, SIDE_LEN};
@@ -137,11 +137,7 @@ pub fn rooted(mode: Mode, span: u64) -> Option<Rooted> {
 ///
 /// # Errors
 /// It is another.
-pub fn check_listed(
-    what: &str,
-    protection: &Protection,
-    listed: Option<Digest>,
-) -> Result<(), SealedError> {
+pub fn check_listed(what: &str, protection: &Protection, listed: Option<Digest>) -> Result<(), SealedError> {
     if planted(Bug::RootsIgnored) {
         return Ok(());
     }

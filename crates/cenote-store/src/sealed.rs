@@ -45,8 +45,8 @@ use crate::pool::{PoolCore, PoolHandle};
 use crate::pools::find;
 use crate::puddle::{DIR, Puddle, create_whole, file_name, make_header, text, verify_len};
 use crate::relocate::Needs;
-use crate::shadow::rooted;
 use crate::relocate::reseal::{PoolKeys, SealedFile};
+use crate::shadow::rooted;
 use crate::store::{Control, Inner, Store};
 use crate::superblock;
 use cenote_atrest::binding::{self, Place};
@@ -309,11 +309,8 @@ impl Inner {
                 Some(journal) => Some(journal.root_of(root.uuid)?),
                 None => roots.filter(|_| !patched).map(|roots| roots.get(root.uuid)),
             };
-            let checked =
-                listed.map(|listed| cenote_sealed::check_listed(name, &opened.protection, listed));
-            list.put_back = checked
-                .and_then(Result::err)
-                .map(|error| at_rest(name, error).to_string());
+            let checked = listed.map(|listed| cenote_sealed::check_listed(name, &opened.protection, listed));
+            list.put_back = checked.and_then(Result::err).map(|error| at_rest(name, error).to_string());
             unsealed.push(Ok((*root, Some(opened))));
         }
         let keys = Arc::new(keys);

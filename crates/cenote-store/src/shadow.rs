@@ -31,9 +31,7 @@ use crate::relocate::{Found, Needs};
 use crate::report::{Damage, OpenReport, RestoredPool};
 use crate::sealed::{DATA_AT, file_len};
 use crate::store::{Control, Inner};
-use cenote_journal::{
-    Guard, Home, Journal, ROOT_HEADER_LEN, Rooted, Roots, Scan, Settings, Stopped, scan,
-};
+use cenote_journal::{Guard, Home, Journal, ROOT_HEADER_LEN, Rooted, Roots, Scan, Settings, Stopped, scan};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, DueRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
@@ -386,12 +384,7 @@ impl Inner {
 }
 
 /// Notes the root of a puddle as its file has it.
-fn note_root(
-    state: &State,
-    roots: &mut Roots,
-    id: Uuid,
-    primary: &FileHandle,
-) -> Result<(), MediumError> {
+fn note_root(state: &State, roots: &mut Roots, id: Uuid, primary: &FileHandle) -> Result<(), MediumError> {
     let Some(puddle) = of_shadowed_pool(state, id) else { return Ok(()) };
     let Some(Rooted { at, root }) = rooted(puddle, state.at_rest(puddle.pool)) else { return Ok(()) };
     let mut header = [0; ROOT_HEADER_LEN];
@@ -404,7 +397,7 @@ fn note_root(
 /// the others.
 pub(crate) fn rooted(puddle: &PuddleRecord, at_rest: AtRest) -> Option<Rooted> {
     let listed = at_rest != AtRest::None && puddle.index == 0;
-    cenote_sealed::rooted(at_rest.mode(), puddle.size - DATA_AT).filter(|_| listed)
+    cenote_sealed::rooted(at_rest.mode(), puddle.size.saturating_sub(DATA_AT)).filter(|_| listed)
 }
 
 /// Where a run lies in its file. Refuses one that does not lie there, behind the header.
@@ -604,10 +597,7 @@ impl Inner {
     }
 
     /// The same, with the roots of protected primaries before that.
-    pub(crate) fn past_if_any(
-        &self,
-        control: &Control,
-    ) -> Result<(Patches, Option<Roots>), StoreError> {
+    pub(crate) fn past_if_any(&self, control: &Control) -> Result<(Patches, Option<Roots>), StoreError> {
         if self.medium.exists(JOURNAL)? { past(self, control) } else { Ok(Default::default()) }
     }
 }
