@@ -13,11 +13,7 @@ use cenote_medium::{FileHandle, MediumError, MediumKind, OwnedMedium};
 use zerocopy::IntoBytes;
 
 /// A header of a journal, to be sealed by [`write_header`].
-pub(crate) fn new_header(
-    (store, session): (Uuid, u64),
-    half_len: u64,
-    epoch: u64,
-) -> JournalHeader {
+pub(crate) fn new_header((store, session): (Uuid, u64), half_len: u64, epoch: u64) -> JournalHeader {
     JournalHeader {
         prefix: HeaderPrefix::new(*b"CENJOURN", size_of::<JournalHeader>() as u32),
         store,
@@ -57,11 +53,7 @@ pub struct Found {
 /// The file cannot be read.
 pub fn look(file: &FileHandle, store: Uuid) -> Result<Result<Found, String>, MediumError> {
     let found = read_header(file, store, false)?;
-    Ok(found.map(|Whole { header, alone, .. }| Found {
-        mark: mark(&header),
-        alone,
-        session: header.session,
-    }))
+    Ok(found.map(|Whole { header, alone, .. }| Found { mark: mark(&header), alone, session: header.session }))
 }
 
 /// Where half 0 or 1 begins, and where it ends.

@@ -186,8 +186,7 @@ impl Journal {
         let (trimmed, chain) = scan.last;
         let epoch = scan.epoch + u64::from(!planted(Bug::JournalEpochIgnored));
         let (generation, session) = (scan.header.generation + 1, home.session);
-        let mut header =
-            JournalHeader { generation, epoch, trimmed, chain, session, ..scan.header };
+        let mut header = JournalHeader { generation, epoch, trimmed, chain, session, ..scan.header };
         write_header(&file, &mut header, &roots).map_err(|error| home.failed(error))?;
         Ok(Self::start(home, file, (header, roots), settings))
     }

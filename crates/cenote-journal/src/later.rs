@@ -309,7 +309,13 @@ mod tests {
     fn journal() -> (Arc<SimMedium>, cenote_medium::OwnedMedium, Journal) {
         let sim = SimMedium::new(SimOptions::new(Durability::Process));
         let medium = own(sim.clone());
-        let home = Home { medium: medium.clone(), store: STORE, name: "journal", guard: Arc::new(Healthy), session: 0 };
+        let home = Home {
+            medium: medium.clone(),
+            store: STORE,
+            name: "journal",
+            guard: Arc::new(Healthy),
+            session: 0,
+        };
         let settings = Settings { half_len_max: 64 << 20, syncs: true, background: false };
         let journal = Journal::create(home, 32 << 20, (1, Roots::default()), settings).expect("a journal");
         (sim, medium, journal)
@@ -331,7 +337,8 @@ mod tests {
             let changes = changes(&[(0, u64::from(value) % 64, 1, value)]);
             let ticket = journal.append(&Draft::new(&ids, &changes).expect("a record")).expect("appended");
             journal.make_durable(&ticket).expect("durable");
-            let target = |id: &Uuid| Target { id: *id, file: Arc::clone(&file), data_offset: 0, rooted: None };
+            let target =
+                |id: &Uuid| Target { id: *id, file: Arc::clone(&file), data_offset: 0, rooted: None };
             journal.apply_later(ticket, changes, ids.iter().map(target).collect()).expect("queued");
             given.push(value);
             // What waits is the newest of what was given, and everything before it is written.
@@ -423,7 +430,9 @@ mod tests {
             let ids = [id];
             let ticket = journal.append(&Draft::new(&ids, &changes).expect("a record")).expect("appended");
             journal.make_durable(&ticket).expect("durable");
-            journal.apply_later(ticket, changes, vec![Target { id, file, data_offset: 0, rooted: None }]).expect("queued");
+            journal
+                .apply_later(ticket, changes, vec![Target { id, file, data_offset: 0, rooted: None }])
+                .expect("queued");
             journal.settle(id).expect("applied");
             let open = journal.lock().halves[0].touched.len();
             assert!(open <= TOUCHED_MAX, "{open}");

@@ -7,7 +7,7 @@
 //! what is committed and not yet applied     later.rs
 //! what a journal holds after a crash        scan.rs
 //! what another process has to be psynced    parcel.rs
-which state protected primaries are in    roots.rs
+//! which state protected primaries are in    roots.rs
 //! ```
 //!
 //! A store has a journal for its raw objects and one for its pools in shadowed mode, each in a file of its own. This crate knows neither: a

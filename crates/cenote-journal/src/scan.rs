@@ -5,8 +5,8 @@
 //! if nothing later relies on it, and damage if a later record says that one was durable there.
 
 use super::file::{Found, half, read_header};
-use super::roots::Roots;
 use super::record::{Read, Record, read};
+use super::roots::Roots;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::id::Uuid;
 use cenote_layout::object::{JournalHeader, PSYNC_MAGIC, RecordHeader};
@@ -164,5 +164,14 @@ pub fn scan(file: &FileHandle, store: Uuid, writing: bool) -> Result<Result<Scan
             torn.extend_from_slice(&record.objects);
         }
     }
-    Ok(Ok(Scan { header, alone, epoch, records, torn, last, damage, roots: roots.filter(|_| trimmed == header.trimmed) }))
+    Ok(Ok(Scan {
+        header,
+        alone,
+        epoch,
+        records,
+        torn,
+        last,
+        damage,
+        roots: roots.filter(|_| trimmed == header.trimmed),
+    }))
 }

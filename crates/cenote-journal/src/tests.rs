@@ -63,7 +63,8 @@ impl Rig {
         let ids: Vec<Uuid> = (0..ids).map(id).collect();
         let ticket = self.journal.append(&Draft::new(&ids, &changes).expect("a record"))?;
         self.journal.make_durable(&ticket)?;
-        let target = |id: &Uuid| Target { id: *id, file: Arc::clone(&self.file), data_offset: 0, rooted: None };
+        let target =
+            |id: &Uuid| Target { id: *id, file: Arc::clone(&self.file), data_offset: 0, rooted: None };
         self.journal.apply_later(ticket, changes, ids.iter().map(target).collect())
     }
 
@@ -171,7 +172,12 @@ fn a_psync_that_is_committed_does_not_fail_for_an_early_trim() {
         assert_eq!(ticket.half(), 1);
         rig.journal.make_durable(&ticket).expect("durable");
         rig.sim.inject(header());
-        let targets = ids.iter().map(|id| Target { id: *id, file: Arc::clone(&rig.file), data_offset: 0, rooted: None });
+        let targets = ids.iter().map(|id| Target {
+            id: *id,
+            file: Arc::clone(&rig.file),
+            data_offset: 0,
+            rooted: None,
+        });
         rig.journal.apply_later(ticket, changes, targets.collect()).expect("committed");
         assert_eq!(rig.sim.fault_hits(), 1);
         assert!(!rig.is_poisoned());
