@@ -26,7 +26,8 @@ pub(crate) fn new_header((store, session): (Uuid, u64), half_len: u64, epoch: u6
         roots_len: 0,
         roots_sum: 0,
         session,
-        reserved: [0; 376],
+        begun: 1,
+        reserved: [0; 368],
     }
 }
 
@@ -45,6 +46,9 @@ pub struct Found {
     pub alone: bool,
     /// [`JournalHeader::session`].
     pub session: u64,
+    /// The epoch has records, or trims of such: the superblock names it. A look at the header alone
+    /// does not know of records.
+    pub used: bool,
 }
 
 /// The header of a journal's file. `Err` in the answer: why there is none that can be believed.
@@ -53,7 +57,13 @@ pub struct Found {
 /// The file cannot be read.
 pub fn look(file: &FileHandle, store: Uuid) -> Result<Result<Found, String>, MediumError> {
     let found = read_header(file, store, false)?;
-    Ok(found.map(|Whole { header, alone, .. }| Found { mark: mark(&header), alone, session: header.session }))
+    Ok(found.map(|Whole { header, alone, .. }| found_in(&header, alone, None)))
+}
+
+/// What there is to say of a header, and of the newest record, if that is known.
+pub(crate) fn found_in(header: &JournalHeader, alone: bool, last_epoch: Option<u64>) -> Found {
+    let used = header.generation != header.begun || last_epoch.is_some_and(|epoch| epoch >= header.epoch);
+    Found { mark: mark(header), alone, session: header.session, used }
 }
 
 /// Where half 0 or 1 begins, and where it ends.

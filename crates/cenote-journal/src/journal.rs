@@ -69,7 +69,7 @@ pub struct Home {
     pub name: &'static str,
     /// Who answers for it.
     pub guard: Arc<dyn Guard>,
-    /// The superblock's generation.
+    /// Generation of the superblock's copy that will name the session.
     pub session: u64,
 }
 
@@ -186,7 +186,8 @@ impl Journal {
         let (trimmed, chain) = scan.last;
         let epoch = scan.epoch + u64::from(!planted(Bug::JournalEpochIgnored));
         let (generation, session) = (scan.header.generation + 1, home.session);
-        let mut header = JournalHeader { generation, epoch, trimmed, chain, session, ..scan.header };
+        let begun = generation;
+        let mut header = JournalHeader { generation, epoch, trimmed, chain, session, begun, ..scan.header };
         write_header(&file, &mut header, &roots).map_err(|error| home.failed(error))?;
         Ok(Self::start(home, file, (header, roots), settings))
     }

@@ -199,17 +199,19 @@ pub struct JournalHeader {
     pub roots_len: u64,
     /// Their XXH3-64. A header whose list has another one is not whole.
     pub roots_sum: u64,
-    /// The superblock's generation when the session of this epoch began: an older superblock was put
-    /// back.
+    /// Generation of the superblock's copy that names this epoch: an older superblock was put back.
     pub session: u64,
+    /// Generation of the header with which this epoch began. As long as it is the newest one, and
+    /// there is no record of the epoch, the superblock may not name the epoch yet.
+    pub begun: u64,
     /// Zero.
-    pub reserved: [u8; 376],
+    pub reserved: [u8; 368],
 }
 
 const _: () = assert!(size_of::<JournalHeader>() == 512);
 const _: () = assert!(core::mem::offset_of!(JournalHeader, roots_at) == 104);
 const _: () = assert!(core::mem::offset_of!(JournalHeader, session) == 128);
-const _: () = assert!(core::mem::offset_of!(JournalHeader, reserved) == 136);
+const _: () = assert!(core::mem::offset_of!(JournalHeader, reserved) == 144);
 
 /// A protected primary in a journal's list: the one root of all that is protected in a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]

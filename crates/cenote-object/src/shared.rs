@@ -324,7 +324,7 @@ impl Shared {
             store: self.store.uuid(),
             name: JOURNAL,
             guard: Arc::new(StoreGuard(self.store.clone())),
-            session: self.store.session(),
+            session: self.store.next_session(),
         }
     }
 

@@ -26,8 +26,9 @@
 //! exactly what the superblock says. A journal that is newer than the superblock of a *closed*
 //! store tells that the superblock was put back.
 //!
-//! A journal's header names the superblock's generation of the moment at which its session began: a
-//! superblock that is older was put back. This ties the two journals of a store that was not closed:
+//! A journal's header names the generation of the superblock's copy that names it (4): a superblock
+//! that is older was put back, unless the crash came between 3 and 4, when the journal has no record
+//! of its session. This ties the two journals of a store that was not closed:
 //! one of them cannot go back to an earlier session, with the superblock of that, beside the other.
 //!
 //! If one of a journal's two headers is damaged, the predecessor of the one that is named is
@@ -81,11 +82,13 @@ pub(crate) struct Journals {
 
 /// Why a superblock of this generation is older than a journal.
 fn put_back(generation: u64, found: &Found) -> Option<String> {
-    let older = generation < found.session && !planted(Bug::SessionIgnored);
+    // As long as nothing was done in its session the superblock may not name it yet.
+    let at_least = found.session - u64::from(!found.used && found.session > 0);
+    let older = generation < at_least && !planted(Bug::SessionIgnored);
     older.then(|| {
         format!(
             "the superblock was put back: it is of generation {generation}, and the journal is of a session \
-             that began with generation {}",
+             that generation {} names",
             found.session
         )
     })
@@ -224,10 +227,11 @@ impl Store {
         self.inner().check_journal(&self.inner().control(), JournalOf::Objects, found)
     }
 
-    /// The superblock's generation, which a journal of objects names when its session begins.
+    /// Generation of the superblock's copy that will name a journal of objects whose session begins
+    /// now.
     #[must_use]
-    pub fn session(&self) -> u64 {
-        self.inner().control().superblock.generation
+    pub fn next_session(&self) -> u64 {
+        self.inner().control().superblock.generation + 1
     }
 
     /// The epoch of a journal of objects that is made now: newer than every one before.
@@ -269,8 +273,10 @@ mod tests {
         for named in marks() {
             for found in marks() {
                 let why_not = |named: &JournalMark, found: &JournalMark, exact: bool| {
-                    let alone = why_not(named, &Found { mark: *found, alone: true, session: 0 }, exact);
-                    let told = why_not(named, &Found { mark: *found, alone: false, session: 0 }, exact);
+                    let alone =
+                        why_not(named, &Found { mark: *found, alone: true, session: 0, used: false }, exact);
+                    let told =
+                        why_not(named, &Found { mark: *found, alone: false, session: 0, used: false }, exact);
                     // Beside a damaged header its predecessor passes, and nothing else.
                     assert!(alone == told || found.generation + 1 == named.generation);
                     told

@@ -298,7 +298,7 @@ impl Inner {
             // What the simulation does depends on the calls alone.
             background: self.info.kind != MediumKind::Simulated,
         };
-        let session = control.superblock.generation;
+        let session = control.superblock.generation + 1;
         let journal = if self.medium.exists(JOURNAL)? {
             let file = Arc::new(FileHandle::open(&self.medium, JOURNAL)?);
             let scan = match scan(&file, self.uuid, true)? {
