@@ -45,6 +45,7 @@ mod pool;
 mod pools;
 mod psync;
 mod puddle;
+mod reading;
 mod recovery;
 mod region;
 pub mod relocate;

@@ -48,6 +48,12 @@ pub(crate) struct Node {
     words: [u64; 60],
 }
 
+impl Node {
+    pub(crate) fn next(&self) -> Option<Ptr<Node>> {
+        self.next
+    }
+}
+
 /// A list of `count` nodes, the last first.
 pub(crate) fn push(pool: &Pool, from: u64, to: u64) {
     for number in from..to {

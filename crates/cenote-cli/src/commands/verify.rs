@@ -21,16 +21,17 @@ pub(crate) fn run(arguments: &Verify, out: &mut Out) -> Result<Verdict, Failure>
     let mut looked = Looked { out, damaged: 0 };
     let all = arguments.names.is_empty();
     for pool in store.pools().iter().filter(|pool| all && pool.at_rest.mode() != Mode::None) {
-        looked.at_pool(&store, &pool.record.name)?;
+        looked.each(&pool.record.name, &arguments.names, |looked, name| looked.at_pool(&store, name))?;
     }
     for name in pools {
-        looked.at_pool(&store, name)?;
+        looked.each(name, &arguments.names, |looked, name| looked.at_pool(&store, name))?;
     }
     for info in objects.list()?.iter().filter(|info| all && info.object.record.at_rest.mode() != Mode::None) {
-        looked.at_object(&objects, &info.object.record.name, key.as_ref())?;
+        let name = &info.object.record.name;
+        looked.each(name, &arguments.names, |looked, name| looked.at_object(&objects, name, key.as_ref()))?;
     }
     for name in named {
-        looked.at_object(&objects, name, key.as_ref())?;
+        looked.each(name, &arguments.names, |looked, name| looked.at_object(&objects, name, key.as_ref()))?;
     }
     Ok(Verdict::found(looked.damaged > 0))
 }
@@ -47,6 +48,30 @@ type Pages = Vec<(Option<u32>, u64, String)>;
 type Progress<'p> = &'p mut dyn FnMut(u64, u64) -> bool;
 
 impl Looked<'_> {
+    /// What cannot be looked at is said, and counts as damaged; the next one's turn comes.
+    fn each(
+        &mut self,
+        name: &str,
+        named: &[String],
+        look: impl FnOnce(&mut Self, &str) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        match look(self, name) {
+            Err(failure)
+                if named.len() == 1 || matches!(failure, Failure::Pipe | Failure::Interrupted(_)) =>
+            {
+                Err(failure)
+            }
+            Err(failure) => {
+                let message = failure.message().unwrap_or_default();
+                self.out.line(format_args!("{} \"{name}\": {message}", self.out.bad("failed:")))?;
+                self.out.object(&json!({ "name": name, "error": message }))?;
+                self.damaged += 1;
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
     fn at_pool(&mut self, store: &Store, name: &str) -> Result<(), Failure> {
         let known = store.pools().into_iter().find(|pool| pool.record.name == name);
         let mode = known.map_or(Mode::None, |pool| pool.at_rest.mode());
