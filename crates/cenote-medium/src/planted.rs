@@ -225,8 +225,7 @@ pub enum Bug {
     JournalNamedEarly,
     /// What the header of a protection says of its object's name and length is not compared.
     BindingIgnored,
-    /// A psync of a protected pool leaves the list of its puddles in the root puddle's header as it
-    /// was.
+    /// A psync of a protected pool leaves the list of its puddles in the root's header as it was.
     MembersNotUpdated,
     /// The list of a pool's puddles in the root puddle's header is not compared.
     MembersIgnored,
