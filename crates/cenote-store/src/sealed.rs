@@ -35,9 +35,15 @@
 //!
 //! # What is noticed
 //!
-//! A page that was changed, moved or put back: in modes with a tree at its first touch. A file of another puddle, pool or store: by the header page, the protection's header, and
-//! the keys, which no two puddles share. A whole file that was put back, its protection's header with it, is a state that was once right: within the file nothing can
-//! tell, and who wants to know keeps [`PoolHandle::anchors`] elsewhere and gives them to [`PoolHandle::check_anchors`].
+//! * A page that was changed, moved or put back: in modes with a tree, at its first touch.
+//! * A file of another puddle, pool or store: by the header page, the protection's header, and the
+//!   keys, which no two puddles share.
+//! * A puddle's whole file that was put back: in modes with a tree, by the list of puddles in the
+//!   root puddle's header; the root puddle's, by the list in the journal (`roots.rs` of
+//!   `cenote-journal`). Both when the pool is opened. A root puddle that has moved, and is looked at
+//!   in a store that is open for reading, is not compared with the journal.
+//! * A whole store that was put back is a state that was once right: a program that has to find that
+//!   keeps [`PoolHandle::anchors`] elsewhere and gives them to [`PoolHandle::check_anchors`].
 
 use crate::error::StoreError;
 use crate::options::Access;
