@@ -86,6 +86,7 @@ pub(crate) fn write_header(
 }
 
 /// A header that was read.
+#[derive(Debug)]
 pub(crate) struct Whole {
     pub(crate) header: JournalHeader,
     /// It is the only one.

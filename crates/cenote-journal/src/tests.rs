@@ -228,3 +228,31 @@ fn the_thread_of_a_journal_outlives_an_error_that_does_not_poison() {
     });
     assert!(!rig.is_poisoned());
 }
+
+/// The newest header of a journal, its list, and whether it is the only one.
+fn newest(sim: &Arc<SimMedium>) -> crate::file::Whole {
+    let medium = own(SimMedium::from_image_unrecorded(&sim.state_now().image_process()));
+    let file = FileHandle::open(&medium, "journal").expect("it is there");
+    crate::file::read_header(&file, STORE, false).expect("read").expect("whole")
+}
+
+#[test]
+fn a_list_that_is_damaged_takes_its_header_along_and_leaves_the_one_before() {
+    let rig = Rig::new(8192);
+    for number in 1..200 {
+        // Longer and shorter lists, so that places of lists are used again.
+        let of = id(number % 90);
+        rig.journal.expect_root(of, (number < 120).then_some([number as u8; 32])).expect("written");
+        let whole = newest(&rig.sim);
+        assert!(!whole.alone && whole.roots.get(of) == (number < 120).then_some([number as u8; 32]));
+        if whole.header.roots_len == 0 {
+            continue;
+        }
+        // The last byte of the list is another one.
+        let mut image = rig.sim.state_now().image_process();
+        let at = whole.header.roots_at + whole.header.roots_len - 1;
+        assert!(image.flip_bit("journal", at, 0), "{at}");
+        let before = newest(&SimMedium::from_image_unrecorded(&image));
+        assert!(before.alone && before.header.generation + 1 == whole.header.generation, "{number}");
+    }
+}
