@@ -3,7 +3,7 @@
 use crate::{Changes, Draft, Guard, Home, Journal, JournalError, Roots, Settings, Stopped, Target, scan};
 use cenote_layout::id::Uuid;
 use cenote_layout::object::Run;
-use cenote_medium::sim::{Fault, FaultEffect, FaultPoint, SimMedium, SimOptions};
+use cenote_medium::sim::{CrashKind, Fault, FaultEffect, FaultPoint, SimMedium, SimOptions};
 use cenote_medium::{Durability, FileHandle, Operation, OwnedMedium};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -231,7 +231,7 @@ fn the_thread_of_a_journal_outlives_an_error_that_does_not_poison() {
 
 /// The newest header of a journal, its list, and whether it is the only one.
 fn newest(sim: &Arc<SimMedium>) -> crate::file::Whole {
-    let medium = own(SimMedium::from_image_unrecorded(&sim.state_now().image_process()));
+    let medium = own(SimMedium::from_image_unrecorded(&sim.image_now(CrashKind::Process)));
     let file = FileHandle::open(&medium, "journal").expect("it is there");
     crate::file::read_header(&file, STORE, false).expect("read").expect("whole")
 }
@@ -249,7 +249,7 @@ fn a_list_that_is_damaged_takes_its_header_along_and_leaves_the_one_before() {
             continue;
         }
         // The last byte of the list is another one.
-        let mut image = rig.sim.state_now().image_process();
+        let mut image = rig.sim.image_now(CrashKind::Process);
         let at = whole.header.roots_at + whole.header.roots_len - 1;
         assert!(image.flip_bit("journal", at, 0), "{at}");
         let before = newest(&SimMedium::from_image_unrecorded(&image));

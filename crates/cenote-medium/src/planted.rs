@@ -283,6 +283,8 @@ pub enum Bug {
     TakenOverInSilence,
     /// A dead client's lock is taken over before the daemon has replayed its logs.
     DeadNotRecovered,
+    /// A lock's owner is taken to live as long as its process, which has called `exec`.
+    ImageTakenForProcess,
     /// A client of a pool that others write too leaves its last commit unfenced.
     LazyDespiteSharing,
     /// Which request made a pool is recorded in a batch of its own.
