@@ -48,6 +48,9 @@ pub struct Target {
     pub rooted: Option<Rooted>,
 }
 
+/// A primary that cannot be written or read, and why.
+type Untouchable = (String, Box<MediumError>);
+
 /// Where the contents of a run lie.
 #[derive(Clone, Copy, Debug)]
 struct Part {
@@ -105,7 +108,7 @@ impl Later {
     }
 
     /// Writes all of it to the primaries. If one cannot be written: its name, and why.
-    fn apply(&self) -> Result<(), (String, Box<MediumError>)> {
+    fn apply(&self) -> Result<(), Untouchable> {
         for (run, data) in self.changes.iter() {
             let Some(target) = self.targets.get(run.object as usize) else { continue };
             let written = target.file.write_in_pieces(target.data_offset + run.offset(), data);
@@ -118,7 +121,7 @@ impl Later {
 impl Later {
     /// The roots that this psync gives to its primaries, from its own lines where they hold a whole
     /// header, and else from the file, in which they are by now.
-    fn roots(&self) -> Result<Vec<(Uuid, Option<Root>)>, (String, Box<MediumError>)> {
+    fn roots(&self) -> Result<Vec<(Uuid, Option<Root>)>, Untouchable> {
         let mut roots = Vec::new();
         for (number, target) in (0..).zip(&self.targets) {
             let Some(Rooted { at, root }) = target.rooted else { continue };
