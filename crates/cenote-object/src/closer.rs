@@ -236,10 +236,12 @@ impl Work {
             return;
         }
         *range = notes.chunks_of(range);
-        while let Some(next) = queue.pop_front_if(|next| range.contains(&next.start)) {
+        while let Some(next) = queue.front_mut().filter(|next| range.contains(&next.start)) {
             if next.end > range.end {
-                return queue.push_front(range.end..next.end);
+                next.start = range.end;
+                return;
             }
+            queue.pop_front();
         }
     }
 

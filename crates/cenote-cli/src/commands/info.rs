@@ -70,7 +70,7 @@ pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
     }
     let quarantined = quarantined(&store);
     for (pool, damage) in &quarantined {
-        out.wrong("damaged", &format!("pool \"{pool}\": {damage}"))?;
+        out.wrong("damaged", format!("pool \"{pool}\": {damage}"))?;
     }
     for pool in &report.restored {
         let what = if report.crash == Some(CrashKind::Process) { "crash" } else { "power loss" };
