@@ -725,6 +725,9 @@ pub(crate) struct StoreDir {
     /// Wait so long for a store that another process uses
     #[arg(long, value_name = "SECONDS", default_value = "0", hide_default_value = true, value_parser = parse_seconds)]
     pub(crate) wait: Duration,
+    /// Open a copy that was made while the store was open, and check every pool
+    #[arg(long)]
+    pub(crate) accept_copy: bool,
     #[command(flatten)]
     pub(crate) key: KeyOf,
 }

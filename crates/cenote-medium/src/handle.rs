@@ -4,7 +4,7 @@
 //! reported to it because it was open when that failed. A medium without descriptors gets the same calls by name, so that
 //! the simulated medium sees, and can fail, every one of them.
 
-use crate::{FileName, Medium, MediumError, Operation};
+use crate::{FileId, FileName, Medium, MediumError, Operation};
 use cenote_layout::PAGE_SIZE;
 use cenote_sys::filesystem::start_writing;
 use cenote_sys::memory::{self, OwnedRegion};
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 
 type Result<T> = core::result::Result<T, MediumError>;
@@ -67,6 +67,18 @@ impl FileHandle {
                 Ok(metadata) => Ok(metadata.len()),
                 Err(source) => Err(MediumError::from_io(Operation::Examine, &self.name, source)),
             },
+        }
+    }
+
+    /// Which file it is, whatever name that has now.
+    ///
+    /// # Errors
+    /// What the system says about the file.
+    pub fn id(&self) -> Result<FileId> {
+        let Some(file) = &self.file else { return self.medium.file_id(&self.name) };
+        match file.metadata() {
+            Ok(metadata) => Ok(FileId { device: metadata.dev(), inode: metadata.ino() }),
+            Err(source) => Err(MediumError::from_io(Operation::Examine, &self.name, source)),
         }
     }
 

@@ -4,8 +4,8 @@
 //! superblock says "clean", and that the catalog has this batch: **its sync commits**. A crash before leaves a store that is recovered, with nothing to do.
 
 use crate::error::StoreError;
+use crate::origin::Sessions;
 use crate::store::Inner;
-use crate::superblock;
 use cenote_layout::superblock::STATE_CLEAN;
 use cenote_sealed::View;
 use cenote_sys::fork_guard;
@@ -61,7 +61,7 @@ impl Inner {
         }
         control.superblock.state = STATE_CLEAN;
         control.superblock.catalog_batch = control.catalog.batch();
-        superblock::store_next(&*self.medium, &mut control.superblock).map_err(|error| self.failed(error))
+        self.store_superblock(&mut control.superblock)
     }
 }
 
@@ -106,6 +106,9 @@ impl Drop for Inner {
                 true => core::mem::forget(puddle),
                 false => drop(puddle),
             }
+        }
+        if !forked {
+            Sessions::leave(control.client);
         }
         control.lock = None; // last: whoever gets it finds everything given back
     }

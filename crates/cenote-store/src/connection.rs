@@ -415,6 +415,7 @@ impl Store {
             replaying: Mutex::default(),
             silent: AtomicBool::new(false),
             connection: Some(Connection { keeper, files, listed: Mutex::default(), ahead: Mutex::default() }),
+            fence: None,
             control: Mutex::new(Control {
                 superblock,
                 catalog: Catalog::mirror(Arc::clone(&medium)),

@@ -13,7 +13,7 @@ use crate::superblock::{self, FILE, NEW_FILE};
 use cenote_layout::SLOT_SIZE;
 use cenote_layout::header::{Header, HeaderPrefix};
 use cenote_layout::id::Uuid;
-use cenote_layout::superblock::{DURABILITY_UNSAID, STATE_CLEAN, Superblock};
+use cenote_layout::superblock::{DURABILITY_UNSAID, ORIGIN_OWN, STATE_CLEAN, Superblock};
 use cenote_medium::{LockKind, Medium, MediumError};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -35,6 +35,11 @@ pub fn format(medium: Arc<dyn Medium>, options: &FormatOptions) -> Result<Uuid, 
     check_directory(&*medium)?;
     let _lock = match medium.lock(LOCK, LockKind::Exclusive).map_err(failed)? {
         Ok(guard) => guard,
+        Err(holder) => return Err(FormatError::Locked { path, holder: holder.text }),
+    };
+    // The file "lock" may be another one than that of a store that is open here.
+    let _held = match medium.hold("", LockKind::Exclusive).map_err(failed)? {
+        Ok((guard, _)) => guard,
         Err(holder) => return Err(FormatError::Locked { path, holder: holder.text }),
     };
     if medium.exists(FILE).map_err(failed)? {
@@ -65,7 +70,11 @@ pub fn format(medium: Arc<dyn Medium>, options: &FormatOptions) -> Result<Uuid, 
         formatted_at_s: medium.now_s(),
         client: Uuid::NIL,
         catalog_batch: catalog::INITIAL_BATCH,
-        reserved1: [0; 3936],
+        device: 0,
+        directory_inode: 0,
+        superblock_inode: 0,
+        origin: ORIGIN_OWN,
+        reserved1: [0; 3904],
     };
     let write = |name: &str, contents: &[u8]| -> Result<(), MediumError> {
         medium.create(name, contents.len() as u64)?;

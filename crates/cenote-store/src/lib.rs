@@ -3,7 +3,7 @@
 //! ```text
 //! superblock            what the store is; whether it was closed, and under which boot it was opened   superblock.rs
 //! catalog.0, catalog.1  pools, puddles, types, clients, leases                                         catalog/
-//! lock                  one writer or many readers                                                     store.rs
+//! lock                  one writer or many readers                               exclusion.rs, fence.rs, origin.rs
 //! puddles/<uuid>        memory, mapped into the window at the address that the catalog says            puddle.rs, spare.rs
 //!                       (of a protected pool: sealed pages, and the memory has no file)                sealed.rs
 //! primary/<uuid>        what the last psync of a pool in shadowed mode left of a puddle                shadow.rs
@@ -27,6 +27,8 @@ mod catalog;
 mod close;
 mod connection;
 mod error;
+mod exclusion;
+mod fence;
 mod format;
 mod guest_objects;
 mod guests;
@@ -38,6 +40,7 @@ mod making;
 mod object;
 mod open;
 mod options;
+mod origin;
 mod pool;
 mod pools;
 mod psync;
@@ -61,7 +64,9 @@ pub use guest_objects::{ListedObject, NewObject};
 pub use guests::{Credentials, GuestEnd, PoolGrant};
 pub use logs::LogLease;
 pub use object::ObjectInfo;
-pub use options::{Access, DamagePolicy, FormatOptions, OpenOptions, PoolOptions, PowerLossPolicy};
+pub use options::{
+    Access, CopyPolicy, DamagePolicy, FormatOptions, OpenOptions, PoolOptions, PowerLossPolicy,
+};
 pub use pool::PoolHandle;
 pub use pools::PoolInfo;
 pub use psync::{Begun, Psync, Psyncing};

@@ -47,7 +47,7 @@ use crate::puddle::{DIR, Puddle, create_whole, file_name, make_header, text, ver
 use crate::relocate::Needs;
 use crate::relocate::reseal::{PoolKeys, SealedFile};
 use crate::store::{Control, Inner, Store};
-use crate::superblock;
+
 use cenote_atrest::{Anchor, Keyring, Mode, Protection};
 use cenote_journal::{Draft, Target};
 use cenote_layout::PAGE_SIZE;
@@ -168,7 +168,7 @@ impl Inner {
         }
         let mut next = control.superblock;
         next.prefix.incompat |= incompat;
-        superblock::store_next(&*self.medium, &mut next).map_err(|error| self.failed(error))?;
+        self.store_superblock(&mut next)?;
         control.superblock = next;
         Ok(())
     }

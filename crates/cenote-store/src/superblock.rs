@@ -19,8 +19,7 @@ use crate::error::OpenError;
 use crate::report::Damage;
 use cenote_layout::header::{self, Header, HeaderError, HeaderPrefix, read};
 use cenote_layout::superblock::{COPY_SIZE, STATE_CLEAN, Superblock};
-use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{Medium, MediumError};
+use cenote_medium::Medium;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// The file.
@@ -133,30 +132,27 @@ fn checksum_fits(bytes: &[u8]) -> bool {
     found == block.prefix.checksum
 }
 
-/// Writes `block` as the next generation over the older copy.
-///
-/// States: the newest copy whole and unchanged, the other one torn; then both whole, the new one believed. The `sync`
-/// commits.
-pub(crate) fn store_next(medium: &dyn Medium, block: &mut Superblock) -> Result<(), MediumError> {
+/// The newest whole copy of both, if there is one.
+pub(crate) fn newest(bytes: &[u8]) -> Option<Superblock> {
+    let copies = bytes.chunks(COPY_SIZE as usize).filter_map(|copy| read::<Superblock>(copy, false).ok());
+    copies.max_by_key(|copy| copy.generation)
+}
+
+/// The block that is written after this one: the next generation, with the features that the store uses.
+pub(crate) fn next(block: &Superblock) -> Superblock {
     let mut next = *block;
-    let incompat = block.prefix.incompat;
     next.prefix = HeaderPrefix::new(Superblock::MAGIC, size_of::<Superblock>() as u32);
-    // Features that the store uses stay.
-    next.prefix.incompat = incompat;
+    next.prefix.incompat = block.prefix.incompat;
     next.generation = block.generation + 1;
     header::seal(&mut next);
-    let copy = (next.generation + u64::from(planted(Bug::SuperblockSameCopy))) % 2;
-    medium.write_at(FILE, copy * COPY_SIZE, next.as_bytes())?;
-    medium.sync(FILE)?;
-    *block = next;
-    Ok(())
+    next
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use cenote_layout::id::Uuid;
-    use cenote_layout::superblock::STATE_OPEN;
+    use cenote_layout::superblock::{ORIGIN_OWN, STATE_OPEN};
 
     fn block(generation: u64, state: u32) -> Superblock {
         let mut block = Superblock {
@@ -173,7 +169,11 @@ mod tests {
             formatted_at_s: 0,
             client: Uuid::NIL,
             catalog_batch: 1,
-            reserved1: [0; 3936],
+            device: 0,
+            directory_inode: 0,
+            superblock_inode: 0,
+            origin: ORIGIN_OWN,
+            reserved1: [0; 3904],
         };
         header::seal(&mut block);
         block

@@ -17,6 +17,7 @@ pub mod allocator;
 pub mod aside;
 pub mod cpu;
 pub mod cpu_number;
+pub mod description_lock;
 pub mod desk;
 pub mod fault;
 pub mod filesystem;

@@ -46,6 +46,7 @@ mod background;
 mod between;
 mod check;
 mod connect;
+mod copied;
 mod error;
 pub mod filter;
 pub mod holder;
@@ -75,10 +76,10 @@ pub use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
 pub use cenote_proto::{ClientItem, ClientState, HeldPool, Stat as DaemonStat};
 pub use cenote_store::relocate::{Backend, ImportedPool, RelocationOptions, RelocationProgress, Rewritten};
 pub use cenote_store::{
-    Access, Anchor, Argon2Params, AtRest, AtRestError, CrashKind, Damage, DamagePolicy, FormatOptions,
-    HeapKind, KeyError, Keyring, Listed as ListedPool, Locking, LogDecision, MasterKey, OpenOptions,
-    OpenReport, PermissionChange, PoolInfo, PoolMode, PoolOptions, PoolStart, PowerLossPolicy, Psync,
-    RestoredPool, SetAside, StoreInfo, VerifiedPuddle,
+    Access, Anchor, Argon2Params, AtRest, AtRestError, CopyPolicy, CrashKind, Damage, DamagePolicy,
+    FormatOptions, HeapKind, KeyError, Keyring, Listed as ListedPool, Locking, LogDecision, MasterKey,
+    OpenOptions, OpenReport, PermissionChange, PoolInfo, PoolMode, PoolOptions, PoolStart, PowerLossPolicy,
+    Psync, RestoredPool, SetAside, StoreInfo, VerifiedPuddle,
 };
 pub use connect::{Watcher as DaemonWatcher, daemon_stat};
 pub use error::{Error, Result};

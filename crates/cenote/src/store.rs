@@ -49,6 +49,8 @@ pub(crate) struct Inner {
     /// Some type has one layout in this store and another in this program, in which some other store agrees: pointers from there must not be followed here.
     pub(crate) contradicts: AtomicBool,
     pub(crate) pools: OpenPools,
+    /// Of a copy of an open store.
+    pub(crate) checked: crate::copied::Checked,
     pub(crate) reclaims: crate::reclaim::Reclaims,
     logs: Mutex<Vec<Owned>>,
     /// Of the process that opened the store.
@@ -225,6 +227,7 @@ impl Store {
             traced: Mutex::default(),
             contradicts: AtomicBool::new(false),
             pools: OpenPools::default(),
+            checked: Mutex::default(),
             reclaims: crate::reclaim::Reclaims::default(),
             logs: Mutex::new(Vec::new()),
             fork_token: cenote_sys::fork_guard::token(),

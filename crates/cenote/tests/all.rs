@@ -25,3 +25,4 @@ mod soundness;
 mod store;
 mod support;
 mod threads;
+mod writers;
