@@ -33,6 +33,10 @@ loom:
 stress:
     cargo test -p cenote-heap --test overlap --test killed
 
+# Kills, losses of power, faults, mutations and races on real stores, five minutes each.
+adversary *HARNESSES:
+    scripts/adversary.sh {{HARNESSES}}
+
 # Licences, sources and duplicates of dependencies; advisories where their database can be reached.
 audit:
     scripts/audit.sh

@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 
 order=(cenote-sys cenote-layout cenote-archive cenote-atrest cenote-medium cenote-log cenote-journal cenote-sealed cenote-proto cenote-store cenote-recover cenote-object cenote-heap cenote-heap-models cenote-relocate cenoted cenote-tx
     cenote-derive cenote cenote-collections cenote-crashtest cenote-cli cenote-bench cenote-bench-peers
-    cenote-fuzz)
+    cenote-fuzz cenote-adversary)
 failed=0
 
 rank() {

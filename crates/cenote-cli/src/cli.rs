@@ -91,8 +91,8 @@ pub(crate) struct Format {
     /// The directory
     #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) dir: PathBuf,
-    /// Bytes of the window: all that the store can ever hold
-    #[arg(long, value_name = "SIZE", default_value = "1T", value_parser = parse_bytes)]
+    /// Bytes of the window: all that the store can hold. 768 windows of 64G, or 48 of 1T, fit into one process
+    #[arg(long, value_name = "SIZE", default_value = "64G", value_parser = parse_bytes)]
     pub(crate) window_size: u64,
     /// First address of the window; chosen if not given
     #[arg(long, value_name = "ADDRESS", value_parser = crate::units::parse_address)]

@@ -66,18 +66,18 @@ impl Changes {
     /// The primary cannot be read. What was added is incomplete.
     ///
     /// # Safety
-    /// The pages of the shadow are mapped, and nobody stores into them meanwhile.
+    /// The pages of the shadow are mapped and the caller's to change, and nobody else uses them meanwhile.
     pub unsafe fn add(
         &mut self,
         object: u32,
-        shadow: *const u8,
+        shadow: *mut u8,
         pages: &[Pages],
         primary: &Primary<'_>,
     ) -> Result<(), MediumError> {
         for range in pages {
             let (at, count) = (range.start as usize, (range.end - range.start) as usize);
-            // SAFETY: the pages are mapped, and nobody stores into them, by the caller's promise.
-            let ours = unsafe { core::slice::from_raw_parts(shadow.add(at * PAGE), count * PAGE) };
+            // SAFETY: the pages are mapped, and nobody else uses them, by the caller's promise.
+            let ours = unsafe { cenote_sys::bytes::settled(shadow.add(at * PAGE), count * PAGE) };
             self.add_copy(object, range.start, ours, primary)?;
         }
         Ok(())

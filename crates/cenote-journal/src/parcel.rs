@@ -19,6 +19,7 @@ use cenote_layout::object::Run;
 use cenote_layout::{LINE_SIZE, PAGE_SIZE};
 use cenote_medium::MediumError;
 use cenote_medium::planted::{Bug, planted};
+use cenote_sys::bytes::write_by_kernel;
 use cenote_sys::filesystem;
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -61,16 +62,14 @@ impl Parcel {
     /// # Errors
     /// No memory.
     ///
-    /// # Safety
-    /// The pages are mapped. Who stores into them meanwhile is answered for by the caller: the kernel copies what is there.
-    pub unsafe fn add_pages(&mut self, object: u32, shadow: *const u8, pages: &[Pages]) -> io::Result<()> {
+    /// The kernel copies what is there: a store meanwhile may be in the copy, in part.
+    pub fn add_pages(&mut self, object: u32, shadow: usize, pages: &[Pages]) -> io::Result<()> {
         for range in pages {
             let len = (range.end - range.start) * PAGE_SIZE;
-            // SAFETY: mapped, by the caller's promise.
-            let bytes = unsafe {
-                core::slice::from_raw_parts(shadow.add((range.start * PAGE_SIZE) as usize), len as usize)
-            };
-            self.add(object, range.start * LINES, bytes)?;
+            let addr = shadow + (range.start * PAGE_SIZE) as usize;
+            self.add_by(object, range.start * LINES, len, |file, at| {
+                write_by_kernel(file.as_fd(), at, addr, len as usize)
+            })?;
         }
         Ok(())
     }
@@ -84,14 +83,25 @@ impl Parcel {
     }
 
     fn add(&mut self, object: u32, first_line: u64, bytes: &[u8]) -> io::Result<()> {
-        let lines = u32::try_from(bytes.len() as u64 / LINE_SIZE).unwrap_or(u32::MAX);
+        self.add_by(object, first_line, bytes.len() as u64, |file, at| file.write_all_at(bytes, at))
+    }
+
+    /// Adds a run of `len` bytes, which `write` writes into the file at the place that it is told.
+    fn add_by(
+        &mut self,
+        object: u32,
+        first_line: u64,
+        len: u64,
+        write: impl FnOnce(&File, u64) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let lines = u32::try_from(len / LINE_SIZE).unwrap_or(u32::MAX);
         let table = (self.runs.len() + 1) * size_of::<Run>();
-        if table as u64 > self.room || u64::from(lines) * LINE_SIZE != bytes.len() as u64 {
+        if table as u64 > self.room || u64::from(lines) * LINE_SIZE != len {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, "too many pages for one psync"));
         }
-        self.file.write_all_at(bytes, self.room + self.len)?;
+        write(&self.file, self.room + self.len)?;
         self.runs.push(Run { object, lines, first_line });
-        self.len += bytes.len() as u64;
+        self.len += len;
         Ok(())
     }
 
@@ -369,8 +379,7 @@ mod tests {
         let mut shadow = vec![0u8; 8 * PAGE];
         shadow[3 * PAGE + 130] = 7;
         let mut parcel = Parcel::new(4).expect("parcel");
-        // SAFETY: a buffer of this test.
-        unsafe { parcel.add_pages(0, shadow.as_ptr(), &[2..4, 7..8]) }.expect("pages");
+        parcel.add_pages(0, shadow.as_ptr().addr(), &[2..4, 7..8]).expect("pages");
         let mut sealed = Changes::default();
         sealed.add_lines(1, 70, &[9; 64]);
         parcel.add_changes(&sealed).expect("lines");

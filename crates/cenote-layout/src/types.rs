@@ -258,9 +258,15 @@ impl Condition {
     #[must_use]
     pub fn holds(&self, value: &[u8]) -> bool {
         let (offset, size) = (self.offset as usize, usize::from(self.size));
-        let Some(bytes) = value.get(offset..offset + size) else { return false };
+        value.get(offset..offset + size).is_some_and(|tag| self.is_tag(tag))
+    }
+
+    /// Whether these bytes, the `size` bytes at `offset` of a value, are those that the condition asks for.
+    #[must_use]
+    pub fn is_tag(&self, tag: &[u8]) -> bool {
         let mut word = [0; 8];
-        word[..size].copy_from_slice(bytes);
+        let Some(place) = word.get_mut(..tag.len()) else { return false };
+        place.copy_from_slice(tag);
         u64::from_le_bytes(word) == self.value
     }
 }

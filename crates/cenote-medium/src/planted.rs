@@ -275,6 +275,8 @@ pub enum Bug {
     InodeNotCompared,
     /// An open does not look whether the store lies where its last writer opened it.
     CopyNotRecognised,
+    /// A type that was learnt from a daemon or another process is not compared with the program's.
+    LearntTypeBelieved,
 }
 
 /// Places between two stores of an update, at which a process may stop.

@@ -619,7 +619,7 @@ fn commit(
             continue;
         }
         sealed.push(None);
-        // SAFETY: the shadow is mapped, and `&mut` keeps others from storing into it.
+        // SAFETY: the shadow is mapped for writing, and `&mut` keeps others from using it.
         unsafe { changes.add(number, object.pointer(), &object.pending, &primary) }?;
     }
     if changes.runs.is_empty() {

@@ -12,7 +12,10 @@
 //! *Nothing is committed meanwhile.* A psync of the object goes through [`Closer::finish`] before it looks at anything, which returns when no page is being closed. So what a page is compared with is what the psync committed that
 //! queued it. Where that is read from, committed lines that are not in the file yet are laid over (`cenote-journal`, `later.rs`).
 //!
-//! *Stores during the comparison* go to a page that was opened again by their fault, and so noted. Words are loaded one by one (`memory::holds`), and whatever comes of such a word is allowed: the page is noted in any case.
+//! *Nothing here reads the shadow.* Safe code may hold a `&mut [u8]` of it while the thread works. The kernel copies the pages of a closed range
+//! (`bytes::copy_by_kernel`), and the copy is compared. A store during the copying faults, because the page is closed; the fault notes the page before it
+//! opens it. So a copy that has some of that store may come to either result: the next psync looks at the page in any case. A kernel that refuses to copy leaves the
+//! range in doubt.
 //!
 //! *Hot pages* are not closed: what changed in three psyncs, one after the other, most likely changes before the fourth, and closing it buys a fault. Such a page is compared by every psync; one that is found unchanged is closed.
 //!
@@ -21,6 +24,7 @@
 use cenote_journal::Pages;
 use cenote_layout::PAGE_SIZE;
 use cenote_medium::planted::{Bug, planted};
+use cenote_sys::bytes::copy_by_kernel;
 use cenote_sys::memory::{self, Access};
 use cenote_sys::notes::Notes;
 use cenote_sys::pagemap::Pagemap;
@@ -85,6 +89,7 @@ struct State {
 struct Tools {
     pagemap: Option<Pagemap>,
     committed: Vec<u8>,
+    shadow: Vec<u8>,
 }
 
 impl fmt::Debug for Closer {
@@ -242,14 +247,18 @@ impl Work {
         if planted(Bug::ClosedNotCompared) {
             return;
         }
-        let committed = &mut tools.committed;
-        committed.resize((range.end - range.start) as usize * PAGE, 0);
-        if !(self.committed)(range.start * PAGE_SIZE, committed) {
+        let (committed, shadow) = (&mut tools.committed, &mut tools.shadow);
+        let len = (range.end - range.start) as usize * PAGE;
+        committed.resize(len, 0);
+        shadow.resize(len, 0);
+        let at = self.base + range.start as usize * PAGE;
+        if !(self.committed)(range.start * PAGE_SIZE, committed) || copy_by_kernel(at, shadow).is_err() {
             return doubt.push(range);
         }
-        for (page, committed) in range.zip(committed.chunks_exact(PAGE)) {
-            // SAFETY: a page of the shadow, by the promise of `new`.
-            if !unsafe { memory::holds(self.base + page as usize * PAGE, committed) } {
+        for (page, (committed, shadow)) in
+            range.zip(committed.chunks_exact(PAGE).zip(shadow.chunks_exact(PAGE)))
+        {
+            if committed != shadow {
                 doubt.push(page..page + 1);
             }
         }

@@ -98,9 +98,8 @@ pub(crate) fn psync(keeper: &dyn Keeper, writers: &mut [&mut Attached]) -> Resul
     let mut parcel = Parcel::new(ranges + lines.runs.len()).map_err(|source| failed(&name, source))?;
     for (number, object) in (0..).zip(writers.iter_mut()) {
         if object.protected().is_none() {
-            let (shadow, pages) = (object.as_ptr(), object.pending());
-            // SAFETY: the shadow is mapped, and `&mut` keeps others from storing into it.
-            unsafe { parcel.add_pages(number, shadow, pages) }.map_err(|source| failed(&name, source))?;
+            let (shadow, pages) = (object.addr() as usize, object.pending());
+            parcel.add_pages(number, shadow, pages).map_err(|source| failed(&name, source))?;
         }
     }
     parcel.add_changes(&lines).map_err(|source| failed(&name, source))?;

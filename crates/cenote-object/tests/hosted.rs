@@ -81,9 +81,7 @@ fn explore(window: u64, bug: Bug) -> (u64, Option<String>) {
         let shadow = vec![value; PAGES * PAGE];
         let mut parcel = Parcel::new(8).expect("parcel");
         for number in 0..which.len() {
-            // SAFETY: a buffer of this test.
-            unsafe { parcel.add_pages(number as u32, shadow.as_ptr(), &[0..1, 1..PAGES as u64]) }
-                .expect("pages");
+            parcel.add_pages(number as u32, shadow.as_ptr().addr(), &[0..1, 1..PAGES as u64]).expect("pages");
         }
         let (file, runs) = parcel.finish().expect("finish");
         objects.psync_for(&guest, which, (&file, runs), settled).expect("psync").seq

@@ -41,6 +41,7 @@ use cenote_journal::Pages;
 use cenote_layout::at_rest::{PageSide, SIDE_LEN};
 use cenote_medium::planted::{Bug, planted};
 use cenote_sys::aside;
+use cenote_sys::bytes::settle;
 use cenote_sys::fault::{self, Registration};
 use cenote_sys::memory::{self, Access};
 use cenote_sys::notes::Notes;
@@ -234,12 +235,7 @@ impl View {
 
     /// Copies bytes out, from pages that are loaded.
     pub fn copy_out(&self, offset: u64, bytes: &mut [u8]) {
-        debug_assert!(offset + bytes.len() as u64 <= self.inner.pages * PAGE_LEN as u64);
-        // SAFETY: inside the alias, which is always readable; what others store meanwhile the caller answers for.
-        unsafe {
-            let from = self.inner.alias().add(offset as usize);
-            core::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len());
-        }
+        self.inner.copy_out(offset, bytes);
     }
 
     /// Adds the pages that were stored into since the last call to `pages`. Nobody stores meanwhile.
@@ -371,18 +367,31 @@ impl Inner {
         self.twin.as_ref().map_or(core::ptr::with_exposed_provenance_mut(self.base), Twin::alias)
     }
 
+    /// See [`View::copy_out`].
+    fn copy_out(&self, offset: u64, bytes: &mut [u8]) {
+        debug_assert!(offset + bytes.len() as u64 <= self.pages * PAGE_LEN as u64);
+        // SAFETY: inside the alias, which is always readable; what others store meanwhile the caller answers for. The
+        // copy takes padding along, and `bytes`, which is the caller's alone, is settled then.
+        unsafe {
+            let from = self.alias().add(offset as usize);
+            core::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len());
+            settle(bytes.as_mut_ptr(), bytes.len());
+        }
+    }
+
     /// Adds pages that are not what was psynced last, or of which that cannot be said. Nobody stores meanwhile.
     fn collect_changed(&self, changed: &mut Vec<Pages>) {
-        let mut plain = [0; PAGE_LEN];
+        let (mut plain, mut here) = ([0; PAGE_LEN], [0; PAGE_LEN]);
         let opened = self.each_sealed(0..self.pages, |page, sealed, side| {
             let opened = self.protection.sealer().open(page, sealed, side, &mut plain);
-            // SAFETY: a page of this view's own memory.
-            if opened.is_err() || !unsafe { memory::holds(self.base + page as usize * PAGE_LEN, &plain) } {
+            self.copy_out(page * PAGE_LEN as u64, &mut here);
+            if opened.is_err() || plain != here {
                 changed.push(page..page + 1);
             }
             Ok(())
         });
         wipe_bytes(&mut plain);
+        wipe_bytes(&mut here);
         if opened.is_err() {
             changed.push(0..self.pages);
         }

@@ -7,6 +7,7 @@
 use crate::catalog;
 use crate::error::FormatError;
 use crate::options::FormatOptions;
+use crate::place;
 use crate::puddle::DIR;
 use crate::store::LOCK;
 use crate::superblock::{self, FILE, NEW_FILE};
@@ -15,13 +16,7 @@ use cenote_layout::header::{Header, HeaderPrefix};
 use cenote_layout::id::Uuid;
 use cenote_layout::superblock::{DURABILITY_UNSAID, ORIGIN_OWN, STATE_CLEAN, Superblock};
 use cenote_medium::{LockKind, Medium, MediumError};
-use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
-
-/// Where windows are chosen: clear of the loader, of libraries, and of the sanitizers' shadow memory.
-const WINDOWS: (u64, u64) = (0x2000_0000_0000, 0x5000_0000_0000);
-/// Places that are tried for a window.
-const ATTEMPTS: u64 = 64;
 
 /// Makes a store in an empty directory, or in one with an unfinished format. It is durable on return.
 ///
@@ -51,7 +46,8 @@ pub fn format(medium: Arc<dyn Medium>, options: &FormatOptions) -> Result<Uuid, 
     };
     let window_base = match options.window_base {
         Some(base) => base,
-        None => choose_window(&*medium, uuid, options.window_len)?,
+        None => place::choose(&*medium, uuid, options.window_len, &[])
+            .ok_or(FormatError::NoWindow { len: options.window_len })?,
     };
     for name in catalog::NEW_FILES.iter().chain(&catalog::FILES).chain(&[NEW_FILE]) {
         catalog::remove_if_there(&*medium, name).map_err(failed)?;
@@ -94,6 +90,7 @@ pub fn format(medium: Arc<dyn Medium>, options: &FormatOptions) -> Result<Uuid, 
         medium.sync_dir("")
     };
     all().map_err(failed)?;
+    place::note(&*medium, window_base, options.window_len);
     Ok(uuid)
 }
 
@@ -146,69 +143,4 @@ pub fn check_options(options: &FormatOptions) -> Result<(), FormatError> {
         return bad("the uuid is nil");
     }
     Ok(())
-}
-
-/// Windows that this process chose last, each as one word (0: none), and how many it chose. Stores that one program makes are likely to be open together, or one while another
-/// one is closed for a moment; so they get different windows as long as there are some. No lock, because a forked child may format a store too.
-static CHOSEN: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
-static CHOSEN_COUNT: AtomicU64 = AtomicU64::new(0);
-
-/// When a window that has a byte of this one was chosen last, counted from 1; 0: never, as far as is remembered.
-fn chosen_last(base: u64, len: u64) -> u64 {
-    let count = CHOSEN_COUNT.load(Ordering::Acquire);
-    let all = CHOSEN.len() as u64;
-    let first = count.saturating_sub(all);
-    let overlaps = |at: &u64| {
-        let word = CHOSEN[(*at % all) as usize].load(Ordering::Acquire);
-        let (other, other_len) = ((word >> 32) * SLOT_SIZE, (word & 0xffff_ffff) * SLOT_SIZE);
-        base < other + other_len && other < base + len
-    };
-    (first..count).rev().find(overlaps).map_or(0, |at| at + 1)
-}
-
-/// A window that depends on the UUID and is free in this process; of those that this process chose before, the one that it chose longest ago.
-fn choose_window(medium: &dyn Medium, uuid: Uuid, len: u64) -> Result<u64, FormatError> {
-    let stride = len.next_power_of_two().max(1 << 30);
-    let places = (WINDOWS.1 - WINDOWS.0) / stride;
-    let hash = cenote_layout::checksum::checksum(0, &uuid.0);
-    let base = |attempt| WINDOWS.0 + hash.wrapping_add(attempt) % places * stride;
-    let attempts = (0..places.min(ATTEMPTS)).map(base);
-    let mut candidates: Vec<(u64, u64)> = attempts.map(|base| (chosen_last(base, len), base)).collect();
-    candidates.sort_by_key(|&(last, _)| last);
-    for (last, base) in candidates {
-        if medium.reserve_window(base, len).is_err() {
-            continue;
-        }
-        // Another thread may have chosen it a moment ago.
-        let is_mine = chosen_last(base, len) == last;
-        if is_mine {
-            let at = CHOSEN_COUNT.fetch_add(1, Ordering::AcqRel) as usize % CHOSEN.len();
-            CHOSEN[at].store((base / SLOT_SIZE) << 32 | (len / SLOT_SIZE), Ordering::Release);
-        }
-        // SAFETY: reserved just now, and nothing was mapped in it.
-        let _ = unsafe { medium.release_window(base, len) };
-        if is_mine {
-            return Ok(base);
-        }
-    }
-    Err(FormatError::NoWindow { len })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn windows_that_were_chosen_are_remembered_by_every_byte() {
-        // No test formats a store so high.
-        let (base, len) = (0x4fff_0000_0000, 1 << 30);
-        assert_eq!(chosen_last(base, len), 0);
-        let at = CHOSEN_COUNT.fetch_add(1, Ordering::AcqRel);
-        CHOSEN[at as usize % CHOSEN.len()]
-            .store((base / SLOT_SIZE) << 32 | (len / SLOT_SIZE), Ordering::Release);
-        assert_eq!(chosen_last(base, len), at + 1);
-        assert_eq!(chosen_last(base + len - SLOT_SIZE, 1 << 40), at + 1);
-        assert_eq!(chosen_last(base - SLOT_SIZE, 2 * SLOT_SIZE), at + 1);
-        assert_eq!((chosen_last(base + len, len), chosen_last(base - len, len)), (0, 0));
-    }
 }

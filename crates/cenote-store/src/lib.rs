@@ -32,6 +32,7 @@ mod fence;
 mod format;
 mod guest_objects;
 mod guests;
+mod known;
 mod lazy;
 mod lease;
 mod listing;
@@ -41,6 +42,7 @@ mod object;
 mod open;
 mod options;
 mod origin;
+mod place;
 mod pool;
 mod pools;
 mod psync;
@@ -62,10 +64,12 @@ pub use error::{FormatError, Layouts, OpenError, StoreError, TypeMismatch};
 pub use format::{check_directory, check_options, format};
 pub use guest_objects::{ListedObject, NewObject};
 pub use guests::{Credentials, GuestEnd, PoolGrant};
+pub use known::{known_windows, known_windows_file};
 pub use logs::LogLease;
 pub use object::ObjectInfo;
 pub use options::{
     Access, CopyPolicy, DamagePolicy, FormatOptions, OpenOptions, PoolOptions, PowerLossPolicy,
+    WINDOW_LEN_DEFAULT,
 };
 pub use pool::PoolHandle;
 pub use pools::PoolInfo;

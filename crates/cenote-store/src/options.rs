@@ -68,13 +68,18 @@ pub enum CopyPolicy {
     CheckAndOpen,
 }
 
+/// Bytes of a window, unless the format says otherwise. The part of the address space that windows are chosen in has 768
+/// places for windows of this length.
+pub const WINDOW_LEN_DEFAULT: u64 = 64 << 30;
+
 /// How a store is formatted.
 #[derive(Clone, Debug)]
 pub struct FormatOptions {
-    /// First address of the window, a multiple of 2 MiB. `None`: chosen from the UUID, so that two stores rarely
-    /// conflict, and free in this process.
+    /// First address of the window, a multiple of 2 MiB. `None`: chosen from the UUID, free in this process, and not the
+    /// window of a store that the user's programs have noted ([`crate::known_windows`]).
     pub window_base: Option<u64>,
-    /// Bytes of the window: how much all puddles together can take. A multiple of 2 MiB. Address space only.
+    /// Bytes of the window: how much all puddles together can take. A multiple of 2 MiB. Address space only. The fewer,
+    /// the more stores can be open in one process. A power of two wastes no place.
     pub window_len: u64,
     /// Identity of the store. `None`: a random one. A fixed one makes tests repeatable.
     pub uuid: Option<Uuid>,
@@ -82,7 +87,7 @@ pub struct FormatOptions {
 
 impl Default for FormatOptions {
     fn default() -> Self {
-        Self { window_base: None, window_len: 1 << 40, uuid: None }
+        Self { window_base: None, window_len: WINDOW_LEN_DEFAULT, uuid: None }
     }
 }
 

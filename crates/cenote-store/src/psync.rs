@@ -261,9 +261,9 @@ impl Work {
         let mut parcel = Parcel::new(ranges).map_err(failed)?;
         for (number, taken) in (0..).zip(&self.taken) {
             protect(&taken.part, &taken.pages)?;
-            let shadow = core::ptr::with_exposed_provenance(taken.part.puddle().addr() as usize);
-            // SAFETY: granted puddles are mapped until the store is dropped; no transaction runs, and a store that comes all the same faults and is noted again.
-            unsafe { parcel.add_pages(number, shadow, &taken.pages) }.map_err(failed)?;
+            // No transaction runs. A store that comes all the same faults, and its page is noted again.
+            let shadow = taken.part.puddle().addr() as usize;
+            parcel.add_pages(number, shadow, &taken.pages).map_err(failed)?;
         }
         self.parcel = Some(parcel);
         Ok(())

@@ -20,6 +20,7 @@ use cenote_layout::puddle::{PuddleHeader, Role, header_space};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{MapMode, Medium, MediumError};
 use cenote_sealed::View;
+use cenote_sys::aside;
 use cenote_sys::notes::Notes;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -263,7 +264,9 @@ impl Puddle {
             // faulted while another thread mapped the puddle, which costs a note too many.
             return unsafe { notes.allow(address) };
         }
-        matches!(self.map(medium), Ok(true))
+        // Opening and mapping a file takes more stack than a handler has: without optimisation, all of it.
+        let map = || matches!(self.map(medium), Ok(true));
+        aside::run(map).unwrap_or_else(map)
     }
 
     pub(crate) fn file_name(&self) -> &str {

@@ -381,10 +381,11 @@ impl PoolHandle {
                     .map_err(|error| at_rest(self.name(), error))?;
                 view.copy_out(from, bytes);
             }
-            // SAFETY: mapped, and in the puddle.
+            // SAFETY: mapped, and in the puddle. The copy takes padding along; `bytes` is the caller's alone, and settled.
             _ => unsafe {
                 let from = core::ptr::with_exposed_provenance::<u8>(addr as usize);
                 core::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len());
+                cenote_sys::bytes::settle(bytes.as_mut_ptr(), bytes.len());
             },
         }
         Ok(())

@@ -27,7 +27,7 @@ use cenote_medium::{Durability, LockGuard, Medium, MediumError, MediumInfo, Pers
 use cenote_sys::{fault, fork_guard};
 use core::fmt;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -278,6 +278,14 @@ impl Store {
         }
         let changes: Vec<Record> = new.into_values().cloned().map(Record::Type).collect();
         self.0.commit(&mut control, &changes)
+    }
+
+    /// How many types the registry took in that a layer above has not compared with its own yet. Every way by which a type
+    /// comes into the registry counts it before it can be found: open, registration, import, and what a daemon says. The layer
+    /// above that compares sets it to zero.
+    #[must_use]
+    pub fn unsettled_types(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.0.control().catalog.state.unsettled)
     }
 
     /// A registered type.

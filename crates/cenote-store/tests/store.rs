@@ -293,7 +293,7 @@ fn windows_are_chosen_where_they_rarely_conflict_and_never_when_both_are_open() 
         let options = cenote_store::FormatOptions::default();
         format(dir.medium(), &options).unwrap();
         let (store, _) = dir.open();
-        assert_eq!(store.window().1, 1 << 40);
+        assert_eq!(store.window().1, cenote_store::WINDOW_LEN_DEFAULT);
         open.push((store, dir));
     }
 }

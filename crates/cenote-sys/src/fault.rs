@@ -34,29 +34,29 @@
 //! *Async-signal safety.* The handler uses atomics in statics, `gettid`, `sigaction`, `sigprocmask`, `write` and the resolver.
 //! It saves and restores `errno`. All signals are blocked while a resolver runs.
 //!
-//! *The table.* 64 slots. Registering and unregistering exclude each other by a lock that the handler never takes. The
-//! handler announces itself in a slot (`visitors`) before it checks that the slot is `LIVE`; unregistering makes it
-//! `FREE` before it waits for `visitors` to become 0. All four accesses are sequentially consistent, so at least one
-//! side sees the other: a handler that goes on has a live slot whose fields do not change and whose context exists
-//! until it leaves.
+//! *The table.* A list of chunks of 64 slots ([`table`]): it grows, and never shrinks. Registering and unregistering
+//! exclude each other by a lock that the handler never takes. The handler announces itself in a slot (`visitors`) before
+//! it checks that the slot is `LIVE`; unregistering makes it `FREE` before it waits for `visitors` to become 0. All four
+//! accesses are sequentially consistent, so at least one side sees the other: a handler that goes on has a live slot
+//! whose fields do not change and whose context exists until it leaves.
 //!
 //! *Previous actions* are read before ours is installed, and are written only then, under the same lock.
+
+mod table;
 
 use crate::fork_guard;
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::io;
+use table::{FREE, LIVE, Slot};
 
 /// Makes an access to `addr` possible and returns true, or false: not mine, or impossible.
 ///
 /// `ctx` is what was registered. See the module's rules; breaking them is undefined behaviour or a deadlock.
 pub type Resolver = unsafe fn(ctx: *const (), addr: usize) -> bool;
-
-/// How many ranges a process may have registered at once.
-pub const REGISTRATIONS_MAX: usize = 64;
 
 /// How often in a row one thread's access to one address is tried again, before it counts as unresolved.
 pub const RETRIES_MAX: u32 = 100;
@@ -88,59 +88,10 @@ pub enum RegisterError {
         /// Bytes.
         len: usize,
     },
-    /// All [`REGISTRATIONS_MAX`] places are taken.
-    #[error(
-        "cannot resolve faults in a further range: {REGISTRATIONS_MAX} ranges have a resolver already; close a store first"
-    )]
-    Full,
     /// The signal handler could not be installed.
     #[error("cannot install the handler of SIGSEGV and SIGBUS: {0}; check what restricts sigaction here")]
     Install(#[source] io::Error),
 }
-
-const FREE: u32 = 0;
-const LIVE: u32 = 1;
-
-struct Slot {
-    state: AtomicU32,
-    /// Handlers that may be using the other fields.
-    visitors: AtomicU32,
-    /// [`fork_guard`] token of the process that registered.
-    token: AtomicU64,
-    base: AtomicUsize,
-    len: AtomicUsize,
-    /// A [`Resolver`], never null while the slot is live.
-    resolver: AtomicPtr<()>,
-    ctx: AtomicPtr<()>,
-}
-
-impl Slot {
-    const fn new() -> Self {
-        Self {
-            state: AtomicU32::new(FREE),
-            visitors: AtomicU32::new(0),
-            token: AtomicU64::new(0),
-            base: AtomicUsize::new(0),
-            len: AtomicUsize::new(0),
-            resolver: AtomicPtr::new(ptr::null_mut()),
-            ctx: AtomicPtr::new(ptr::null_mut()),
-        }
-    }
-
-    /// Whether `addr` lies in the range of a registration of the process with `token`. Only surely true while the
-    /// slot is live and visited.
-    fn covers(&self, token: u64, addr: usize) -> bool {
-        self.token.load(Ordering::Acquire) == token
-            && addr.wrapping_sub(self.base.load(Ordering::Relaxed)) < self.len.load(Ordering::Relaxed)
-    }
-
-    /// A slot that this process may fill: free, or left over from the process that forked this one.
-    fn is_available(&self, token: u64) -> bool {
-        self.state.load(Ordering::Relaxed) == FREE || self.token.load(Ordering::Relaxed) != token
-    }
-}
-
-static TABLE: [Slot; REGISTRATIONS_MAX] = [const { Slot::new() }; REGISTRATIONS_MAX];
 
 /// Counts how often access to something was taken away.
 static REVOCATIONS: AtomicU64 = AtomicU64::new(0);
@@ -159,7 +110,7 @@ pub fn note_revocation() {
 #[derive(Debug)]
 #[must_use = "faults are resolved only while the registration lives"]
 pub struct Registration {
-    slot: usize,
+    slot: &'static Slot,
     token: u64,
 }
 
@@ -196,9 +147,9 @@ pub unsafe fn register(
     let _lock = TableLock::take(token);
     install_locked().map_err(RegisterError::Install)?;
     let mut free = None;
-    for (i, slot) in TABLE.iter().enumerate() {
+    for slot in table::slots() {
         if slot.is_available(token) {
-            free = free.or(Some((i, slot)));
+            free = free.or(Some(slot));
             continue;
         }
         // Live, ours, and under the lock: the fields hold still.
@@ -210,7 +161,7 @@ pub unsafe fn register(
             return Err(RegisterError::Overlap { base, len });
         }
     }
-    let (i, slot) = free.ok_or(RegisterError::Full)?;
+    let slot = free.unwrap_or_else(table::grow);
     // What the process that forked this one left over: no handler of this process is inside, since none has matched
     // its token.
     slot.state.store(FREE, Ordering::SeqCst);
@@ -223,7 +174,7 @@ pub unsafe fn register(
     slot.ctx.store(ctx.cast_mut(), Ordering::Relaxed);
     slot.token.store(token, Ordering::Release);
     slot.state.store(LIVE, Ordering::SeqCst);
-    Ok(Registration { slot: i, token })
+    Ok(Registration { slot, token })
 }
 
 impl Drop for Registration {
@@ -233,9 +184,8 @@ impl Drop for Registration {
             return;
         }
         let _lock = TableLock::take(self.token);
-        let Some(slot) = TABLE.get(self.slot) else { return };
-        slot.state.store(FREE, Ordering::SeqCst);
-        while slot.visitors.load(Ordering::SeqCst) != 0 {
+        self.slot.state.store(FREE, Ordering::SeqCst);
+        while self.slot.visitors.load(Ordering::SeqCst) != 0 {
             std::thread::yield_now();
         }
     }
@@ -364,7 +314,7 @@ pub fn tell(line: &str) {
 fn tell_bus_error(addr: usize) {
     let token = fork_guard::current();
     let ours = token != 0
-        && TABLE.iter().any(|slot| slot.state.load(Ordering::SeqCst) == LIVE && slot.covers(token, addr));
+        && table::slots().any(|slot| slot.state.load(Ordering::SeqCst) == LIVE && slot.covers(token, addr));
     if !ours || TOLD.swap(true, Ordering::Relaxed) {
         return;
     }
@@ -396,15 +346,19 @@ fn resolve(addr: usize) -> bool {
     if token == 0 {
         return false;
     }
-    // The narrowest range first; `asked` is the length and number of the last slot that was.
+    // The narrowest range first; `asked` is the length and address of the last slot that was.
     let mut asked = (0, 0);
     let mut may = None;
     loop {
-        let covering = TABLE.iter().enumerate().filter(|(_, slot)| slot.covers(token, addr));
-        let keys = covering.map(|(i, slot)| (slot.len.load(Ordering::Relaxed), i + 1));
-        let Some(next) = keys.filter(|key| *key > asked).min() else { return false };
-        asked = next;
-        let slot = &TABLE[next.1 - 1];
+        let mut narrowest: Option<((usize, usize), &'static Slot)> = None;
+        for slot in table::slots() {
+            let key = (slot.len.load(Ordering::Relaxed), ptr::from_ref(slot).addr());
+            if slot.covers(token, addr) && key > asked && narrowest.is_none_or(|(other, _)| key < other) {
+                narrowest = Some((key, slot));
+            }
+        }
+        let Some((key, slot)) = narrowest else { return false };
+        asked = key;
         slot.visitors.fetch_add(1, Ordering::SeqCst);
         let resolved = if slot.state.load(Ordering::SeqCst) == LIVE && slot.covers(token, addr) {
             // SAFETY: the slot is live and visited, so the two belong together and the context exists; `register` put

@@ -328,20 +328,6 @@ pub unsafe fn protect(addr: usize, len: usize, access: Option<Access>) -> io::Re
     Ok(())
 }
 
-/// Whether memory holds these bytes, whole words of 8, while others may store into it: a word that changes meanwhile counts as what it was or is. Each word is loaded once, by
-/// itself, and nothing is concluded but equality.
-///
-/// # Safety
-/// So many bytes from `addr` on, a multiple of 8, are mapped and readable.
-#[must_use]
-pub unsafe fn holds(addr: usize, bytes: &[u8]) -> bool {
-    let (words, rest) = bytes.as_chunks::<8>();
-    let at = ptr::with_exposed_provenance::<u64>(addr);
-    // SAFETY: readable and aligned, by the caller's promise; a volatile load is one instruction, which takes whatever is there.
-    rest.is_empty()
-        && (0..).zip(words).all(|(i, word)| unsafe { at.add(i).read_volatile() } == u64::from_ne_bytes(*word))
-}
-
 /// # Safety
 /// The caller owns the range, and it was mapped just now.
 unsafe fn finish_mapping(addr: usize, len: usize) -> io::Result<()> {

@@ -9,6 +9,7 @@ use cenote_layout::id::TypeId;
 use cenote_layout::log::{AllocationMark, ContentHash, ENTRY_HEADER_SIZE, Kind, PIECE_LEN, Seal, entry_size};
 use cenote_log::LogError;
 use cenote_medium::planted::{Bug, planted};
+use cenote_sys::bytes::{self, settle};
 use core::sync::atomic::{AtomicU8, Ordering};
 use std::ptr::NonNull;
 
@@ -32,6 +33,22 @@ unsafe fn record(ptr: *const u8, len: usize) {
     }
 }
 
+/// Appends a copy of `len` bytes at `src` to `buffer`, settled; where it is.
+///
+/// # Safety
+/// The bytes are readable.
+unsafe fn keep_copy(buffer: &mut Vec<u8>, src: *const u8, len: usize) -> *const u8 {
+    buffer.reserve(len);
+    let room = buffer.spare_capacity_mut().as_mut_ptr().cast::<u8>();
+    // SAFETY: the room was reserved, and is this vector's. What the copy took along of padding is settled before it counts.
+    unsafe {
+        room.copy_from_nonoverlapping(src, len);
+        settle(room, len);
+        buffer.set_len(buffer.len() + len);
+    }
+    room
+}
+
 /// A transaction in progress. Dropped without [`Transaction::commit`], as by an early return or a panic, it aborts.
 #[derive(Debug)]
 pub struct Transaction<'c> {
@@ -52,7 +69,8 @@ impl<'c> Transaction<'c> {
     /// [`TxError::Log`] if the log is full; [`TxError::PendingRedo`] if a deferred write overlaps.
     ///
     /// # Safety
-    /// `len` bytes from `ptr` are readable and lie in puddles of the store that this process holds for writing.
+    /// `len` bytes from `ptr` are readable and lie in puddles of the store that this process holds for writing. Nobody else
+    /// uses them until the transaction ends.
     #[inline]
     pub unsafe fn add(&mut self, ptr: *const u8, len: usize) -> Result<(), TxError> {
         // The most frequent length has code of its own.
@@ -149,6 +167,8 @@ impl<'c> Transaction<'c> {
             // SAFETY: passed on; nobody else writes to what this transaction is about to change.
             unsafe { record(ptr, len) };
         }
+        // SAFETY: writable, and used by nobody else until the transaction ends (contract of `add`).
+        unsafe { settle(ptr.cast_mut(), len) };
         let context = &mut *self.context;
         if let Some(end) = start.checked_add(len as u64)
             && len != 0
@@ -156,7 +176,7 @@ impl<'c> Transaction<'c> {
             && context.redo.is_empty()
             && !context.ranges.overlaps(start, end)
         {
-            // SAFETY: the caller promises a readable range.
+            // SAFETY: the caller promises a readable range; it was settled.
             if let Some(old) = unsafe { context.writer.append_line(Kind::Undo, start, len as u32, ptr) } {
                 context.ranges.push(Range { start, end, old });
                 return Ok(true);
@@ -190,7 +210,7 @@ impl<'c> Transaction<'c> {
     unsafe fn log_undo(&mut self, start: u64, end: u64) -> Result<(), TxError> {
         let context = &mut *self.context;
         let ranges = &mut context.ranges;
-        // SAFETY: the caller promises a readable range.
+        // SAFETY: the caller promises a readable range; `add_inline` has settled it.
         unsafe {
             context.writer.append_range(
                 Kind::Undo,
@@ -240,13 +260,13 @@ impl<'c> Transaction<'c> {
             unsafe { core::ptr::copy(src, dst, len) };
             return Ok(());
         }
-        // SAFETY: `src` is readable by contract.
+        let at = context.buffer.len();
+        // SAFETY: `src` is readable by contract; the copy is settled.
         unsafe {
-            context.writer.append_range(Kind::Redo, start, len, src, &mut |_, _, _| {})?;
-            let at = context.buffer.len();
-            context.buffer.extend_from_slice(core::slice::from_raw_parts(src, len));
-            context.redo.push(Redo { addr: start, len, at });
+            let copy = keep_copy(&mut context.buffer, src, len);
+            context.writer.append_range(Kind::Redo, start, len, copy, &mut |_, _, _| {})?;
         }
+        context.redo.push(Redo { addr: start, len, at });
         // A range that is written twice is in `redo` twice, and in `pending` once.
         while let Some((start, end)) = context.pending.gap(start, end) {
             context.pending.push(Range { start, end, old: core::ptr::null() });
@@ -267,13 +287,13 @@ impl<'c> Transaction<'c> {
     /// `len` bytes from `ptr` are readable now, and writable until the transaction ends; they are no memory of a store.
     pub unsafe fn add_volatile(&mut self, ptr: *mut u8, len: usize) -> Result<(), TxError> {
         let context = &mut *self.context;
-        // SAFETY: readable by contract.
+        let at = context.buffer.len();
+        // SAFETY: readable by contract; the copy is settled.
         unsafe {
-            context.writer.append_range(Kind::Volatile, ptr as u64, len, ptr, &mut |_, _, _| {})?;
-            let at = context.buffer.len();
-            context.buffer.extend_from_slice(core::slice::from_raw_parts(ptr, len));
-            context.volatile.push(Volatile { addr: ptr as usize, len, at });
+            let copy = keep_copy(&mut context.buffer, ptr, len);
+            context.writer.append_range(Kind::Volatile, ptr as u64, len, copy, &mut |_, _, _| {})?;
         }
+        context.volatile.push(Volatile { addr: ptr as usize, len, at });
         Ok(())
     }
 
@@ -571,11 +591,9 @@ fn flush_contents<const HASH: bool>(context: &TxContext) -> ContentHash {
     let mut recent = [u64::MAX; RECENT];
     let mut next = 0;
     for range in context.ranges.list() {
-        // SAFETY: logged ranges are mapped until the transaction ends (contract of `add` and `alloc`), and nobody changes them while it commits
-        // (contract: its caller isolates).
-        let contents = unsafe {
-            core::slice::from_raw_parts(range.start as *const u8, (range.end - range.start) as usize)
-        };
+        // SAFETY: logged ranges are mapped and writable until the transaction ends, and nobody else uses them (contracts of `add` and `alloc`: their
+        // callers isolate). Values have been stored there with their padding, which is settled.
+        let contents = unsafe { bytes::settled(range.start as *mut u8, (range.end - range.start) as usize) };
         let skip =
             if range.old.is_null() { planted(Bug::FreshNotFlushed) } else { planted(Bug::DataNotFlushed) };
         let (first, last) = (range.start / LINE, (range.end - 1) / LINE);

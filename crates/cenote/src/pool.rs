@@ -18,6 +18,7 @@ use cenote_heap::{
 use cenote_layout::heap::RootEntry;
 use cenote_layout::id::{PoolId, TypeId};
 use cenote_layout::types::TypeRecord;
+use cenote_medium::planted::{Bug, planted};
 use cenote_store::{
     Access, Anchor, AtRest, Damage, DamagePolicy, Keyring, PoolHandle, PoolStart, StoreError, VerifiedPuddle,
 };
@@ -26,7 +27,7 @@ use core::ops::ControlFlow;
 use parking_lot::{RwLock, RwLockReadGuard};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 
 /// A pool, open in this process. Handles are cheap to clone; the pool is closed when the last one is dropped.
@@ -47,6 +48,8 @@ pub(crate) struct PoolInner {
     pub(crate) readers: Readers,
     /// Types of this program that the store agrees with; null or a [`KnownType`] that stays for good. Types, not ids: two types may have one id.
     known: [AtomicPtr<KnownType>; KNOWN_TYPES],
+    /// Zero: the store and this program agree about all types that both know.
+    unsettled: Arc<AtomicU64>,
     /// All of them, for those that share a place.
     known_all: RwLock<HashSet<core::any::TypeId>>,
     /// Why values may not be what transactions made them, for which nobody answers: then none is shown.
@@ -257,6 +260,11 @@ impl PoolInner {
             heap,
             lock: RwLock::new(()),
             readers: Readers::default(),
+            // A shared pool's is never settled.
+            unsettled: match handle.member() {
+                None => Arc::clone(&store.unsettled),
+                Some(_) => Arc::new(AtomicU64::new(1)),
+            },
             known: [const { AtomicPtr::new(core::ptr::null_mut()) }; KNOWN_TYPES],
             known_all: RwLock::default(),
             // A pool that is shared is mapped for writing in any case.
@@ -371,7 +379,16 @@ impl PoolInner {
     #[inline]
     pub(crate) fn is_live<T: Persist>(&self, addr: u64) -> bool {
         self.heap.is_live(addr, T::TYPE_ID)
-            && (!self.store.contradicts.load(Ordering::Relaxed) || self.know::<T>().is_ok())
+            && (self.unsettled.load(Ordering::Relaxed) == 0 || self.agrees::<T>())
+    }
+
+    /// Whether the store has `T` as this program has it. Blocks of a shared pool may be of a type that another process has registered
+    /// and this one has not heard of: there the store is asked about each type, once for each pool.
+    #[inline(never)]
+    fn agrees<T: Persist>(&self) -> bool {
+        planted(Bug::LearntTypeBelieved)
+            || (self.handle.member().is_none() && self.store.types_agree())
+            || self.know::<T>().is_ok()
     }
 
     /// The caller holds a view or a transaction of the pool.
@@ -430,7 +447,7 @@ fn one_rust_type(described: &DescribedType) -> Result<&'static KnownType> {
     // The first pointer of this type can only come after this: stores that are open must have heard of it by then.
     crate::local::for_each_open(&mut |open| {
         if open.store.type_record(known.record.id).is_some_and(|there| *there != known.record) {
-            open.contradicts.store(true, Ordering::SeqCst);
+            open.types_differ();
         }
     });
     Ok(known)
@@ -438,8 +455,8 @@ fn one_rust_type(described: &DescribedType) -> Result<&'static KnownType> {
 
 /// Whether a store knows a type of this program with another layout.
 pub(crate) fn layouts_contradict(store: &cenote_store::Store) -> bool {
-    let types = known_types();
-    types.values().any(|known| store.type_record(known.record.id).is_some_and(|there| *there != known.record))
+    let types: Vec<&'static KnownType> = known_types().values().copied().collect();
+    types.iter().any(|known| store.type_record(known.record.id).is_some_and(|there| *there != known.record))
 }
 
 /// How this program has a type, if any store was asked about it.

@@ -37,13 +37,12 @@
 //! Raw objects have no pointers that anybody knows of, and a protection of their own: they go by snapshots, which are files of their own (`cenote_object`).
 
 use crate::error::Result;
-use crate::pool::{HeldPools, layouts_contradict, of_this_program};
+use crate::pool::{HeldPools, of_this_program};
 use crate::store::Store;
 use cenote_relocate::ship;
 use cenote_store::Access;
 use std::io::{Read, Write};
 use std::path::Path;
-use std::sync::atomic::Ordering;
 
 pub use cenote_relocate::ship::{
     Codec, Exclusive, ExportOptions, Exported, ImportOptions, Inspected, LeftEntry, OnShip, ShipError,
@@ -102,10 +101,6 @@ impl Store {
         // Nobody opens one of the pools before it is known whether this program agrees about their types.
         let list = self.inner.pools.locked();
         let shipped = unpacked.commit(&self.inner.store, &of_this_program)?;
-        // A type that another thread began to use while the batch was made is as one that a store knew when it was opened.
-        if layouts_contradict(&self.inner.store) {
-            self.inner.contradicts.store(true, Ordering::SeqCst);
-        }
         drop(list);
         Ok(shipped)
     }

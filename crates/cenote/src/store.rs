@@ -20,7 +20,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A store that is open in this process: exclusively, if for writing.
@@ -46,8 +46,12 @@ pub(crate) struct Inner {
     pub(crate) damage_policy: DamagePolicy,
     /// What tracing found in pools, in this session.
     traced: Mutex<BTreeMap<PoolId, RecoveryReport>>,
-    /// Some type has one layout in this store and another in this program, in which some other store agrees: pointers from there must not be followed here.
-    pub(crate) contradicts: AtomicBool,
+    /// Types that came into the registry, or into this program, and were not compared: not zero where
+    /// [`Inner::types_agree`] must be asked.
+    pub(crate) unsettled: Arc<AtomicU64>,
+    /// A type has one layout in this store and another in this program, in which another store agrees: pointers from there
+    /// must not be followed here. Never false again, and `unsettled` is not zero then.
+    contradicts: Mutex<bool>,
     pub(crate) pools: OpenPools,
     /// Of a copy of an open store.
     pub(crate) checked: crate::copied::Checked,
@@ -219,13 +223,14 @@ impl Store {
         let inner = Arc::new(Inner {
             number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
             recovery: Mutex::default(),
+            unsettled: store.unsettled_types(),
+            contradicts: Mutex::default(),
             store,
             group: LogGroup::new(),
             report,
             torn_allowed,
             damage_policy,
             traced: Mutex::default(),
-            contradicts: AtomicBool::new(false),
             pools: OpenPools::default(),
             checked: Mutex::default(),
             reclaims: crate::reclaim::Reclaims::default(),
@@ -234,9 +239,7 @@ impl Store {
         });
         // Listed first: a type that is learned from now on looks at this store itself.
         local::opened(&inner);
-        if layouts_contradict(&inner.store) {
-            inner.contradicts.store(true, Ordering::SeqCst);
-        }
+        inner.types_agree();
         Self { inner }
     }
 
@@ -488,6 +491,31 @@ impl Inner {
             return Err(StoreError::Forked.into());
         }
         Ok(())
+    }
+
+    /// Whether this program has every type that the store knows as the store has it. Compares only after a type was learnt.
+    ///
+    /// A type that is learnt meanwhile stays counted: it was counted after `learnt` was read, and the count of zero is not
+    /// stored then. Only the holder of the lock lowers the count.
+    #[cold]
+    pub(crate) fn types_agree(&self) -> bool {
+        let mut contradicts = self.contradicts.lock().unwrap_or_else(PoisonError::into_inner);
+        let learnt = self.unsettled.load(Ordering::SeqCst);
+        if *contradicts || learnt == 0 {
+            return !*contradicts;
+        }
+        *contradicts = layouts_contradict(&self.store);
+        if !*contradicts {
+            let _ = self.unsettled.compare_exchange(learnt, 0, Ordering::SeqCst, Ordering::SeqCst);
+        }
+        !*contradicts
+    }
+
+    /// A type of this program is not as the store has it.
+    pub(crate) fn types_differ(&self) {
+        let mut contradicts = self.contradicts.lock().unwrap_or_else(PoisonError::into_inner);
+        *contradicts = true;
+        self.unsettled.fetch_add(1, Ordering::SeqCst);
     }
 
     pub(crate) fn note_traced(&self, pool: PoolId, report: RecoveryReport) {

@@ -6,6 +6,7 @@ use crate::output::Out;
 use crate::units::{bytes, count};
 use cenote::{Durability, Medium as _, MediumOptions, RealMedium};
 use cenote_medium::MediumKind;
+use cenote_store::{WINDOW_LEN_DEFAULT, known_windows, known_windows_file};
 use cenote_sys::cpu::FlushInstruction;
 use cenote_sys::probe::{Limit, Report, UserfaultfdMode};
 use serde_json::{Value, json};
@@ -191,17 +192,21 @@ fn limits(report: &Report, out: &mut Out) -> Result<(), Failure> {
     let limits = &report.limits;
     let shown =
         |limit: &Limit, unit: &dyn Fn(u64) -> String| limit.soft.map_or_else(|| "unlimited".into(), unit);
-    let window_fits = limits.address_space_bytes.soft.is_none_or(|limit| limit > 1 << 40);
-    if window_fits {
-        let text = format!("{}: a window of 1 TiB fits", shown(&limits.address_space_bytes, &bytes));
-        say(out, Mark::Good, "addresses", &text)?;
+    let window = bytes(WINDOW_LEN_DEFAULT);
+    let addresses = shown(&limits.address_space_bytes, &bytes);
+    if limits.address_space_bytes.soft.is_none_or(|limit| limit > WINDOW_LEN_DEFAULT) {
+        say(out, Mark::Good, "addresses", &format!("{addresses}: a window of {window} fits"))?;
     } else {
         let text = format!(
-            "{}: a window of 1 TiB does not fit; raise it (ulimit -v), or format with a smaller --window-size",
-            shown(&limits.address_space_bytes, &bytes)
+            "{addresses}: a window of {window} does not fit; raise it (ulimit -v), or format with a smaller --window-size"
         );
         say(out, Mark::Instead, "addresses", &text)?;
     }
+    let known = match known_windows_file() {
+        Some(file) => format!("{} in {}; a new store avoids them", known_windows().len(), file.display()),
+        None => "not kept, for want of $XDG_STATE_HOME and $HOME".into(),
+    };
+    say(out, Mark::Fact, "known windows", &known)?;
     say(out, Mark::Fact, "open files", &shown(&limits.open_files, &count))?;
     say(
         out,
@@ -238,5 +243,6 @@ fn as_json(report: &Report, info: &cenote_medium::MediumInfo, read_only: bool) -
         "address_space_bytes": limit(&report.limits.address_space_bytes),
         "open_files": limit(&report.limits.open_files),
         "locked_memory_bytes": limit(&report.limits.locked_memory_bytes), "mappings": report.limits.mappings,
+        "known_windows": known_windows().len(),
     })
 }

@@ -19,8 +19,9 @@ use crate::superblock::{Claim, PuddleHeap, classify};
 use crate::trace::{Content, Old, Root, Types, content_of};
 use cenote_layout::heap::{SUPERBLOCK_SIZE, mark};
 use cenote_layout::id::TypeId;
-use core::ptr::with_exposed_provenance_mut;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use cenote_sys::bytes::load_word;
+use core::ptr::with_exposed_provenance;
+use core::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -352,9 +353,8 @@ impl State {
                 return;
             }
             let word = |addr: u64| {
-                // SAFETY: an aligned word of a range that is readable; what somebody else may write meanwhile is a word.
-                unsafe { AtomicU64::from_ptr(with_exposed_provenance_mut(addr as usize)) }
-                    .load(Ordering::Relaxed)
+                // SAFETY: an aligned word of a range that is readable, padding or not; what another thread may write meanwhile is a word.
+                unsafe { load_word(with_exposed_provenance(addr as usize)) }
             };
             let bytes: Box<[u8]> = (from..to).step_by(8).flat_map(|addr| word(addr).to_le_bytes()).collect();
             self.old_bytes += to - from;

@@ -210,21 +210,37 @@ impl Program {
 /// Whether the pointers of a field are there in the value at `value`, an address in a block.
 pub(super) fn holds(field: &PointerField, value: u64, size: u64) -> bool {
     field.conditions.is_empty()
-        || field.conditions.iter().all(|condition| condition.holds(bytes(value, size)))
+        || field.conditions.iter().all(|condition| {
+            let (at, len) = (condition.offset, u64::from(condition.size));
+            at.checked_add(len).is_some_and(|end| end <= size) && condition.is_tag(tag(value + at, len))
+        })
 }
 
-/// The `len` bytes at `addr`, in a block.
-pub(super) fn bytes<'a>(addr: u64, len: u64) -> &'a [u8] {
+/// The `len` bytes of a tag at `addr`, in a block. A tag has no padding.
+fn tag<'a>(addr: u64, len: u64) -> &'a [u8] {
     // SAFETY: the range lies in a block (the caller saw to that), blocks lie in mapped memory, and nobody changes data while it is
     // traced; the tracer uses the slice at once.
     unsafe { core::slice::from_raw_parts(with_exposed_provenance(addr as usize), len as usize) }
 }
 
-/// The word at `addr`, in a block.
+/// A copy of a block, for a function that looks at all of it: padding has the value that memory has. `addr` and `len` are multiples of 8.
+pub(super) fn copy_of(addr: u64, len: u64) -> Vec<u8> {
+    (0..len / 8).flat_map(|word| load_any(addr + word * 8).to_le_bytes()).collect()
+}
+
+/// The word at `addr`, in a block, whatever it is: padding, or half of one value and half of the next.
+#[inline(always)]
+pub(super) fn load_any(addr: u64) -> u64 {
+    // SAFETY: the word lies in a block (the caller saw to that), and blocks lie in mapped memory.
+    unsafe { cenote_sys::bytes::load_word(with_exposed_provenance(addr as usize)) }
+}
+
+/// The word at `addr`, in a block: a pointer of its value.
 #[inline(always)]
 pub(super) fn load(addr: u64) -> u64 {
     let pointer = with_exposed_provenance::<u64>(addr as usize);
-    // SAFETY: as in `bytes`. Values of a repeating type need not be aligned to 8.
+    // SAFETY: the word lies in a block, blocks lie in mapped memory, and nobody changes data while it is traced. Values of a
+    // repeating type need not be aligned to 8.
     unsafe { pointer.read_unaligned() }
 }
 

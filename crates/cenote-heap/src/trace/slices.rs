@@ -4,7 +4,7 @@
 //! The tables are of the descriptors as they were at the beginning. A superblock that has been given to others since is still looked at as what it was: what is found so
 //! keeps a block too many, never one too few.
 
-use super::program::{Program, Scan, Scanned, Target, Visitor, bytes};
+use super::program::{Program, Scan, Scanned, Target, Visitor, copy_of};
 use super::table::{Found, Table};
 use super::worker::{Gift, Worker};
 use super::{Kinds, Root, Tracer, Types};
@@ -208,7 +208,7 @@ impl<G: Ground> Worker<'_, '_, G> {
             }
             Scan::Filter(filter) => {
                 // In a puddle that was not adopted then, only a part is copied; the rest is as it was, or copied too.
-                let mut all = bytes(block.start, block.size).to_vec();
+                let mut all = copy_of(block.start, block.size);
                 let (a, b) = ((from - block.start) as usize, (to - block.start) as usize);
                 let source = (from - old.addr) as usize;
                 all[a..b].copy_from_slice(&old.bytes[source..source + (b - a)]);

@@ -7,7 +7,8 @@
 //! pending follows the depth of the data, not the size of a block.
 
 use super::program::{
-    ANY, FAR, LEAF, Map, NUMBER, Program, Scan, Scanned, Slot, Target, Visitor, bytes, holds, load, prefetch,
+    ANY, FAR, LEAF, Map, NUMBER, Program, Scan, Scanned, Slot, Target, Visitor, copy_of, holds, load,
+    load_any, prefetch,
 };
 use super::table::{Found, Miss, Table};
 use super::{Root, Tracer};
@@ -432,7 +433,7 @@ impl<'t, 'g, G: Ground> Worker<'t, 'g, G> {
                 let scanned = Scanned {
                     addr: block.addr,
                     type_id: program.type_id,
-                    bytes: bytes(block.addr, block.size),
+                    bytes: &copy_of(block.addr, block.size),
                 };
                 filter(
                     &scanned,
@@ -464,7 +465,7 @@ impl<'t, 'g, G: Ground> Worker<'t, 'g, G> {
             if at.is_multiple_of(LINE_SIZE) {
                 prefetch(at + 4 * LINE_SIZE);
             }
-            self.follow_perhaps::<ALONE>(at, load(at));
+            self.follow_perhaps::<ALONE>(at, load_any(at));
         }
         (stop < end).then_some(stop)
     }

@@ -11,6 +11,7 @@ use cenote_layout::types::TypeRecord;
 use cenote_layout::{PAGE_SIZE, SLOT_SIZE};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The catalog's contents. Every change goes through [`State::apply`], at open and later alike.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +22,8 @@ pub(crate) struct State {
     pub(crate) names: BTreeMap<String, PoolId>,
     pub(crate) puddles: BTreeMap<Uuid, PuddleRecord>,
     pub(crate) types: BTreeMap<TypeId, Arc<TypeRecord>>,
+    /// See [`crate::Store::unsettled_types`]. The records that a snapshot repeats are counted again, which costs a comparison.
+    pub(crate) unsettled: Arc<AtomicU64>,
     /// Client to its log space.
     pub(crate) clients: BTreeMap<Uuid, Uuid>,
     /// (client, pool) to whether for writing.
@@ -86,6 +89,10 @@ impl State {
                 self.relocated(uuid);
             }
             Record::Type(record) => {
+                // Before it can be found.
+                if self.types.get(&record.id).is_none_or(|known| **known != *record) {
+                    self.unsettled.fetch_add(1, Ordering::SeqCst);
+                }
                 self.types.insert(record.id, Arc::new(record.clone()));
             }
             Record::TypeRemoved(id) => {
@@ -113,7 +120,10 @@ impl State {
                 self.object_leases.retain(|(holder, _), _| holder != client);
             }
             // A snapshot begins: it repeats all that is true, and what was said before no longer counts.
-            Record::NextPool(next) => *self = Self { next_pool: next.0.max(1), ..Self::default() },
+            Record::NextPool(next) => {
+                let unsettled = Arc::clone(&self.unsettled);
+                *self = Self { next_pool: next.0.max(1), unsettled, ..Self::default() };
+            }
             Record::PoolNotCovered(id) => {
                 self.not_covered.insert(*id);
             }

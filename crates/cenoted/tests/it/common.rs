@@ -321,6 +321,7 @@ fn a_child_plays_its_role() {
         "psyncer" => crate::shadowed::obey(&socket),
         "importer" => crate::moving::import_on(&socket),
         "unmapper" => crate::hostile::unmap(&socket),
+        "other-layout" => crate::types::have_another_layout(&socket),
         "mover" => crate::shared::move_between(&socket),
         other => panic!("no role {other}"),
     }

@@ -13,3 +13,4 @@ mod permissions;
 mod service;
 mod shadowed;
 mod shared;
+mod types;

@@ -1,0 +1,177 @@
+//! Children: this program again, in a role or as the command `cenote`. They end with this process, and talk through a pipe.
+
+use crate::round::{Outcome, Trouble, found, require};
+use rustix::process::Signal;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::AsFd as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+/// First argument of a child that plays a role.
+pub(crate) const ROLE: &str = "__role";
+/// Name under which this program is the command.
+pub(crate) const COMMAND: &str = "cenote";
+
+/// What a child does with its arguments.
+pub(crate) type Role = fn(&[String]) -> Outcome;
+
+/// In a child: plays the role that the arguments name.
+pub(crate) fn play(args: &[String], roles: &[(&str, Role)]) -> ExitCode {
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    let Some((name, args)) = args.split_first() else { return ExitCode::from(2) };
+    let Some((_, role)) = roles.iter().find(|(known, _)| known == name) else { return ExitCode::from(2) };
+    match role(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Trouble::Found(what) | Trouble::Skipped(what)) => {
+            let _ = writeln!(std::io::stderr(), "{name}: {what}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// In a child: says a number. Writes of 8 bytes to a pipe are never torn.
+pub(crate) fn say(number: u64) -> Outcome {
+    // Not through a buffer, which a kill would take along.
+    let said = rustix::io::write(std::io::stdout().as_fd(), &number.to_le_bytes())?;
+    require(said == 8, || format!("{said} bytes of a number were written"))
+}
+
+/// In a child: argument `at` as a number.
+pub(crate) fn number(args: &[String], at: usize) -> Outcome<u64> {
+    let number = args.get(at).and_then(|text| text.parse().ok());
+    number.ok_or_else(|| Trouble::Found(format!("argument {at} of {args:?} is no number")))
+}
+
+/// This program as the command `cenote`.
+pub(crate) fn cenote() -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0(COMMAND);
+    command
+}
+
+/// The same with a line of words, in which `{d}` is a directory and `{s}` the store in it.
+pub(crate) fn cenote_line(line: &str, dir: &Path) -> Command {
+    let mut command = cenote();
+    command.args(words(line, dir));
+    command
+}
+
+/// The words of such a line.
+pub(crate) fn words(line: &str, dir: &Path) -> Vec<String> {
+    let (dir, store) = (dir.display().to_string(), dir.join("store").display().to_string());
+    line.split(' ').map(|word| word.replace("{d}", &dir).replace("{s}", &store)).collect()
+}
+
+/// This program in a role.
+pub(crate) fn role(role: &str, args: &[&dyn AsRef<std::ffi::OsStr>]) -> Outcome<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg(ROLE).arg(role);
+    args.iter().for_each(|arg| _ = command.arg(arg));
+    Ok(command)
+}
+
+/// How long a program that is run to its end may take. Much more than any takes on a machine that is busy.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+/// A child in a role.
+#[derive(Debug)]
+pub(crate) struct Child {
+    process: std::process::Child,
+    /// What it says on standard error.
+    log: PathBuf,
+    heard: Vec<u8>,
+}
+
+impl Child {
+    /// Starts one; `dir` is for its standard error.
+    pub(crate) fn start(dir: &Path, role: &str, args: &[&dyn AsRef<std::ffi::OsStr>]) -> Outcome<Self> {
+        let log = dir.join(format!("{role}.log"));
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg(ROLE).arg(role);
+        args.iter().for_each(|arg| _ = command.arg(arg));
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(File::options().append(true).create(true).open(&log)?);
+        Ok(Self { process: command.spawn()?, log, heard: Vec::new() })
+    }
+
+    /// Waits for the next number.
+    pub(crate) fn hear(&mut self) -> Outcome<u64> {
+        let mut bytes = [0; 8];
+        let pipe = self.process.stdout.as_mut();
+        if pipe.is_none_or(|pipe| pipe.read_exact(&mut bytes).is_err()) {
+            let status = self.process.wait()?;
+            return found(format!("a child ended by itself, {status}: {}", self.said()));
+        }
+        self.heard.extend_from_slice(&bytes);
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    /// Kills it. All numbers that it has said; a finding if it had ended by itself.
+    pub(crate) fn kill(mut self) -> Outcome<Vec<u64>> {
+        self.process.kill()?;
+        if let Some(mut pipe) = self.process.stdout.take() {
+            pipe.read_to_end(&mut self.heard)?;
+        }
+        let status = self.process.wait()?;
+        require(status.signal() == Some(9), || {
+            format!("a child ended by itself, {status}: {}", self.said())
+        })?;
+        require(self.heard.len().is_multiple_of(8), || format!("half a number, {} bytes", self.heard.len()))?;
+        Ok(self.heard.chunks_exact(8).map(word).collect())
+    }
+
+    /// What it has said on standard error, its end.
+    fn said(&self) -> String {
+        let text = std::fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        text.lines().rev().take(6).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join("; ")
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn word(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
+}
+
+/// How a program ended that was run to its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) signal: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+/// Runs a program to its end; a finding if that takes longer than `limit`. `dir` is for what it says.
+pub(crate) fn run(command: &mut Command, dir: &Path, limit: Duration) -> Outcome<Ended> {
+    let (out, err) = (dir.join("run.out"), dir.join("run.err"));
+    command.stdin(Stdio::null()).stdout(File::create(&out)?).stderr(File::create(&err)?);
+    let mut process = command.spawn()?;
+    let start = Instant::now();
+    let mut nap = Duration::from_micros(500);
+    let status = loop {
+        if let Some(status) = process.try_wait()? {
+            break status;
+        }
+        if start.elapsed() > limit {
+            let _ = process.kill();
+            let _ = process.wait();
+            return found(format!("{command:?} has not ended after {} s", limit.as_secs()));
+        }
+        std::thread::sleep(nap);
+        nap = (nap * 2).min(Duration::from_millis(20));
+    };
+    let text = |path| std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    Ok(Ended { code: status.code(), signal: status.signal(), out: text(&out)?, err: text(&err)? })
+}

@@ -1,0 +1,133 @@
+//! SIGKILL of a program with a store of its own.
+//!
+//! A child goes through the steps of [`crate::table`], with psyncs and trims between them, and says each one that is committed. It is
+//! killed at a random moment, at work or while it opens the store. What must hold then:
+//!
+//! * pools in direct and in shadowed mode are at the last step that was said, or at the next one (committed, but not said yet);
+//! * pools that are protected at rest are at the step of a psync: the last one that was said, or a later one;
+//! * both pools are at the same step, equal to the model byte by byte; nothing is damaged; no block leaks.
+
+use crate::child::{self, Child};
+use crate::round::{Outcome, Round, found, require};
+use crate::sample::key;
+use crate::table::{self, Model};
+use cenote::{AtRest, OpenOptions, Pool, PoolMode, PoolOptions, Store};
+use std::path::Path;
+
+/// Kills of one round.
+const KILLS: u64 = 8;
+/// In what a child says: the pools were psynced at this step.
+const PSYNCED: u64 = 1 << 63;
+
+/// How the pools of a round are kept: (mode, protection).
+const KINDS: [(PoolMode, AtRest); 5] = [
+    (PoolMode::Direct, AtRest::None),
+    (PoolMode::Shadowed, AtRest::None),
+    (PoolMode::Shadowed, AtRest::Authenticated),
+    (PoolMode::Shadowed, AtRest::EncryptionIntegrity),
+    (PoolMode::Shadowed, AtRest::Integrity),
+];
+
+/// Opens the store and both pools.
+fn open(dir: &Path) -> Outcome<(Store, Pool, Pool)> {
+    let store = Store::open_with(dir, &OpenOptions { key: Some(key(0)?), ..OpenOptions::default() })?;
+    let (a, b) = (store.pool("table")?, store.pool("index")?);
+    Ok((store, a, b))
+}
+
+/// Makes the store of a round.
+pub(crate) fn prepare(dir: &Path, mode: PoolMode, at_rest: AtRest) -> Outcome {
+    Store::format(dir, &cenote::FormatOptions::default())?;
+    let store = Store::open(dir)?;
+    let key = if at_rest.mode().has_key() { Some(key(0)?) } else { None };
+    let options = PoolOptions { mode, at_rest, key, puddle_size: 512 << 10, ..PoolOptions::default() };
+    let (a, b) = (store.create_pool("table", &options)?, store.create_pool("index", &options)?);
+    table::prepare(&store, [&a, &b])?;
+    if mode == PoolMode::Shadowed {
+        store.psync(&[&a, &b])?;
+    }
+    drop((a, b));
+    Ok(store.close()?)
+}
+
+/// A child: `DIR SEED`.
+pub(crate) fn child(args: &[String]) -> Outcome {
+    // The panics on purpose.
+    std::panic::set_hook(Box::new(|_| {}));
+    let (store, a, b) = open(Path::new(&args[0]))?;
+    let seed = child::number(args, 1)?;
+    let is_shadowed = store.pools().iter().any(|pool| pool.record.mode == PoolMode::Shadowed);
+    for step in table::step_of(&a)?.. {
+        table::apply(&store, [&a, &b], seed, step)?;
+        child::say(step + 1)?;
+        if is_shadowed && step % 5 == 4 {
+            store.psync(&[&a, &b])?;
+            child::say(PSYNCED | (step + 1))?;
+        }
+        if step % 29 == 28 {
+            a.trim()?;
+        }
+    }
+    Ok(())
+}
+
+/// See the module.
+pub(crate) fn round(round: &mut Round<'_>) -> Outcome {
+    let (mode, at_rest) = KINDS[round.below(KINDS.len() as u64) as usize];
+    let dir = round.dir.join("store");
+    prepare(&dir, mode, at_rest)?;
+    let seed = round.seed;
+    let mut model = Model::default();
+    for kill in 0..KILLS {
+        let mut child = Child::start(round.dir, "kill", &[&dir, &seed.to_string()])?;
+        // Two of three at work; the others while they start, which is while they recover.
+        if round.below(3) > 0 {
+            child.hear()?;
+        }
+        std::thread::sleep(round.moment(40_000));
+        let said = child.kill()?;
+        let step = |psyncs: bool| {
+            said.iter().filter(|word| !psyncs || **word & PSYNCED != 0).map(|word| word & !PSYNCED).max()
+        };
+        let said_last = step(false).unwrap_or(model.step);
+        let (least, most) = match at_rest {
+            AtRest::None => (said_last, said_last + 1),
+            _ => (step(true).unwrap_or(model.step), said_last + 1),
+        };
+        round.counts.add("kills", 1);
+        round.counts.add("operations acknowledged", said_last - model.step);
+        judge(&dir, seed, &mut model, least..=most, kill % 2 == 0)
+            .map_err(|trouble| trouble.at(format_args!("{mode:?}, {at_rest:?}, kill {kill}")))?;
+    }
+    Ok(())
+}
+
+/// Opens the store, which recovers it, and compares.
+fn judge(
+    dir: &Path,
+    seed: u64,
+    model: &mut Model,
+    steps: std::ops::RangeInclusive<u64>,
+    closes: bool,
+) -> Outcome {
+    let (store, a, b) = open(dir)?;
+    let report = store.report();
+    require(report.damage.is_empty(), || format!("damage after a kill: {:?}", report.damage))?;
+    let step = table::step_of(&a)?;
+    if !steps.contains(&step) {
+        return found(format!("step {step} is there, and {steps:?} may be"));
+    }
+    model.advance(seed, step);
+    table::compare([&a, &b], seed, model)?;
+    for pool in [&a, &b] {
+        let report = pool.check()?;
+        require(report.is_sound(), || format!("pool {}: {report:?}", pool.name()))?;
+    }
+    drop((a, b));
+    if closes {
+        return Ok(store.close()?);
+    }
+    // As a crash would leave it again: the next opener recovers from what recovery left.
+    store.abandon();
+    Ok(())
+}

@@ -1,0 +1,68 @@
+//! `cenote-adversary HARNESS`: attacks real stores, and compares what is left with a model.
+//!
+//! A harness is a function of a seed: one *round*, on files of its own. What it does follows from the seed; when a process is
+//! killed, and which of two processes is first, does not, so a failure may need several tries. Every failure ends with the command
+//! that repeats its round. The last line of a run has its counts.
+//!
+//! The program plays every part itself: it starts itself again in a *role* (`__role NAME ...`), and it is the command `cenote` where
+//! it is called by that name.
+
+mod child;
+mod clients;
+mod faults;
+mod kill;
+mod races;
+mod round;
+mod sample;
+mod table;
+
+use round::{Harness, Plan};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Harnesses by name, with what their rounds do.
+const HARNESSES: [(&str, Harness, &str); 4] = [
+    ("kill", kill::round, "SIGKILL of a program with a store of its own"),
+    ("clients", clients::round, "SIGKILL of a daemon and of clients that share a pool"),
+    ("faults", faults::round, "an I/O error, a full disk or SIGKILL at one system call of a command"),
+    ("races", races::round, "processes that open, write, remove, check and are killed, on one store"),
+];
+
+/// What a child of a harness does; the arguments are its own.
+const ROLES: [(&str, child::Role); 5] = [
+    ("kill", kill::child),
+    ("daemon", clients::daemon),
+    ("client", clients::client),
+    ("racer", races::racer),
+    ("digest", sample::digest_role),
+];
+
+fn usage(problem: &str) -> ExitCode {
+    eprintln!(
+        "{problem}\nusage: cenote-adversary HARNESS [--seed N] [--rounds N] [--seconds N] [--thorough]"
+    );
+    for (name, _, what) in HARNESSES {
+        eprintln!("  {name:<8} {what}");
+    }
+    ExitCode::from(2)
+}
+
+fn main() -> ExitCode {
+    let mut args = std::env::args();
+    let own = args.next().unwrap_or_default();
+    if Path::new(&own).file_name().is_some_and(|name| name == child::COMMAND) {
+        return cenote_cli::main();
+    }
+    let rest: Vec<String> = args.collect();
+    match rest.split_first() {
+        None => usage("no harness is named"),
+        Some((first, rest)) if first == child::ROLE => child::play(rest, &ROLES),
+        Some((name, rest)) => match HARNESSES.iter().find(|(known, ..)| known == name) {
+            None => usage(&format!("there is no harness {name:?}")),
+            Some((name, harness, _)) => match Plan::parse(rest) {
+                Ok(plan) => round::run(name, *harness, &plan),
+                Err(problem) => usage(&problem),
+            },
+        },
+    }
+}

@@ -1,0 +1,132 @@
+//! The `cenote` command, as a library: [`main`] is all of it. The program `cenote` calls it, and so do programs that are this
+//! command under another name.
+//!
+//! Invariants:
+//!
+//! * commands that only look (`ls`, `info`, `check`, `dump`, `stats`, `doctor`) open read-only and change no byte of any file;
+//! * what was asked for goes to standard output, everything else to standard error; with `--json`, standard output holds
+//!   nothing but JSON;
+//! * an error is one line, `cenote: what: why: what to do`, with an exit status of [`failure`]; nothing panics on what
+//!   a user, a medium or the system does, and a reader that goes away ends the command quietly.
+
+mod cli;
+mod commands;
+mod failure;
+mod opening;
+mod output;
+mod progress;
+mod screen;
+mod stop;
+mod table;
+mod tour;
+mod units;
+
+use clap::{CommandFactory as _, Parser as _};
+use cli::{Cli, Command, TourBuild};
+use failure::{Failure, Verdict};
+use output::Out;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+/// The command: arguments are those of this process, and the answer is how it is to end.
+#[must_use]
+pub fn main() -> ExitCode {
+    std::panic::set_hook(Box::new(|info| {
+        // A bug of ours. One line, no backtrace; the store is recovered by whoever opens it next.
+        let place = info.location().map(ToString::to_string).unwrap_or_default();
+        let what = info.payload_as_str().unwrap_or("panic").replace('\n', "; ");
+        let _ = writeln!(std::io::stderr(), "cenote: internal error at {place}: {what}: please report it");
+    }));
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next().is_some_and(|first| first == cli::TOUR_BUILD) {
+        let parsed = TourBuild::try_parse_from(std::env::args_os().skip(1));
+        return match parsed {
+            Ok(arguments) => ended(tour::builder::run(&arguments)),
+            Err(error) => refused(&error),
+        };
+    }
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return refused(&error),
+    };
+    let mut out = Out::new(cli.json);
+    let result = run(&cli, &mut out).and_then(|verdict| out.finish().map(|()| verdict));
+    if result.is_err() {
+        // What was said before the failure comes first.
+        let _ = out.finish();
+    }
+    ended(result)
+}
+
+/// Says why, if a command has failed.
+fn ended(result: Result<Verdict, Failure>) -> ExitCode {
+    match result {
+        Ok(Verdict::Clean) => ExitCode::SUCCESS,
+        Ok(Verdict::Found) => ExitCode::from(failure::FOUND),
+        Err(failure) => {
+            if let Some(message) = failure.message() {
+                let _ = writeln!(std::io::stderr(), "cenote: {message}");
+            }
+            ExitCode::from(failure.status())
+        }
+    }
+}
+
+fn run(cli: &Cli, out: &mut Out) -> Result<Verdict, Failure> {
+    match &cli.command {
+        Command::Format(arguments) => commands::format::run(arguments, out),
+        Command::Create(arguments) => commands::create::run(arguments, out),
+        Command::Chmod(arguments) => commands::permissions::chmod(arguments, out),
+        Command::Chown(arguments) => commands::permissions::chown(arguments, out),
+        Command::Logs(arguments) => commands::set_aside::run(arguments, out),
+        Command::Ls(arguments) => commands::ls::run(arguments, out),
+        Command::Info(arguments) => commands::info::run(arguments, out),
+        Command::Check(arguments) => commands::check::run(arguments, out),
+        Command::Dump(arguments) => commands::dump::run(arguments, out),
+        Command::Reclaim(arguments) => commands::reclaim::run(arguments, out),
+        Command::Rm(arguments) => commands::rm::run(arguments, out),
+        Command::Stats(arguments) => commands::stats::run(arguments, out),
+        Command::Top(arguments) => commands::top::run(arguments, out),
+        Command::Trim(arguments) => commands::trim::run(arguments, out),
+        Command::Clone(arguments) => commands::relocate::clone(arguments, out),
+        Command::Randomize(arguments) => commands::relocate::randomize(arguments, out),
+        Command::Relocate(arguments) => commands::relocate::run(arguments, out),
+        Command::Object(arguments) => commands::object::run(arguments, out),
+        Command::Verify(arguments) => commands::verify::run(arguments, out),
+        Command::Rekey(arguments) => commands::verify::rekey(arguments, out),
+        Command::Snapshot(arguments) => commands::snapshot::run(arguments, out),
+        Command::Restore(arguments) => commands::snapshot::restore(arguments, out),
+        Command::Export(arguments) => commands::ship::export(arguments, out),
+        Command::Import(arguments) => commands::ship::import(arguments, out),
+        Command::Doctor(arguments) => commands::doctor::run(arguments, out),
+        Command::Tour(arguments) => tour::run(arguments, out),
+        Command::Completions(arguments) => commands::manual::completions(arguments, out),
+        Command::Man(arguments) => commands::manual::pages(arguments, out),
+    }
+}
+
+/// Help and version, which are no errors; or one line that says what is wrong with the command line.
+fn refused(error: &clap::Error) -> ExitCode {
+    use clap::error::ErrorKind;
+    let missing = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+    if missing || !error.use_stderr() {
+        // A closed pipe is nobody's business.
+        let _ = error.print();
+        return ExitCode::from(if missing { failure::USAGE } else { 0 });
+    }
+    let text = error.to_string();
+    let mut said = String::new();
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        if line.starts_with("Usage:") || line.starts_with("For more information") {
+            break;
+        }
+        let (separator, line) = line.strip_prefix("tip: ").map_or((" ", line), |tip| ("; ", tip));
+        said.push_str(if said.is_empty() { "" } else { separator });
+        said.push_str(line);
+    }
+    let command = Cli::command();
+    let sub = std::env::args().skip(1).find(|word| command.find_subcommand(word).is_some());
+    let help = sub.map_or_else(|| "cenote --help".into(), |sub| format!("cenote {sub} --help"));
+    let _ = writeln!(std::io::stderr(), "cenote: {}: see `{help}`", said.trim_start_matches("error: "));
+    ExitCode::from(failure::USAGE)
+}
