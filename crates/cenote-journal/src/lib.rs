@@ -20,6 +20,7 @@ mod file;
 mod journal;
 mod later;
 mod parcel;
+mod quiet;
 mod record;
 mod scan;
 #[cfg(test)]
@@ -29,6 +30,7 @@ pub use diff::{Changes, Pages};
 pub use journal::{Home, Journal, Settings, Ticket};
 pub use later::{Primary, Target};
 pub use parcel::{Delivered, Limits, Parcel, ParcelError, Receiver, distinct};
+pub use quiet::Quiet;
 pub use record::{Draft, Record};
 pub use scan::{Scan, scan};
 

@@ -189,6 +189,18 @@ impl FileHandle {
         Ok(Some((from, to.next_multiple_of(PAGE_SIZE).clamp(from + PAGE_SIZE, end))))
     }
 
+    /// Whether the file takes less space than it has bytes.
+    ///
+    /// # Errors
+    /// What the system says about the file.
+    pub fn has_holes(&self) -> Result<bool> {
+        let Some(file) = &self.file else { return Ok(false) };
+        match file.metadata() {
+            Ok(metadata) => Ok(metadata.blocks().saturating_mul(512) < metadata.len()),
+            Err(source) => Err(MediumError::from_io(Operation::Examine, &self.name, source)),
+        }
+    }
+
     /// The first `len` bytes of the file as memory of this process: what is stored goes into the file. `None`: the medium has no descriptors, or the system does not map it.
     ///
     /// # Safety

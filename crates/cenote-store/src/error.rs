@@ -311,6 +311,12 @@ pub enum StoreError {
         /// What that is.
         what: String,
     },
+    /// A copy of the store could not be made. There is none.
+    #[error("no backup was made: {detail}")]
+    Backup {
+        /// Why.
+        detail: String,
+    },
     /// A daemon's client asked under a session that has ended.
     #[error("there is no session {client}: it has ended; connect again")]
     NoGuest {

@@ -3,8 +3,8 @@
 //! Locks keep a second writer out ([`cenote_medium::Medium::hold`]). This is for what locks do not reach: a program that
 //! puts other files in the place of the store's, or other bytes into them, and media whose locks do not work.
 //!
-//! States of a session: *unfenced*, where every check finds the generation and session that it left in the newest copy,
-//! in the inode that it locked; *fenced*, from the first check that does not: the store is poisoned, and nothing is
+//! States of a session: *unfenced*, where every check finds the newest copy as this session left it, in the inode that
+//! it locked, and no later one; *fenced*, from the first check that does not: the store is poisoned, and nothing is
 //! written any more, by any handle. There is no way back.
 //!
 //! What is checked when: before each batch of the catalog, each copy of the superblock, and each file that takes the
@@ -16,7 +16,6 @@
 //! other session opens these while its locks are held.
 
 use crate::superblock::{self, FILE};
-use cenote_layout::id::Uuid;
 use cenote_layout::superblock::{COPY_SIZE, Superblock};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, FileId, FileName, Medium, MediumError};
@@ -29,8 +28,8 @@ pub(crate) struct Fence {
     medium: Arc<dyn Medium>,
     file: FileHandle,
     id: FileId,
-    /// Generation and session of the newest copy, as this session read or wrote it.
-    known: Mutex<(u64, Uuid)>,
+    /// The newest copy, as this session read or wrote it, and its generation.
+    known: Mutex<(Box<[u8]>, u64)>,
     poisoned: Arc<OnceLock<String>>,
 }
 
@@ -46,7 +45,7 @@ impl Fence {
             medium: Arc::clone(medium),
             file: FileHandle::open(medium, FILE)?,
             id,
-            known: Mutex::new((block.generation, block.client)),
+            known: Mutex::new((block.as_bytes().into(), block.generation)),
             poisoned: Arc::clone(poisoned),
         })
     }
@@ -60,12 +59,18 @@ impl Fence {
         let mut bytes = vec![0; 2 * COPY_SIZE as usize];
         let len = self.file.read_at(0, &mut bytes)?;
         bytes.truncate(len);
-        let known = *self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        match superblock::newest(&bytes) {
-            Some(found) if (found.generation, found.client) == known => Ok(()),
-            Some(_) => Err(self.fenced(FILE, "it names another session")),
-            None => Err(self.fenced(FILE, "it is no superblock any more")),
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let (newest, generation) = (&*known.0, known.1);
+        let (first, second) = bytes.split_at(bytes.len().min(COPY_SIZE as usize));
+        let other = match (first == newest, second == newest) {
+            (true, _) => second,
+            (_, true) => first,
+            _ => return Err(self.fenced(FILE, "its newest copy is not the one that this session left")),
+        };
+        if superblock::is_later(other, generation) {
+            return Err(self.fenced(FILE, "it names another session"));
         }
+        Ok(())
     }
 
     /// Fails, and poisons the store, unless `name` still leads to the file `id`, which this session opened.
@@ -94,10 +99,11 @@ impl Fence {
     pub(crate) fn store_next(&self, block: &mut Superblock) -> Result<(), MediumError> {
         self.check()?;
         let next = superblock::next(block);
-        let copy = (next.generation + u64::from(planted(Bug::SuperblockSameCopy))) % 2;
-        self.file.write_at(copy * COPY_SIZE, next.as_bytes())?;
+        let place = next.generation + u64::from(planted(Bug::SuperblockSameCopy));
+        self.file.write_at(superblock::copy_offset(place), next.as_bytes())?;
         self.file.sync()?;
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = (next.generation, next.client);
+        let known = (next.as_bytes().into(), next.generation);
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = known;
         *block = next;
         Ok(())
     }

@@ -23,6 +23,7 @@
 //!
 //! Every update in several steps names in its doc comment the one store or sync that commits it.
 
+mod backup;
 mod catalog;
 mod close;
 mod connection;
@@ -59,6 +60,7 @@ mod store;
 mod superblock;
 mod window;
 
+pub use backup::{Backup, BackupReport};
 pub use connection::{Grant, Granted, Home, Keeper, Listed, MemberList, PermissionChange};
 pub use error::{FormatError, Layouts, OpenError, StoreError, TypeMismatch};
 pub use format::{check_directory, check_options, format};

@@ -164,6 +164,8 @@ impl Store {
             silent: AtomicBool::new(true),
             connection: None,
             fence,
+            journals: Mutex::default(),
+            files_moving: Mutex::default(),
             control: Mutex::new(Control {
                 superblock: block,
                 catalog,

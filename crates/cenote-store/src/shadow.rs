@@ -49,7 +49,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 /// The journal of psyncs of pools.
-const JOURNAL: &str = "journal.pools";
+pub(crate) const JOURNAL: &str = "journal.pools";
 /// Most bytes of half the journal.
 const HALF_LEN_MAX: u64 = 64 << 30;
 /// Bytes that are compared at once.

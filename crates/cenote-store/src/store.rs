@@ -16,6 +16,7 @@ use crate::report::{Damage, StoreInfo};
 use crate::shadow::Shadows;
 use crate::spare::Ahead;
 use crate::window::{Space, Window};
+use cenote_journal::Journal;
 use cenote_layout::catalog::Record;
 use cenote_layout::header::FORMAT_VERSION;
 use cenote_layout::id::{PoolId, TypeId, Uuid};
@@ -29,7 +30,7 @@ use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// The lock file.
 pub(crate) const LOCK: &str = "lock";
@@ -72,6 +73,10 @@ pub(crate) struct Inner {
     pub(crate) connection: Option<Connection>,
     /// What keeps this session from writing into a store that is not its own any more. `None`: it writes no control data.
     pub(crate) fence: Option<Arc<Fence>>,
+    /// Journals beside that of pools: of objects.
+    pub(crate) journals: Mutex<Vec<Weak<Journal>>>,
+    /// Held by who brings such a journal into files, and by who copies these for a backup.
+    pub(crate) files_moving: Mutex<()>,
     pub(crate) control: Mutex<Control>,
 }
 

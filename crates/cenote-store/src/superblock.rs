@@ -132,10 +132,22 @@ fn checksum_fits(bytes: &[u8]) -> bool {
     found == block.prefix.checksum
 }
 
-/// The newest whole copy of both, if there is one.
-pub(crate) fn newest(bytes: &[u8]) -> Option<Superblock> {
-    let copies = bytes.chunks(COPY_SIZE as usize).filter_map(|copy| read::<Superblock>(copy, false).ok());
-    copies.max_by_key(|copy| copy.generation)
+/// Where the copy of this generation lies in the file.
+pub(crate) fn copy_offset(generation: u64) -> u64 {
+    generation % 2 * COPY_SIZE
+}
+
+/// Whether `bytes` are a whole copy of a later generation than this. Looks at the number first, and checks the rest only
+/// if that is higher: this is asked often, and on small stacks.
+pub(crate) fn is_later(bytes: &[u8], generation: u64) -> bool {
+    let at = core::mem::offset_of!(Superblock, generation);
+    let number = bytes.get(at..at + 8).and_then(|word| word.try_into().ok()).map(u64::from_le_bytes);
+    number.is_some_and(|number| number > generation) && is_whole(bytes)
+}
+
+#[cold]
+fn is_whole(bytes: &[u8]) -> bool {
+    read::<Superblock>(bytes, false).is_ok()
 }
 
 /// The block that is written after this one: the next generation, with the features that the store uses.

@@ -43,6 +43,7 @@
 extern crate self as cenote;
 
 mod background;
+mod backup;
 mod between;
 mod check;
 mod connect;
@@ -76,7 +77,7 @@ pub use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
 pub use cenote_proto::{ClientItem, ClientState, HeldPool, Stat as DaemonStat};
 pub use cenote_store::relocate::{Backend, ImportedPool, RelocationOptions, RelocationProgress, Rewritten};
 pub use cenote_store::{
-    Access, Anchor, Argon2Params, AtRest, AtRestError, CopyPolicy, CrashKind, Damage, DamagePolicy,
+    Access, Anchor, Argon2Params, AtRest, AtRestError, BackupReport, CopyPolicy, CrashKind, Damage, DamagePolicy,
     FormatOptions, HeapKind, KeyError, Keyring, Listed as ListedPool, Locking, LogDecision, MasterKey,
     OpenOptions, OpenReport, PermissionChange, PoolInfo, PoolMode, PoolOptions, PoolStart, PowerLossPolicy,
     Psync, RestoredPool, SetAside, StoreInfo, VerifiedPuddle,

@@ -2,6 +2,7 @@
 
 mod at_rest;
 mod at_rest_faults;
+mod backups;
 mod bad_input;
 mod common;
 mod derive;

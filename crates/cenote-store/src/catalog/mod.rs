@@ -66,7 +66,7 @@ pub(crate) struct Catalog {
 }
 
 /// The encoded frames of one batch.
-fn encode(batch: u64, records: &[Record]) -> Vec<u8> {
+pub(crate) fn encode(batch: u64, records: &[Record]) -> Vec<u8> {
     let mut out = Vec::new();
     for (index, record) in records.iter().enumerate() {
         encode_frame(batch, index as u32, index + 1 == records.len(), record, &mut out);
