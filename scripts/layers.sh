@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 order=(cenote-sys cenote-layout cenote-archive cenote-atrest cenote-medium cenote-log cenote-journal cenote-sealed cenote-proto cenote-store cenote-recover cenote-object cenote-heap cenote-heap-models cenote-relocate cenoted cenote-tx
-    cenote-derive cenote cenote-collections cenote-crashtest cenote-cli cenote-bench cenote-bench-peers
+    cenote-derive cenote-hostile-macros cenote cenote-collections cenote-crashtest cenote-cli cenote-bench cenote-bench-peers
     cenote-fuzz cenote-adversary)
 failed=0
 

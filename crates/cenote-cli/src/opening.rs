@@ -57,6 +57,8 @@ pub(crate) fn to_look(store: &StoreDir) -> Result<Store, Failure> {
         power_loss: PowerLossPolicy::ReadOnly,
         copy: copies(store),
         key: keys::given(&store.key)?.map(Arc::new),
+        // A key on the command line is for what has one; the others are named as what they are.
+        accept_unprotected: true,
         ..OpenOptions::default()
     };
     Ok(Store::open_with(&store.dir, &options)?)
@@ -65,9 +67,14 @@ pub(crate) fn to_look(store: &StoreDir) -> Result<Store, Failure> {
 /// Opens a store to change it; recovers it first. Keeps no spare puddles: who removes a pool by a command wants its space back.
 pub(crate) fn to_change(store: &StoreDir) -> Result<Store, Failure> {
     let key = keys::given(&store.key)?.map(Arc::new);
-    let copy = copies(store);
-    let options =
-        OpenOptions { lock_timeout: store.wait, spare_bytes_max: 0, copy, key, ..OpenOptions::default() };
+    let options = OpenOptions {
+        lock_timeout: store.wait,
+        spare_bytes_max: 0,
+        copy: copies(store),
+        key,
+        accept_unprotected: true,
+        ..OpenOptions::default()
+    };
     let opened = Store::open_with(&store.dir, &options)?;
     // Pools that were in use when power failed are traced when the first is opened.
     if opened.pools_due().is_empty() {

@@ -52,6 +52,42 @@ fn objects_are_made_filled_shown_and_removed() {
     assert!(!std::path::Path::new(&dir).exists(), "the journal stayed");
 }
 
+/// The objects' journal and the superblock, put back one by one: nothing is replayed, nothing is written, `check` says so.
+#[test]
+fn a_journal_or_superblock_that_was_put_back_is_named_and_not_used() {
+    let fixture = empty();
+    let dir = fixture.store.to_str().expect("text").to_owned();
+    let object = |arguments: &[&str]| {
+        let mut all = vec!["object", arguments[0], dir.as_str()];
+        all.extend(&arguments[1..]);
+        common::run(all)
+    };
+    let input = fixture.dir.path().join("in");
+    let fill = |value: u8| {
+        std::fs::write(&input, vec![value; 10_000]).expect("written");
+        object(&["import", "a", "--input", input.to_str().expect("text")]).exits(0);
+    };
+    object(&["create", "a", "--size", "10000"]).exits(0);
+    fill(1);
+    let names = ["journal", "superblock"];
+    let older = names.map(|name| std::fs::read(fixture.store.join(name)).expect("readable"));
+    fill(2);
+    let output = fixture.dir.path().join("out");
+    for (name, contents) in names.iter().zip(older) {
+        let newer = std::fs::read(fixture.store.join(name)).expect("readable");
+        std::fs::write(fixture.store.join(name), contents).expect("written");
+        let before = fixture.files();
+        fixture.run("check", &[]).exits(1);
+        object(&["export", "a", "--output", output.to_str().expect("text")]).complains(3, &["put back"]);
+        assert!(fixture.files() == before, "{name}: looking at it wrote something");
+        object(&["rm", "a", "-y"]).complains(3, &["put back"]);
+        std::fs::write(fixture.store.join(name), newer).expect("written");
+    }
+    fixture.run("check", &[]).exits(0);
+    object(&["export", "a", "--output", output.to_str().expect("text")]).exits(0);
+    assert!(std::fs::read(&output).expect("read") == vec![2; 10_000]);
+}
+
 /// From the command line: a key in a file, damage found and stepped over, another key, and nothing without one.
 #[test]
 fn protected_objects_are_filled_verified_and_put_under_another_key() {

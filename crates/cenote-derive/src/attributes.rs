@@ -1,8 +1,11 @@
 //! Reads `#[persist(...)]` and `#[repr(...)]`.
 
+use proc_macro2::{Literal, TokenStream};
+use quote::quote;
 use syn::meta::ParseNestedMeta;
 use syn::punctuated::Punctuated;
-use syn::{Attribute, Error, Ident, LitStr, Path, Result, Token, WherePredicate};
+use syn::spanned::Spanned;
+use syn::{Attribute, Error, Expr, Ident, LitStr, Path, Result, Token, WherePredicate};
 
 /// Most bytes of a declared name.
 const NAME_LEN_MAX: usize = 255;
@@ -125,7 +128,7 @@ impl Repr {
                     // The argument of `align(8)`, `packed(2)`: the compiler's business.
                     let content;
                     syn::parenthesized!(content in meta.input);
-                    content.parse::<proc_macro2::TokenStream>()?;
+                    content.parse::<TokenStream>()?;
                 }
                 if meta.path.is_ident("C") {
                     this.c = Some(meta.path);
@@ -141,5 +144,42 @@ impl Repr {
             })?;
         }
         Ok(this)
+    }
+
+    /// Bytes of the discriminant of the enum `ident`; an error if the type may not be persistent.
+    pub(crate) fn tag_bytes(&self, ident: &Ident) -> Result<usize> {
+        let help = "`#[repr(u8)]` (or u16, u32, u64, i8, i16, i32, i64)";
+        if let Some(c) = &self.c {
+            let message = format!("the size of a C enum depends on the machine: use {help} alone");
+            return Err(Error::new(c.span(), message));
+        }
+        let Some(integer) = &self.integer else {
+            let message =
+                format!("a persistent enum needs {help}: only that fixes where the discriminant lies");
+            return Err(Error::new(ident.span(), message));
+        };
+        match integer.to_string().as_str() {
+            "u8" | "i8" => Ok(1),
+            "u16" | "i16" => Ok(2),
+            "u32" | "i32" => Ok(4),
+            "u64" | "i64" => Ok(8),
+            _ => Err(Error::new(integer.span(), format!("a persistent enum needs {help}"))),
+        }
+    }
+
+    /// The discriminant of the variant that comes `since` variants after the one at which `written` stands, by the
+    /// language's rule. Of the type that the enum says, which is named by literals alone: `u8` may be another type here.
+    pub(crate) fn tag(&self, written: Option<&Expr>, since: u64) -> TokenStream {
+        let suffix = self.integer.as_ref().map(Ident::to_string).unwrap_or_default();
+        let literal = |number: u64| -> Literal {
+            let text = format!("{number}{suffix}");
+            text.parse().unwrap_or_else(|_| Literal::u64_unsuffixed(number))
+        };
+        let (zero, since) = (literal(0), literal(since));
+        match written {
+            // The element before it gives the expression its type, as the enum does.
+            Some(expression) => quote!([#zero, #expression][1] + #since),
+            None => quote!(#since),
+        }
     }
 }

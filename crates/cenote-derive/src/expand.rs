@@ -1,13 +1,26 @@
 //! Writes the implementation.
+//!
+//! *No name decides what is described.* The program may call any crate `cenote`, `core` or `std`, may have any item, macro
+//! or trait in scope, and may expand a macro to something else each time. The code that is written holds against all of it:
+//!
+//! * `describe` has a parameter of type `LayoutBuilder`. The signature in the trait makes that cenote's own type, or the
+//!   implementation does not compile. All else is asked of that type, as inherent functions, which go before those of traits.
+//! * Field types are not repeated. The compiler infers each from the place of the field in the real type (`&raw const`), and
+//!   computes the offset from the same place, in a constant.
+//! * Discriminants are evaluated where no item of this macro is in scope. Each is then a candidate: a constant writes it into
+//!   memory without a value and lets the compiler match. Another variant, or none, does not compile.
+//! * Tokens of the program stand in no `unsafe` block; names of fields and variants alone do.
+//! * Variables are hygienic, and have names that no constant is likely to have: a constant of that name would be a pattern,
+//!   which does not compile. Nothing of the prelude is used.
 
 use crate::attributes::{Repr, TypeAttributes, member_name};
-use proc_macro2::{Span, TokenStream};
+use proc_macro2::{Literal, Span, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{
-    Data, DataEnum, DataStruct, DeriveInput, Error, Fields, GenericParam, Generics, Ident, Member, Path,
-    Result, Type, parse_quote,
+    Data, DataEnum, DataStruct, DeriveInput, Error, Expr, Fields, GenericParam, Generics, Ident, Member,
+    Path, Result, parse_quote,
 };
 
 pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
@@ -24,11 +37,12 @@ pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
         let message = "persistent types cannot be packed, as pointers must lie at multiples of 8 bytes";
         return Err(Error::new(packed.span(), message));
     }
+    let writer = Writer::new(&cenote);
     let body = match &input.data {
-        Data::Struct(data) => expand_struct(data, &cenote)?,
-        Data::Enum(data) => expand_enum(ident, data, &repr, &cenote)?,
+        Data::Struct(data) => writer.structure(data)?,
+        Data::Enum(data) => writer.enumeration(ident, data, &repr)?,
         Data::Union(data) => {
-            let message = "unions cannot be persistent, as nobody else can tell which of their fields is there: use an enum with `#[repr(u8)]`";
+            let message = "unions cannot be persistent, as no other program can tell which of their fields is there: use an enum with `#[repr(u8)]`";
             return Err(Error::new(data.union_token.span(), message));
         }
     };
@@ -37,26 +51,30 @@ pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
     let mut bounded = input.generics.clone();
     bound_parameters(&mut bounded, &attributes, &cenote);
     let (generics, _, where_clause) = bounded.split_for_impl();
-    let (type_id, type_name) = names(input, &attributes, &cenote)?;
+    let (type_id, type_name) = writer.names(input, &attributes)?;
+    let layout = &writer.layout;
 
     Ok(quote! {
+        // Apart from the rest: this item is in scope of no expression of the program.
         const _: () = {
             #[allow(drop_bounds)]
             trait PersistentTypesDoNotImplementDrop {}
-            impl<T: ::core::ops::Drop> PersistentTypesDoNotImplementDrop for T {}
+            impl<T: #cenote::persist::__Drop> PersistentTypesDoNotImplementDrop for T {}
             impl #declared_generics PersistentTypesDoNotImplementDrop for #ident #arguments #declared_where {}
-
-            // SAFETY: the derive macro describes every field of the type where the compiler puts it, refuses whatever is
-            // not `Persist` itself, and names the type after its package.
+        };
+        const _: () = {
+            // SAFETY: every field of the type is described as the compiler has it, by cenote's own functions; each asks that
+            // the field's type is `Persist`. The name is that of the package or one that is given.
             #[automatically_derived]
+            #[allow(unreachable_patterns)]
             unsafe impl #generics #cenote::persist::Persist for #ident #arguments #where_clause {
                 const TYPE_ID: #cenote::persist::TypeId = #type_id;
 
-                fn type_name() -> ::std::string::String {
+                fn type_name() -> #cenote::persist::__String {
                     #type_name
                 }
 
-                fn describe(layout: &mut #cenote::persist::LayoutBuilder) {
+                fn describe(#layout: &mut #cenote::persist::LayoutBuilder) {
                     #body
                 }
             }
@@ -78,62 +96,34 @@ fn bound_parameters(generics: &mut Generics, attributes: &TypeAttributes, cenote
     }
 }
 
-/// Expressions for the type id and the type name.
-fn names(
-    input: &DeriveInput,
-    attributes: &TypeAttributes,
-    cenote: &Path,
-) -> Result<(TokenStream, TokenStream)> {
-    let name = match &attributes.name {
-        Some(name) => quote!(#name),
-        None => {
-            let ident = input.ident.unraw().to_string();
-            quote!(::core::concat!(::core::env!("CARGO_PKG_NAME"), "::", #ident))
-        }
-    };
-    let mut id = quote!(#cenote::persist::TypeId::of_name(#name));
-    let mut arguments = Vec::new();
-    for parameter in &input.generics.params {
-        match parameter {
-            GenericParam::Type(parameter) => {
-                let ident = &parameter.ident;
-                id.extend(quote!(.apply(<#ident as #cenote::persist::Persist>::TYPE_ID.0)));
-                arguments.push(quote!(<#ident as #cenote::persist::Persist>::type_name()));
-            }
-            GenericParam::Const(parameter) => {
-                let ident = &parameter.ident;
-                let ty = parameter.ty.to_token_stream().to_string();
-                id.extend(match ty.as_str() {
-                    "u128" | "i128" => quote!(.apply(#ident as u64).apply((#ident >> 64) as u64)),
-                    _ => quote!(.apply(#ident as u64)),
-                });
-                arguments.push(quote!(#ident));
-            }
-            GenericParam::Lifetime(parameter) => {
-                return Err(Error::new(parameter.span(), "lifetime parameter"));
-            }
+/// The declared name: what the attribute says, or else package and type. The package's name is read here and not by
+/// `env!` in the program, which may have another macro of that name.
+fn declared_name(input: &DeriveInput, attributes: &TypeAttributes) -> Result<String> {
+    if let Some(name) = &attributes.name {
+        return Ok(name.value());
+    }
+    let ident = input.ident.unraw();
+    match std::env::var("CARGO_PKG_NAME") {
+        Ok(package) => Ok(format!("{package}::{ident}")),
+        Err(_) => {
+            let message = "the name of the package is not known, as this is not built by cargo: give the type a name with #[persist(name = \"...\")]";
+            Err(Error::new(ident.span(), message))
         }
     }
-    let type_name = if arguments.is_empty() {
-        quote!(::std::string::ToString::to_string(#name))
-    } else {
-        let format = format!("{{}}<{}>", vec!["{}"; arguments.len()].join(", "));
-        quote!(::std::format!(#format, #name, #(#arguments),*))
-    };
-    Ok((id, type_name))
 }
 
 /// A field as the generated code needs it.
-struct Field<'a> {
+struct Field {
     member: Member,
     /// Variable that holds the field in a pattern.
     variable: Ident,
     name: String,
-    ty: &'a Type,
+    /// Where the type is written, for messages; names are not looked up there.
+    span: Span,
 }
 
-fn read_fields(fields: &Fields) -> Result<Vec<Field<'_>>> {
-    let mut out: Vec<Field<'_>> = Vec::new();
+fn read_fields(fields: &Fields) -> Result<Vec<Field>> {
+    let mut out: Vec<Field> = Vec::new();
     for (i, field) in fields.iter().enumerate() {
         let (member, default) = match &field.ident {
             Some(ident) => (Member::Named(ident.clone()), ident.unraw().to_string()),
@@ -143,108 +133,184 @@ fn read_fields(fields: &Fields) -> Result<Vec<Field<'_>>> {
         if out.iter().any(|other| other.name == name) {
             return Err(Error::new(field.span(), format!("two fields have the persistent name `{name}`")));
         }
-        let variable = format_ident!("field_{i}", span = Span::mixed_site());
-        out.push(Field { member, variable, name, ty: &field.ty });
+        let variable = format_ident!("__cenote_{i}", span = Span::mixed_site());
+        let span = field.ty.span().resolved_at(Span::mixed_site());
+        out.push(Field { member, variable, name, span });
     }
     Ok(out)
 }
 
-fn expand_struct(data: &DataStruct, cenote: &Path) -> Result<TokenStream> {
-    let fields = read_fields(&data.fields)?;
-    let pattern = take_apart(&quote!(Self), &fields);
-    let check = check_types(&fields, cenote);
-    let describe = fields.iter().map(|Field { member, name, ty, .. }| {
-        let call = quote_spanned!(ty.span()=> #cenote::persist::LayoutBuilder::field::<#ty>);
-        quote!(#call(layout, #name, ::core::mem::offset_of!(Self, #member));)
-    });
-    Ok(quote! {
-        // Does not compile unless these are all the fields, and of these types.
-        let _ = |value: &Self| {
-            let #pattern = value;
-            #check
-        };
-        let _ = &layout;
-        #(#describe)*
-    })
-}
-
-fn expand_enum(ident: &Ident, data: &DataEnum, repr: &Repr, cenote: &Path) -> Result<TokenStream> {
-    let help = "`#[repr(u8)]` (or u16, u32, u64, i8, i16, i32, i64)";
-    if data.variants.is_empty() {
-        return Err(Error::new(ident.span(), "an enum without variants has no values to keep"));
-    }
-    if let Some(c) = &repr.c {
-        let message = format!("the size of a C enum depends on the machine: use {help} alone");
-        return Err(Error::new(c.span(), message));
-    }
-    let Some(integer) = &repr.integer else {
-        let message = format!("a persistent enum needs {help}: only that fixes where the discriminant lies");
-        return Err(Error::new(ident.span(), message));
-    };
-    let unsigned = match integer.to_string().as_str() {
-        "u8" | "i8" => quote!(u8),
-        "u16" | "i16" => quote!(u16),
-        "u32" | "i32" => quote!(u32),
-        "u64" | "i64" => quote!(u64),
-        _ => return Err(Error::new(integer.span(), format!("a persistent enum needs {help}"))),
-    };
-
-    let (mut arms, mut consts, mut describe, mut names) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for (i, variant) in data.variants.iter().enumerate() {
-        let fields = read_fields(&variant.fields)?;
-        let variant_ident = &variant.ident;
-        let name = member_name(&variant.attrs, &variant_ident.unraw().to_string())?;
-        if names.contains(&name) {
-            return Err(Error::new(
-                variant.span(),
-                format!("two variants have the persistent name `{name}`"),
-            ));
-        }
-        let pattern = take_apart(&quote!(Self::#variant_ident), &fields);
-        let check = check_types(&fields, cenote);
-        arms.push(quote!(#pattern => { #check }));
-
-        // The language's rule: what is written, or else one more than the one before, or else 0.
-        let tag = format_ident!("PERSIST_TAG_{i}", span = Span::mixed_site());
-        let value = match (&variant.discriminant, i) {
-            (Some((_, value)), _) => quote!(#value),
-            (None, 0) => quote!(0),
-            (None, _) => {
-                let previous = format_ident!("PERSIST_TAG_{}", i - 1, span = Span::mixed_site());
-                quote!(#previous + 1)
-            }
-        };
-        consts.push(quote!(const #tag: #integer = #value;));
-        let calls = fields.iter().map(|Field { name, ty, .. }| {
-            let call = quote_spanned!(ty.span()=> #cenote::persist::VariantBuilder::field::<#ty>);
-            quote!(#call(variant, #name);)
-        });
-        describe.push(quote! {
-            layout.variant(#name, ::core::mem::size_of::<#integer>(), #tag as #unsigned as u64, |variant| {
-                let _ = &variant;
-                #(#calls)*
-            });
-        });
-        names.push(name);
-    }
-    Ok(quote! {
-        // Does not compile unless these are all the variants and fields, and of these types.
-        let _ = |value: &Self| match value {
-            #(#arms)*
-        };
-        #(#consts)*
-        #(#describe)*
-    })
-}
-
 /// A pattern that binds every field, and matches only if there are no others.
-fn take_apart(path: &TokenStream, fields: &[Field<'_>]) -> TokenStream {
+fn take_apart(path: &TokenStream, fields: &[Field]) -> TokenStream {
     let bindings = fields.iter().map(|Field { member, variable, .. }| quote!(#member: #variable));
     quote!(#path { #(#bindings),* })
 }
 
-/// Statements that compile only if the variables have the expected types.
-fn check_types(fields: &[Field<'_>], cenote: &Path) -> TokenStream {
-    let check = |Field { variable, ty, .. }: &Field<'_>| quote!(#cenote::persist::__same_type(#variable, ::core::marker::PhantomData::<#ty>););
-    fields.iter().map(check).collect()
+/// What the generated code is made of: cenote's type, and variables that no token of the program can name.
+struct Writer<'a> {
+    cenote: &'a Path,
+    /// Cenote's type, whose inherent functions do everything.
+    builder: TokenStream,
+    layout: Ident,
+    value: Ident,
+    slot: Ident,
+    tag: Ident,
+    place: Ident,
+    variant: Ident,
+}
+
+impl<'a> Writer<'a> {
+    fn new(cenote: &'a Path) -> Self {
+        let variable = |name| format_ident!("__cenote_{name}", span = Span::mixed_site());
+        Self {
+            cenote,
+            builder: quote!(<#cenote::persist::LayoutBuilder>),
+            layout: variable("layout"),
+            value: variable("value"),
+            slot: variable("slot"),
+            tag: variable("tag"),
+            place: variable("place"),
+            variant: variable("variant"),
+        }
+    }
+
+    /// Expressions for the type id and the type name.
+    fn names(&self, input: &DeriveInput, attributes: &TypeAttributes) -> Result<(TokenStream, TokenStream)> {
+        let Self { cenote, builder, .. } = self;
+        let name = declared_name(input, attributes)?;
+        let mut id = quote!(<#cenote::persist::TypeId>::of_name(#name));
+        let mut arguments = Vec::new();
+        for parameter in &input.generics.params {
+            match parameter {
+                GenericParam::Type(parameter) => {
+                    let ident = &parameter.ident;
+                    id.extend(quote!(.apply(<#ident as #cenote::persist::Persist>::TYPE_ID.0)));
+                    arguments.push(quote!(<#ident as #cenote::persist::Persist>::type_name()));
+                }
+                GenericParam::Const(parameter) => {
+                    let ident = &parameter.ident;
+                    let ty = parameter.ty.to_token_stream().to_string();
+                    id = match ty.as_str() {
+                        "u128" | "i128" => quote!(#id.apply(#ident as _).apply((#ident >> 64) as _)),
+                        _ => quote!(#builder::__applied(#id, #ident as _, &#ident)),
+                    };
+                    arguments.push(quote!(#ident));
+                }
+                GenericParam::Lifetime(parameter) => {
+                    return Err(Error::new(parameter.span(), "lifetime parameter"));
+                }
+            }
+        }
+        Ok((id, quote!(#builder::__type_name(#name, &[#(&#arguments),*]))))
+    }
+
+    /// The body of `describe` for a structure.
+    fn structure(&self, data: &DataStruct) -> Result<TokenStream> {
+        let Self { builder, layout, value, slot, .. } = self;
+        let fields = read_fields(&data.fields)?;
+        let pattern = take_apart(&quote!(Self), &fields);
+        let variables = fields.iter().map(|field| &field.variable);
+        let describe = fields.iter().map(|Field { member, name, span, .. }| {
+            let offset = quote_spanned! {*span=> const {
+                let #slot = #builder::__slot::<Self>();
+                let #value = #slot.as_ptr();
+                // SAFETY: the place of a field in memory of the type; nothing is read.
+                unsafe { #builder::__place(#value, &raw const (*#value).#member) }
+            }};
+            quote_spanned!(*span=> #layout.__field(#name, #offset);)
+        });
+        Ok(quote! {
+            // Does not compile unless these are all the fields.
+            let _ = |#value: &Self| {
+                let #pattern = #value;
+                #(let _ = #variables;)*
+            };
+            let _ = &#layout;
+            #(#describe)*
+        })
+    }
+
+    /// The body of `describe` for an enum.
+    fn enumeration(&self, ident: &Ident, data: &DataEnum, repr: &Repr) -> Result<TokenStream> {
+        let Self { value, .. } = self;
+        if data.variants.is_empty() {
+            return Err(Error::new(ident.span(), "an enum without variants has no values to keep"));
+        }
+        let tag_bytes = repr.tag_bytes(ident)?;
+        let (mut arms, mut describe, mut names) = (Vec::new(), Vec::new(), Vec::new());
+        // The last discriminant that is written, and how many variants ago that was.
+        let (mut written, mut since): (Option<&Expr>, u64) = (None, 0);
+        for variant in &data.variants {
+            let name = member_name(&variant.attrs, &variant.ident.unraw().to_string())?;
+            if names.contains(&name) {
+                let message = format!("two variants have the persistent name `{name}`");
+                return Err(Error::new(variant.span(), message));
+            }
+            if let Some((_, expression)) = &variant.discriminant {
+                (written, since) = (Some(expression), 0);
+            }
+            let tag = repr.tag(written, since);
+            since += 1;
+
+            let fields = read_fields(&variant.fields)?;
+            let variant = &variant.ident;
+            let pattern = take_apart(&quote!(Self::#variant), &fields);
+            let variables = fields.iter().map(|field| &field.variable);
+            arms.push(quote!(#pattern => { #(let _ = #variables;)* }));
+            let others = data.variants.len() > 1;
+            describe.push(self.variant(&name, &pattern, &fields, &tag, tag_bytes, others));
+            names.push(name);
+        }
+        Ok(quote! {
+            // Does not compile unless these are all the variants and fields.
+            let _ = |#value: &Self| match #value {
+                #(#arms)*
+            };
+            #(#describe)*
+        })
+    }
+
+    /// Describes one variant, with the discriminant `tag` that the compiler confirms.
+    fn variant(
+        &self,
+        name: &str,
+        pattern: &TokenStream,
+        fields: &[Field],
+        tag_value: &TokenStream,
+        tag_bytes: usize,
+        others: bool,
+    ) -> TokenStream {
+        let Self { builder, layout, value, slot, tag, place, variant, .. } = self;
+        let tag_bytes = Literal::usize_suffixed(tag_bytes);
+        let places = fields.iter().map(|Field { variable, .. }| {
+            quote!(#builder::__place_in_variant(#value, &raw const *#variable, #tag_bytes))
+        });
+        let otherwise = others.then(|| quote!(_ => #builder::__another_variant(),));
+        let calls = fields.iter().enumerate().map(|(i, Field { name, span, .. })| {
+            let i = Literal::usize_unsuffixed(i);
+            quote_spanned!(*span=> #variant.__field(#name, #place.#i);)
+        });
+        quote! {
+            let (#tag, #place) = const {
+                let #tag = #tag_value;
+                // SAFETY: at compile time, where an invalid discriminant is an error.
+                let #slot = unsafe { #builder::__tagged::<Self>(#tag as _, #tag_bytes) };
+                let #value = #slot.as_ptr();
+                // SAFETY: at compile time, where reading what has no value is an error: the discriminant alone has one.
+                // Fields are named and not read.
+                let #place = unsafe {
+                    match &*#value {
+                        #pattern => (#(#places,)*),
+                        #otherwise
+                    }
+                };
+                (#builder::__tag(#tag as _, #tag_bytes), #place)
+            };
+            let _ = &#place;
+            #layout.variant(#name, #tag_bytes, #tag, |#variant| {
+                let _ = &#variant;
+                #(#calls)*
+            });
+        }
+    }
 }

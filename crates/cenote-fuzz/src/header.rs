@@ -6,7 +6,7 @@ use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::log::LogHeader;
 use cenote_layout::log_space::{ENTRY_CONTINUATION, ENTRY_HEAD, LogSpaceEntry, LogSpaceHeader};
 use cenote_layout::puddle::{PuddleHeader, Role, header_space};
-use cenote_layout::superblock::Superblock;
+use cenote_layout::superblock::{JournalMark, Superblock};
 use cenote_layout::{PAGE_SIZE, SLOT_SIZE};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -58,7 +58,13 @@ fn superblock(input: &mut Input<'_>) -> Superblock {
         directory_inode: input.word(),
         superblock_inode: input.word(),
         origin: input.below(3) as u64,
-        reserved1: [0; 3904],
+        reserved1: [0; 3840],
+        journals: [JournalMark {
+            epoch: input.below(3) as u64,
+            generation: input.below(3) as u64,
+            trimmed: input.below(3) as u64,
+            chain: 0,
+        }; 2],
     }
 }
 

@@ -45,7 +45,7 @@ pub(crate) fn run(input: &mut Input<'_>) {
     let medium: Arc<dyn Medium> = SimMedium::new(SimOptions::new(Durability::Process));
     let half_len = PAGE_SIZE * (2 + input.below(3) as u64);
     let settings = Settings { half_len_max: 64 * PAGE_SIZE, syncs: true, background: false };
-    let journal = Journal::create(home(&medium), half_len, settings).expect("a new journal");
+    let journal = Journal::create(home(&medium), half_len, 1, settings).expect("a new journal");
     let ids = [Uuid([1; 16]), Uuid([2; 16])];
     let targets: Vec<Target> = ["p", "q"]
         .into_iter()

@@ -7,22 +7,46 @@ use cenote_layout::PAGE_SIZE;
 use cenote_layout::header::{HeaderPrefix, read, seal};
 use cenote_layout::id::Uuid;
 use cenote_layout::object::{JOURNAL_HALVES_OFFSET, JournalHeader};
+use cenote_layout::superblock::JournalMark;
 use cenote_medium::{FileHandle, Medium, MediumError, MediumKind};
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 /// A header of a journal, to be sealed by [`write_header`].
-pub(crate) fn new_header(store: Uuid, half_len: u64) -> JournalHeader {
+pub(crate) fn new_header(store: Uuid, half_len: u64, epoch: u64) -> JournalHeader {
     JournalHeader {
         prefix: HeaderPrefix::new(*b"CENJOURN", size_of::<JournalHeader>() as u32),
         store,
         generation: 1,
-        epoch: 1,
+        epoch,
         half_len,
         trimmed: 0,
         chain: 0,
         reserved: [0; 408],
     }
+}
+
+/// What a superblock says about a journal with this header.
+pub(crate) fn mark(header: &JournalHeader) -> JournalMark {
+    let JournalHeader { epoch, generation, trimmed, chain, .. } = *header;
+    JournalMark { epoch, generation, trimmed, chain }
+}
+
+/// The header of a journal's file, to be compared with what a superblock names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The newest whole header.
+    pub mark: JournalMark,
+    /// The other place has no whole header, so that the newest may be lost.
+    pub alone: bool,
+}
+
+/// The header of a journal's file. `Err` in the answer: why there is none that can be believed.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn look(file: &FileHandle, store: Uuid) -> Result<Result<Found, String>, MediumError> {
+    Ok(read_header(file, store, false)?.map(|(header, alone)| Found { mark: mark(&header), alone }))
 }
 
 /// Where half 0 or 1 begins, and where it ends.
@@ -38,12 +62,12 @@ pub(crate) fn write_header(file: &FileHandle, header: &mut JournalHeader) -> Res
     file.sync()
 }
 
-/// Reads the headers: the newest whole one, or what is wrong.
+/// Reads the headers: the newest whole one and whether it is the only one, or what is wrong.
 pub(crate) fn read_header(
     file: &FileHandle,
     store: Uuid,
     writing: bool,
-) -> Result<Result<JournalHeader, String>, MediumError> {
+) -> Result<Result<(JournalHeader, bool), String>, MediumError> {
     let mut newest: Option<JournalHeader> = None;
     let mut problem = String::new();
     for slot in 0..2 {
@@ -64,7 +88,7 @@ pub(crate) fn read_header(
     if len < end {
         return Ok(Err(format!("it was truncated: it has {len} of {end} bytes")));
     }
-    Ok(Ok(header))
+    Ok(Ok((header, !problem.is_empty())))
 }
 
 /// Makes a journal with this header and puts it in place of whatever is there. It is open before it has its name: who fails to open it afterwards would go on with a

@@ -13,7 +13,7 @@
 //!
 //! Nothing waits for a thread that waits for it: a psync that has appended goes on to its end without needing space.
 
-use crate::file::{half, new_header, replace, write_header};
+use crate::file::{half, mark, new_header, replace, write_header};
 use crate::later::Later;
 use crate::parcel::Room;
 use crate::record::{Draft, Place};
@@ -22,6 +22,7 @@ use crate::{Changes, Guard, JournalError};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::id::Uuid;
 use cenote_layout::object::JournalHeader;
+use cenote_layout::superblock::JournalMark;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, Medium, MediumError};
 use std::collections::{BTreeMap, VecDeque};
@@ -148,12 +149,12 @@ impl State {
 pub(crate) type Locked<'a> = MutexGuard<'a, State>;
 
 impl Journal {
-    /// Makes the journal of a store that has none.
+    /// Makes the journal of a store that has none, with this epoch, which no journal of the store had before.
     ///
     /// # Errors
     /// The medium; there is none then, or a whole one.
-    pub fn create(home: Home, half_len: u64, settings: Settings) -> Result<Self, JournalError> {
-        let mut header = new_header(home.store, half_len);
+    pub fn create(home: Home, half_len: u64, epoch: u64, settings: Settings) -> Result<Self, JournalError> {
+        let mut header = new_header(home.store, half_len, epoch);
         let file = replace(&home.medium, home.name, &mut header).map_err(|error| home.failed(error))?;
         Ok(Self::start(home, Arc::new(file), header, settings))
     }
@@ -202,6 +203,12 @@ impl Journal {
             changed: Condvar::new(),
             parcels: Room::default(),
         }
+    }
+
+    /// Its header, as a superblock names it.
+    #[must_use]
+    pub fn mark(&self) -> JournalMark {
+        mark(&self.lock().header)
     }
 
     pub(crate) fn lock(&self) -> Locked<'_> {

@@ -276,7 +276,7 @@ mod tests {
         let home =
             Home { medium: Arc::clone(&medium), store: STORE, name: "journal", guard: Arc::new(Healthy) };
         let settings = Settings { half_len_max: 64 << 20, syncs: true, background: false };
-        let journal = Journal::create(home, 32 << 20, settings).expect("a journal");
+        let journal = Journal::create(home, 32 << 20, 1, settings).expect("a journal");
         (sim, medium, journal)
     }
 

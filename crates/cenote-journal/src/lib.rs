@@ -27,6 +27,7 @@ mod scan;
 mod tests;
 
 pub use diff::{Changes, Pages};
+pub use file::{Found, look};
 pub use journal::{Home, Journal, Settings, Ticket};
 pub use later::{Primary, Target};
 pub use parcel::{Delivered, Limits, Parcel, ParcelError, Receiver, distinct};

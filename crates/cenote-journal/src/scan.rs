@@ -4,7 +4,7 @@
 //! half, or in the older one and go on in the other. They must be there without a gap; the first place where none follows is the end
 //! if nothing later relies on it, and damage if a later record says that one was durable there.
 
-use super::file::{half, read_header};
+use super::file::{Found, half, read_header};
 use super::record::{Read, Record, read};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::id::Uuid;
@@ -17,6 +17,7 @@ use zerocopy::FromBytes;
 #[derive(Debug)]
 pub struct Scan {
     pub(crate) header: JournalHeader,
+    alone: bool,
     /// The last session.
     pub(crate) epoch: u64,
     /// Committed records whose contents may be missing in the primaries, in order.
@@ -30,6 +31,12 @@ pub struct Scan {
 }
 
 impl Scan {
+    /// The header.
+    #[must_use]
+    pub fn found(&self) -> Found {
+        Found { mark: super::file::mark(&self.header), alone: self.alone }
+    }
+
     /// Number of the last record that counts.
     #[must_use]
     pub fn last_seq(&self) -> u64 {
@@ -112,8 +119,8 @@ fn relied_on(
 /// # Errors
 /// The file cannot be read.
 pub fn scan(file: &FileHandle, store: Uuid, writing: bool) -> Result<Result<Scan, String>, MediumError> {
-    let header = match read_header(file, store, writing)? {
-        Ok(header) => header,
+    let (header, alone) = match read_header(file, store, writing)? {
+        Ok(found) => found,
         Err(problem) => return Ok(Err(problem)),
     };
     let chains = [chain(file, &header, 0)?, chain(file, &header, 1)?];
@@ -153,5 +160,5 @@ pub fn scan(file: &FileHandle, store: Uuid, writing: bool) -> Result<Result<Scan
             torn.extend_from_slice(&record.objects);
         }
     }
-    Ok(Ok(Scan { header, epoch, records, torn, last, damage }))
+    Ok(Ok(Scan { header, alone, epoch, records, torn, last, damage }))
 }

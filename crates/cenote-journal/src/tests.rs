@@ -41,7 +41,7 @@ impl Rig {
         let guard: Arc<dyn Guard> = told.clone();
         let home = Home { medium: Arc::clone(&medium), store: STORE, name: "journal", guard };
         let settings = Settings { half_len_max: 1 << 20, syncs: true, background: false };
-        let journal = Journal::create(home, half_len, settings).expect("a journal");
+        let journal = Journal::create(home, half_len, 1, settings).expect("a journal");
         medium.create("p", 1 << 20).expect("a file");
         medium.sync("p").expect("its length");
         medium.sync_dir("").expect("names");

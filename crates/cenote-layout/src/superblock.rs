@@ -83,8 +83,32 @@ pub struct Superblock {
     /// [`ORIGIN_OWN`] or [`ORIGIN_COPY`].
     pub origin: u64,
     /// Zero.
-    pub reserved1: [u8; 3904],
+    pub reserved1: [u8; 3840],
+    /// The headers of the files `journal` and `journal.pools`, as a session that opened them, or closed the store, left
+    /// them: an older file was put back.
+    pub journals: [JournalMark; 2],
 }
+
+/// What the superblock says about a journal. All zero: nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct JournalMark {
+    /// [`crate::object::JournalHeader::epoch`].
+    pub epoch: u64,
+    /// [`crate::object::JournalHeader::generation`].
+    pub generation: u64,
+    /// [`crate::object::JournalHeader::trimmed`].
+    pub trimmed: u64,
+    /// [`crate::object::JournalHeader::chain`].
+    pub chain: u64,
+}
+
+impl JournalMark {
+    /// Of a journal that no session has opened.
+    pub const NONE: Self = Self { epoch: 0, generation: 0, trimmed: 0, chain: 0 };
+}
+
+const _: () = assert!(size_of::<JournalMark>() == 32);
 
 const _: () = assert!(size_of::<Superblock>() as u64 == COPY_SIZE);
 const _: () = assert!(core::mem::offset_of!(Superblock, window_base) == 64);
@@ -96,6 +120,7 @@ const _: () = assert!(core::mem::offset_of!(Superblock, directory_inode) == 168)
 const _: () = assert!(core::mem::offset_of!(Superblock, superblock_inode) == 176);
 const _: () = assert!(core::mem::offset_of!(Superblock, origin) == 184);
 const _: () = assert!(core::mem::offset_of!(Superblock, reserved1) == 192);
+const _: () = assert!(core::mem::offset_of!(Superblock, journals) == 4032);
 
 impl Header for Superblock {
     const NAME: &'static str = "superblock";
@@ -128,6 +153,11 @@ impl Header for Superblock {
         }
         if self.reserved1.iter().any(|&b| b != 0) {
             return bad("reserved bytes", 1);
+        }
+        for mark in &self.journals {
+            if mark.epoch == 0 && *mark != JournalMark::NONE {
+                return bad("journal without an epoch", mark.generation);
+            }
         }
         Ok(())
     }

@@ -23,7 +23,7 @@ use cenote_layout::log_space::{
 };
 use cenote_layout::puddle::{PuddleHeader, Role, header_space};
 use cenote_layout::snapshot::{SNAPSHOT_PIECE_LEN, SnapshotSum, SnapshotTrailer};
-use cenote_layout::superblock::{self, Superblock};
+use cenote_layout::superblock::{self, JournalMark, Superblock};
 use cenote_layout::types::{TYPE_NAME_LEN_MAX, TYPE_RECORD_LEN_MAX};
 use std::mem::offset_of;
 
@@ -148,7 +148,18 @@ fn headers_are_drawn_as_they_are() {
             (offset_of!(Superblock, superblock_inode), "superblock_inode"),
             (offset_of!(Superblock, origin), "origin"),
             (offset_of!(Superblock, reserved1), "zero"),
+            (offset_of!(Superblock, journals), "journals"),
             (size_of::<Superblock>(), ""),
+        ],
+    );
+    assert_drawn(
+        section(&text, "## Superblock"),
+        &[
+            (offset_of!(JournalMark, epoch), "epoch"),
+            (offset_of!(JournalMark, generation), "generation"),
+            (offset_of!(JournalMark, trimmed), "trimmed"),
+            (offset_of!(JournalMark, chain), "chain"),
+            (size_of::<JournalMark>(), ""),
         ],
     );
     assert_drawn(

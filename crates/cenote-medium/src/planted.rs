@@ -197,6 +197,20 @@ pub enum Bug {
     PoolRekeyInPlace,
     /// A protected pool counts as written to by its logs after a crash of its process.
     ProtectedNotVoid,
+    /// A program that asks for protection gets a pool or an object that has none.
+    UnprotectedAccepted,
+    /// A journal that is older than the superblock says is replayed.
+    OlderJournalAccepted,
+    /// The superblock names a session of a journal before the journal does.
+    JournalNamedEarly,
+    /// What the header of a protection says of its object's name and length is not compared.
+    BindingIgnored,
+    /// A psync of a protected pool leaves the list of its puddles in the root puddle's header as it was.
+    MembersNotUpdated,
+    /// The list of a pool's puddles in the root puddle's header is not compared.
+    MembersIgnored,
+    /// Another key is put in the place of the old one by one write, whose failure leaves open which of them it is.
+    RekeyInOneStep,
     /// A puddle that a protected pool takes is in no psync.
     GrownNotPsynced,
     /// A psync of a protected pool forgets the trees that it committed.

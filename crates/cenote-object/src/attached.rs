@@ -72,7 +72,7 @@ impl Attached {
     ) -> Result<Self, ObjectError> {
         shared.store.verify_object(&info)?;
         let _inside = shared.door.enter();
-        let protected = is_protected(&info, key)?;
+        let protected = is_protected(shared, &info, key)?;
         // A daemon knows this process, and not who in it has what: it would give a reader what a writer here has.
         shared.refuse_written(&info)?;
         let asked = shared.store.keeper().map(|keeper| shared.ask_for(keeper, &info, false)).transpose()?;
@@ -117,7 +117,7 @@ impl Attached {
         mechanism: Option<Mechanism>,
     ) -> Result<Self, ObjectError> {
         shared.store.verify_object(&info)?;
-        let protected = is_protected(&info, key)?;
+        let protected = is_protected(shared, &info, key)?;
         let _inside = shared.door.enter();
         shared.enter_writer(&info)?;
         let known = info.clone();

@@ -13,11 +13,17 @@ use cenote_store::ObjectInfo;
 use cenote_sys::memory::{self, Access};
 use std::sync::Arc;
 
-/// Whether an object has protection at rest. One that has none takes no key: somebody may have put it in the place of one that has.
-pub(crate) fn is_protected(info: &ObjectInfo, key: Option<&Keyring>) -> Result<bool, ObjectError> {
-    match (info.record.at_rest.mode(), key) {
-        (Mode::None, None) => Ok(false),
-        (Mode::None, Some(_)) => Err(ObjectError::NotProtected { name: info.record.name.clone() }),
+/// Whether an object has protection at rest. One that has none takes no key, and is not for a program that gave the store a
+/// key: it may stand in the place of one that has.
+pub(crate) fn is_protected(
+    shared: &Shared,
+    info: &ObjectInfo,
+    key: Option<&Keyring>,
+) -> Result<bool, ObjectError> {
+    let asked = key.is_some() || shared.store.asks_for_protection();
+    match (info.record.at_rest.mode(), asked) {
+        (Mode::None, false) => Ok(false),
+        (Mode::None, true) => Err(ObjectError::NotProtected { name: info.record.name.clone() }),
         _ => Ok(true),
     }
 }

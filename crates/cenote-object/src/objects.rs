@@ -102,7 +102,8 @@ impl Objects {
         options: &ObjectOptions,
     ) -> Result<ObjectInfo, ObjectError> {
         let mode = options.at_rest;
-        if key.is_some() && !mode.has_key() {
+        let asked = key.is_some() || (mode == Mode::None && self.0.store.asks_for_protection());
+        if asked && !mode.has_key() {
             return Err(ObjectError::NotProtected { name: name.into() });
         }
         if !self.0.store.is_writable() {

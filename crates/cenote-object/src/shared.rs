@@ -11,6 +11,7 @@ use crate::options::{ObjectsOptions, Trim};
 use cenote_journal::{Guard, Home, Journal, Scan, Settings, Stopped, scan};
 use cenote_layout::id::Uuid;
 use cenote_layout::object::ObjectState;
+use cenote_layout::superblock::JournalMark;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError, MediumKind};
 use cenote_store::{ObjectInfo, Store, StoreError};
@@ -146,7 +147,15 @@ impl Shared {
             let file = FileHandle::open(store.medium(), JOURNAL)?;
             match scan(&file, store.uuid(), store.is_writable())? {
                 Ok(Scan { damage: Some(detail), .. }) | Err(detail) => Err(detail),
-                Ok(scan) => Ok(Some((file, scan))),
+                Ok(scan) => match store.check_objects_journal(&scan.found()) {
+                    Err(StoreError::JournalRolledBack { detail, .. }) if options.accept_damaged_journal => {
+                        Err(detail)
+                    }
+                    checked => {
+                        checked?;
+                        Ok(Some((file, scan)))
+                    }
+                },
             }
         } else if store.objects().is_empty() {
             Ok(None)
@@ -224,7 +233,14 @@ impl Shared {
                 })?;
             }
         }
+        self.store.objects_journal_opens();
+        if planted(Bug::JournalNamedEarly) {
+            let mark = scan.found().mark;
+            self.store.name_objects_journal(JournalMark { epoch: mark.epoch + 1, ..mark })?;
+        }
         let journal = Journal::resume(self.home(), file, scan, self.settings())?;
+        // Before a record is appended: `cenote_store`'s module `journals` has the states.
+        self.store.name_objects_journal(journal.mark())?;
         self.adopt(journal);
         Ok(())
     }
@@ -273,7 +289,10 @@ impl Shared {
         if let Some(journal) = self.journal.get() {
             return Ok(journal);
         }
-        let journal = Journal::create(self.home(), self.options.half_len, self.settings())?;
+        let epoch = self.store.next_objects_epoch();
+        self.store.objects_journal_opens();
+        let journal = Journal::create(self.home(), self.options.half_len, epoch, self.settings())?;
+        self.store.name_objects_journal(journal.mark())?;
         Ok(self.adopt(journal))
     }
 

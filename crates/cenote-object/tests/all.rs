@@ -7,6 +7,7 @@ mod crash;
 mod damage;
 mod hosted;
 mod mechanisms;
+mod older_journal;
 mod planted;
 mod rules;
 mod snapshot;

@@ -415,3 +415,31 @@ fn every_file_operation_of_a_psync_may_fail() {
         assert!(failed > 5, "hardly any failure was noticed");
     }
 }
+
+#[test]
+fn a_store_that_was_opened_with_a_key_gives_no_object_without_one() {
+    let sim = SimMedium::from_image_unrecorded(&base_image(8192));
+    let key = Arc::new(crate::common::key_of(7));
+    let open = |accept_unprotected| {
+        let medium: Arc<dyn Medium> = sim.clone();
+        let asking =
+            OpenOptions { key: Some(Arc::clone(&key)), accept_unprotected, ..OpenOptions::default() };
+        let store = Store::open(medium, asking).unwrap().0;
+        let objects = Objects::open(&store, &crate::common::options(8192)).unwrap();
+        (store, objects)
+    };
+    let (store, objects) = open(false);
+    for permission in [Permission::Read, Permission::ReadWrite] {
+        let got = objects.attach("a", permission, None);
+        assert!(matches!(got, Err(ObjectError::NotProtected { .. })), "{got:?}");
+    }
+    let made = objects.pcreate("new", 100, None, 0o600);
+    assert!(matches!(made, Err(ObjectError::NotProtected { .. })), "{made:?}");
+    objects.pcreate("c", 100, Some(&key), 0o600).unwrap();
+    objects.attach("c", Permission::ReadWrite, Some(&key)).unwrap();
+    drop(objects);
+    store.close().unwrap();
+    let (_store, objects) = open(true);
+    objects.attach("a", Permission::ReadWrite, None).unwrap();
+    objects.pcreate("new", 100, None, 0o600).unwrap();
+}

@@ -1,7 +1,7 @@
 //! Closing a store, and letting go of one.
 //!
-//! States of a close: (1) pools in shadowed mode are psynced, then the puddles of all leased pools synced; (2) a batch ends the leases and removes the client; (3) the
-//! superblock says "clean", and that the catalog has this batch: **its sync commits**. A crash before leaves a store that is recovered, with nothing to do.
+//! States of a close: (1) pools in shadowed mode are psynced, then the puddles of all leased pools synced; (2) a batch ends the leases and removes the client; (3) the journals
+//! that this session has opened are trimmed ([`crate::journals`]); (4) the superblock says "clean", that the catalog has this batch, and which headers the journals have: **its sync commits**. A crash before leaves a store that is recovered, with nothing to do.
 
 use crate::error::StoreError;
 use crate::origin::Sessions;
@@ -59,6 +59,7 @@ impl Inner {
             let file = crate::puddle::file_name(record.uuid);
             let _ = self.medium.remove(core::str::from_utf8(&file).unwrap_or_default());
         }
+        self.name_closed_journals(control)?;
         control.superblock.state = STATE_CLEAN;
         control.superblock.catalog_batch = control.catalog.batch();
         self.store_superblock(&mut control.superblock)

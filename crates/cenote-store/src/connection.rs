@@ -13,6 +13,7 @@
 use crate::catalog::Catalog;
 use crate::error::{OpenError, StoreError};
 use crate::guest_objects::{ListedObject, NewObject};
+use crate::journals::Journals;
 use crate::logs::Logs;
 use crate::object::ObjectInfo;
 use crate::options::{Access, OpenOptions, PoolOptions};
@@ -431,6 +432,7 @@ impl Store {
                 ahead: Ahead::default(),
                 hosted: BTreeMap::new(),
                 held: Holds::default(),
+                journals: Journals::default(),
                 client: home.client,
                 registration: None,
                 lock: None,

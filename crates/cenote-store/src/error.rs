@@ -202,6 +202,19 @@ pub enum OpenError {
         /// A batch that was there.
         at_least: u64,
     },
+    /// The superblock was put back: the store that it calls closed has gone on since.
+    #[error(
+        "{path}: the superblock was rolled back: it was closed with batch {named} of the catalog, which has batch \
+         {found}; restore the whole store from one copy, or open with DamagePolicy::ReadOnly to look at what is left"
+    )]
+    SuperblockRolledBack {
+        /// The directory.
+        path: String,
+        /// The batch that the superblock names.
+        named: u64,
+        /// The last batch that is there.
+        found: u64,
+    },
     /// Nothing of the catalog is left.
     #[error(
         "{path}: neither file of the catalog has a whole record: {}; restore one of them from a copy of the store",
@@ -488,9 +501,10 @@ pub enum StoreError {
         /// What is wrong.
         source: Box<SealedError>,
     },
-    /// A key was given, and the pool is not protected: it may have been replaced.
+    /// A key was given, for the pool or for the store, and the pool has none: it may have been replaced.
     #[error(
-        "a key was given for pool \"{name}\", which has none: it may have been replaced; use no key if that is meant"
+        "a key was given, and pool \"{name}\" has none: it may have been replaced; use no key, or accept_unprotected, \
+         if that is meant"
     )]
     NotProtected {
         /// The pool.
@@ -542,6 +556,14 @@ pub enum StoreError {
         "the journal of psyncs cannot be used: {detail}; restore the store from a copy, or bring the file back"
     )]
     JournalDamaged {
+        /// What is wrong.
+        detail: String,
+    },
+    /// A journal of psyncs is not the one that the superblock names. Nothing of it was replayed.
+    #[error("{file} cannot be used: {detail}; restore the whole store from one copy")]
+    JournalRolledBack {
+        /// The journal's file.
+        file: &'static str,
         /// What is wrong.
         detail: String,
     },

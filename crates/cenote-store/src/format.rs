@@ -14,7 +14,7 @@ use crate::superblock::{self, FILE, NEW_FILE};
 use cenote_layout::SLOT_SIZE;
 use cenote_layout::header::{Header, HeaderPrefix};
 use cenote_layout::id::Uuid;
-use cenote_layout::superblock::{DURABILITY_UNSAID, ORIGIN_OWN, STATE_CLEAN, Superblock};
+use cenote_layout::superblock::{DURABILITY_UNSAID, JournalMark, ORIGIN_OWN, STATE_CLEAN, Superblock};
 use cenote_medium::{LockKind, Medium, MediumError};
 use std::sync::Arc;
 
@@ -70,7 +70,8 @@ pub fn format(medium: Arc<dyn Medium>, options: &FormatOptions) -> Result<Uuid, 
         directory_inode: 0,
         superblock_inode: 0,
         origin: ORIGIN_OWN,
-        reserved1: [0; 3904],
+        reserved1: [0; 3840],
+        journals: [JournalMark::NONE; 2],
     };
     let write = |name: &str, contents: &[u8]| -> Result<(), MediumError> {
         medium.create(name, contents.len() as u64)?;

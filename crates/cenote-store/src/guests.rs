@@ -308,7 +308,7 @@ impl Store {
             return Err(StoreError::PoolLogDamaged { name: name.into(), damage: doubts });
         }
         if writable && shadowed {
-            inner.pool_journal(&control.catalog.state)?;
+            inner.pool_journal(&mut control)?;
         }
         let start = start_of(&control, id);
         let share = access == Access::Shared;
@@ -497,12 +497,12 @@ impl Store {
     /// The guest does not write its pool, or that is in direct mode; what is committed cannot be brought there.
     pub fn guest_primary(&self, client: Uuid, puddle: &PuddleRecord) -> Result<File, StoreError> {
         let journal = {
-            let control = self.inner().control();
+            let mut control = self.inner().control();
             let record = control.writes(client, puddle.pool, "look at its last psync")?;
             if record.mode != PoolMode::Shadowed {
                 return Err(StoreError::NotShadowed { name: record.name });
             }
-            Arc::clone(self.inner().pool_journal(&control.catalog.state)?)
+            Arc::clone(self.inner().pool_journal(&mut control)?)
         };
         journal.settle(puddle.uuid)?;
         self.grant_named(text(&primary_name(puddle.uuid)), false)
@@ -521,7 +521,7 @@ impl Store {
         let inner = self.inner();
         distinct(puddles, PSYNC_PUDDLES_MAX).map_err(of_parcel)?;
         let (journal, records) = {
-            let control = inner.begin_write("psync for a client")?;
+            let mut control = inner.begin_write("psync for a client")?;
             let mut records = Vec::with_capacity(puddles.len());
             for uuid in puddles {
                 let known = control.catalog.state.puddles.get(uuid);
@@ -534,7 +534,7 @@ impl Store {
                 }
                 records.push(*puddle);
             }
-            (Arc::clone(inner.pool_journal(&control.catalog.state)?), records)
+            (Arc::clone(inner.pool_journal(&mut control)?), records)
         };
         // Files are opened when all of it is known to be this guest's. Nobody removes them: it has the pools until it ends, which comes after this.
         let mut targets = Vec::with_capacity(records.len());
@@ -814,6 +814,7 @@ impl Control {
             ahead: Ahead::default(),
             hosted: BTreeMap::new(),
             held: Holds::default(),
+            journals: Default::default(),
             client: self.client,
             registration: None,
             lock: None,

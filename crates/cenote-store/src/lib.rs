@@ -33,6 +33,7 @@ mod fence;
 mod format;
 mod guest_objects;
 mod guests;
+mod journals;
 mod known;
 mod lazy;
 mod lease;

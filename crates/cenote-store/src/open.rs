@@ -12,6 +12,7 @@ use crate::catalog::{self, Catalog};
 use crate::error::OpenError;
 use crate::exclusion;
 use crate::fence::Fence;
+use crate::journals::Journals;
 use crate::logs::Logs;
 use crate::options::{DamagePolicy, OpenOptions};
 use crate::origin::Sessions;
@@ -29,7 +30,9 @@ use cenote_layout::catalog::Record;
 use cenote_layout::header::read;
 use cenote_layout::id::Uuid;
 use cenote_layout::puddle::PuddleHeader;
-use cenote_layout::superblock::{DURABILITY_POWER, DURABILITY_PROCESS, ORIGIN_COPY, ORIGIN_OWN, STATE_OPEN};
+use cenote_layout::superblock::{
+    DURABILITY_POWER, DURABILITY_PROCESS, ORIGIN_COPY, ORIGIN_OWN, STATE_OPEN, Superblock,
+};
 use cenote_log::CrashKind;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{Durability, Medium, MediumError, MediumInfo, MediumKind, Operation};
@@ -109,6 +112,8 @@ impl Store {
                 DamagePolicy::SkipDamaged => {}
             }
         }
+        refuse_older_superblock(&path, options.damage, &found.newest, &merged, &mut report)?;
+        let clean = report.clean;
         let writable = wants_write && !report.demoted;
         let poisoned = Arc::default();
         let mut block = found.newest;
@@ -179,15 +184,38 @@ impl Store {
                 ahead: Ahead::default(),
                 hosted: BTreeMap::new(),
                 held: Holds::default(),
+                journals: Journals::default(),
                 client: Uuid::NIL,
                 registration: None,
                 lock: Some(locks),
             }),
         }));
-        store.arc().bring_up(found.clean, &merged, &bytes, &mut report).map_err(failed)?;
+        store.arc().bring_up(clean, &merged, &bytes, &mut report).map_err(failed)?;
         report.recovery = started.elapsed();
         Ok((store, report))
     }
+}
+
+/// Refuses a superblock that was put back: it says that the store was closed, and the catalog has batches that came later. A
+/// session says "open" before its first batch, so no crash leaves that. By another policy the store counts as open.
+fn refuse_older_superblock(
+    path: &str,
+    policy: DamagePolicy,
+    newest: &Superblock,
+    merged: &catalog::Merged,
+    report: &mut OpenReport,
+) -> Result<(), OpenError> {
+    let (named, found) = (newest.catalog_batch, merged.last_batch);
+    if !report.clean || found <= named || planted(Bug::OlderJournalAccepted) {
+        return Ok(());
+    }
+    if policy == DamagePolicy::Refuse {
+        return Err(OpenError::SuperblockRolledBack { path: path.into(), named, found });
+    }
+    report.clean = false;
+    let detail = format!("it was put back: it names batch {named} of the catalog, which has batch {found}");
+    report.damage.push(Damage::Superblock { copy: (newest.generation % 2) as u8, detail });
+    Ok(())
 }
 
 fn check_options(options: &OpenOptions, info: &MediumInfo) -> Result<(), OpenError> {
@@ -236,6 +264,8 @@ impl Inner {
             (false, false) => Some(CrashKind::Power),
         };
         report.crash = crash;
+        self.expect_journals(control, clean);
+        self.look_at_journals(control, report)?;
         control.client = self.medium.random_uuid()?;
         let impossible = control.catalog.state.check(self.window.base(), self.window.len());
         if !impossible.is_empty() {

@@ -119,8 +119,12 @@ pub struct OpenOptions {
     pub journal_half_len: u64,
     /// How pools that have moved are rewritten: by what, and when.
     pub relocation: RelocationOptions,
-    /// The key of pools that are protected at rest, where none is given when one is opened.
+    /// The key of pools that are protected at rest, where none is given when one is opened. With it the program asks for
+    /// protection: a pool or an object that has no key is refused ([`crate::StoreError::NotProtected`]), also where one would
+    /// be made.
     pub key: Option<Arc<Keyring>>,
+    /// Accept pools and objects without a key although [`OpenOptions::key`] is there: for tools that look at a whole store.
+    pub accept_unprotected: bool,
 }
 
 impl Default for OpenOptions {
@@ -138,11 +142,17 @@ impl Default for OpenOptions {
             journal_half_len: 4 << 20,
             relocation: RelocationOptions::default(),
             key: None,
+            accept_unprotected: false,
         }
     }
 }
 
 impl OpenOptions {
+    /// Whether the program asks for protection, so that it must get nothing that has no key.
+    pub(crate) fn asks_for_protection(&self) -> bool {
+        self.key.is_some() && !self.accept_unprotected
+    }
+
     /// Options of a read-only open.
     #[must_use]
     pub fn read_only() -> Self {

@@ -156,6 +156,7 @@ impl Store {
     /// A bad or taken name, a size that no puddle can have or that does not fit, a full disk. Nothing has changed then.
     pub fn create_pool(&self, name: &str, options: &PoolOptions) -> Result<PoolId, StoreError> {
         check_new_pool(name, options)?;
+        self.refuse_unprotected(name, options.at_rest.mode())?;
         let inner = self.inner();
         if let Some(connection) = &inner.connection {
             inner.check_usable()?;
@@ -210,7 +211,7 @@ impl Store {
         let shadowed = options.mode == PoolMode::Shadowed;
         let place = (id, 0, options.puddle_size);
         if options.at_rest != AtRest::None {
-            inner.pool_journal(&control.catalog.state)?;
+            inner.pool_journal(&mut control)?;
             inner.announce(&mut control, INCOMPAT_POOLS_AT_REST)?;
             let with = [Record::Pool(pool), Record::PoolAtRest(id, options.at_rest)];
             let protection = (name, options.at_rest.mode(), options.key.as_deref());
@@ -219,7 +220,7 @@ impl Store {
         }
         if shadowed {
             // Before the pool, so that there is none without a journal.
-            inner.pool_journal(&control.catalog.state)?;
+            inner.pool_journal(&mut control)?;
         }
         records.push(Record::Pool(pool));
         let made = by.map(|(client, token)| Record::PoolMade { client, token, pool: id });
@@ -408,6 +409,7 @@ impl Store {
         if key.is_some() && !mode.has_key() {
             return Err(StoreError::NotProtected { name: name.into() });
         }
+        self.refuse_unprotected(name, mode)?;
         let key = key.or(inner.options.key.as_deref()).filter(|_| mode.has_key());
         let core = match control.pools.get(&id) {
             Some(core) => {

@@ -176,14 +176,14 @@ impl Inner {
     /// Opens the protection of one puddle: its key is checked, and no page is read.
     fn open_sealed(
         &self,
-        control: &Control,
+        control: &mut Control,
         name: &str,
         record: PuddleRecord,
         (mode, key, patches): (Mode, Option<&Keyring>, Patches),
     ) -> Result<Opened, StoreError> {
         let file = Arc::new(FileHandle::open(&self.medium, text(&file_name(record.uuid)))?);
         let journal = match self.writable {
-            true => Some(Arc::clone(self.pool_journal(&control.catalog.state)?)),
+            true => Some(Arc::clone(self.pool_journal(control)?)),
             false => None,
         };
         let source =
@@ -502,6 +502,20 @@ impl Store {
         !at_rest.mode().has_key() || self.inner().options.key.is_some()
     }
 
+    /// Whether the program gave the store a key and accepts nothing that has none ([`crate::OpenOptions::key`]).
+    #[must_use]
+    pub fn asks_for_protection(&self) -> bool {
+        self.inner().options.asks_for_protection() && !planted(Bug::UnprotectedAccepted)
+    }
+
+    /// Refuses a pool of a mode without a key, if the program asks for protection.
+    pub(crate) fn refuse_unprotected(&self, name: &str, mode: Mode) -> Result<(), StoreError> {
+        match self.asks_for_protection() && !mode.has_key() {
+            true => Err(StoreError::NotProtected { name: name.into() }),
+            false => Ok(()),
+        }
+    }
+
     /// Refuses what cannot be done with a pool that is protected at rest.
     pub(crate) fn refuse_protected(&self, name: &str, what: &'static str) -> Result<(), StoreError> {
         let control = self.inner().control();
@@ -528,7 +542,7 @@ impl Store {
             let pool = self.open_pool_with(name, Access::ReadOnly, Some(old))?;
             pool.finish_relocation(&mut |_| ControlFlow::Continue(()))?;
         }
-        let control = inner.begin_write("change the key of a pool")?;
+        let mut control = inner.begin_write("change the key of a pool")?;
         let id = find(&control, name)?;
         let mode = control.catalog.state.at_rest(id).mode();
         if !mode.has_key() {
@@ -541,7 +555,7 @@ impl Store {
         let Some(root) = puddles.first().copied().filter(|root| root.index == 0) else {
             return Err(StoreError::PoolDamaged { name: name.into(), damage: Vec::new() });
         };
-        let opened = self.inner().open_sealed(&control, name, root, (mode, Some(old), Patches::new()))?;
+        let opened = self.inner().open_sealed(&mut control, name, root, (mode, Some(old), Patches::new()))?;
         opened.protection.disinherit();
         let (changes, header) =
             cenote_sealed::rekey(&named(name, &root), &opened.protection, &opened.source, new)
@@ -551,7 +565,7 @@ impl Store {
             file.write_at(root.size, &header)?;
             return file.sync().map_err(|error| inner.failed(error));
         }
-        let (ids, journal) = ([root.uuid], inner.pool_journal(&control.catalog.state)?);
+        let (ids, journal) = ([root.uuid], inner.pool_journal(&mut control)?);
         let Some(draft) = Draft::new(&ids, &changes) else {
             return Err(StoreError::PsyncTooLarge { needed: header.len() as u64, limit: 1 << 36 });
         };

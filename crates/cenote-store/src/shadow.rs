@@ -21,6 +21,7 @@
 
 use crate::catalog::State;
 use crate::error::StoreError;
+use crate::journals::JournalOf;
 use crate::psync::Gate;
 use crate::puddle::{
     DIR, Kind, PRIMARY_DIR, Puddle, create_file, file_name, primary_name, text, verify_file, verify_primary,
@@ -35,6 +36,7 @@ use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, DueRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
+use cenote_layout::superblock::JournalMark;
 use cenote_log::CrashKind;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MapMode, MediumError, MediumKind, Operation};
@@ -49,7 +51,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 /// The journal of psyncs of pools.
-pub(crate) const JOURNAL: &str = "journal.pools";
+const JOURNAL: &str = "journal.pools";
 /// Most bytes of half the journal.
 const HALF_LEN_MAX: u64 = 64 << 30;
 /// Bytes that are compared at once.
@@ -210,7 +212,7 @@ impl Inner {
     /// What this session has of a pool in shadowed mode that it may write. Under the control lock.
     pub(crate) fn shadow_of(&self, control: &mut Control, pool: PoolId) -> Result<Arc<Shadow>, StoreError> {
         if self.connection.is_none() {
-            self.pool_journal(&control.catalog.state)?;
+            self.pool_journal(control)?;
         }
         if let Some(known) = locked(&self.shadows.pools).get(&pool) {
             return Ok(Arc::clone(known));
@@ -270,10 +272,24 @@ impl Inner {
     }
 
     /// The journal of a store that is open for writing, under the control lock: made, or read and brought into the primaries, by the first who needs it.
-    pub(crate) fn pool_journal(&self, state: &State) -> Result<&Arc<Journal>, StoreError> {
+    pub(crate) fn pool_journal(&self, control: &mut Control) -> Result<&Arc<Journal>, StoreError> {
         if let Some(journal) = self.shadows.journal.get() {
             return Ok(journal);
         }
+        let journal = self.open_pool_journal(control)?;
+        let journal = self.shadows.journal.get_or_init(|| Arc::new(journal));
+        if journal.wants_thread() {
+            let trimmed = Arc::clone(journal);
+            let named = std::thread::Builder::new().name("cenote-trim".into());
+            // Without the thread, psyncs apply and trim by themselves.
+            *locked(&self.shadows.thread) = named.spawn(move || trimmed.work_in_background()).ok();
+        }
+        Ok(journal)
+    }
+
+    /// States: [`crate::journals`].
+    fn open_pool_journal(&self, control: &mut Control) -> Result<Journal, StoreError> {
+        const OF: JournalOf = JournalOf::Pools;
         let settings = Settings {
             half_len_max: HALF_LEN_MAX,
             // Memory has nothing to be flushed to.
@@ -289,20 +305,22 @@ impl Inner {
                 }
                 Ok(scan) => scan,
             };
-            self.complete(state, &file, &scan.records)?;
+            self.check_journal(control, OF, &scan.found())?;
+            self.complete(&control.catalog.state, &file, &scan.records)?;
+            self.journal_opens(control, OF);
+            if planted(Bug::JournalNamedEarly) {
+                let mark = scan.found().mark;
+                self.name_journal(control, OF, JournalMark { epoch: mark.epoch + 1, ..mark })?;
+            }
             Journal::resume(self.home(), file, &scan, settings)?
-        } else if state.pools.keys().any(|pool| state.is_shadowed(*pool)) {
+        } else if control.catalog.state.pools.keys().any(|pool| control.catalog.state.is_shadowed(*pool)) {
             return Err(StoreError::JournalDamaged { detail: format!("its file {JOURNAL} is missing") });
         } else {
-            Journal::create(self.home(), self.options.journal_half_len, settings)?
+            let epoch = control.superblock.journals[OF as usize].epoch + 1;
+            self.journal_opens(control, OF);
+            Journal::create(self.home(), self.options.journal_half_len, epoch, settings)?
         };
-        let journal = self.shadows.journal.get_or_init(|| Arc::new(journal));
-        if journal.wants_thread() {
-            let trimmed = Arc::clone(journal);
-            let named = std::thread::Builder::new().name("cenote-trim".into());
-            // Without the thread, psyncs apply and trim by themselves.
-            *locked(&self.shadows.thread) = named.spawn(move || trimmed.work_in_background()).ok();
-        }
+        self.name_journal(control, OF, journal.mark())?;
         Ok(journal)
     }
 
@@ -394,7 +412,7 @@ pub(crate) fn restore(
         return Ok(BTreeSet::new());
     }
     let read = if inner.writable {
-        inner.pool_journal(&control.catalog.state).map(|_| Patches::new())
+        inner.pool_journal(control).map(|_| Patches::new())
     } else {
         patches(inner, control)
     };
@@ -557,6 +575,7 @@ fn patches(inner: &Inner, control: &Control) -> Result<Patches, StoreError> {
         }
         Ok(scan) => scan,
     };
+    inner.check_journal(control, JournalOf::Pools, &scan.found())?;
     let mut patches = Patches::new();
     for record in &scan.records {
         let data = record.read_data(&file)?;

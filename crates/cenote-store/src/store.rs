@@ -5,6 +5,7 @@ use crate::connection::Connection;
 use crate::error::{StoreError, TypeMismatch};
 use crate::fence::Fence;
 use crate::guests::Hosted;
+use crate::journals::Journals;
 use crate::logs::Logs;
 use crate::options::OpenOptions;
 use crate::pool::PoolCore;
@@ -102,6 +103,7 @@ pub(crate) struct Control {
     pub(crate) hosted: BTreeMap<Uuid, Hosted>,
     /// Pools that are being copied or moved for one of them.
     pub(crate) held: Holds,
+    pub(crate) journals: Journals,
     /// This session.
     pub(crate) client: Uuid,
     pub(crate) registration: Option<fault::Registration>,

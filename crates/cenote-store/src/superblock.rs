@@ -164,7 +164,7 @@ pub(crate) fn next(block: &Superblock) -> Superblock {
 mod tests {
     use super::*;
     use cenote_layout::id::Uuid;
-    use cenote_layout::superblock::{ORIGIN_OWN, STATE_OPEN};
+    use cenote_layout::superblock::{JournalMark, ORIGIN_OWN, STATE_OPEN};
 
     fn block(generation: u64, state: u32) -> Superblock {
         let mut block = Superblock {
@@ -185,7 +185,8 @@ mod tests {
             directory_inode: 0,
             superblock_inode: 0,
             origin: ORIGIN_OWN,
-            reserved1: [0; 3904],
+            reserved1: [0; 3840],
+            journals: [JournalMark::NONE; 2],
         };
         header::seal(&mut block);
         block

@@ -48,6 +48,7 @@ mod between;
 mod check;
 mod connect;
 mod copied;
+mod derived;
 mod error;
 pub mod filter;
 pub mod holder;
@@ -77,10 +78,10 @@ pub use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
 pub use cenote_proto::{ClientItem, ClientState, HeldPool, Stat as DaemonStat};
 pub use cenote_store::relocate::{Backend, ImportedPool, RelocationOptions, RelocationProgress, Rewritten};
 pub use cenote_store::{
-    Access, Anchor, Argon2Params, AtRest, AtRestError, BackupReport, CopyPolicy, CrashKind, Damage, DamagePolicy,
-    FormatOptions, HeapKind, KeyError, Keyring, Listed as ListedPool, Locking, LogDecision, MasterKey,
-    OpenOptions, OpenReport, PermissionChange, PoolInfo, PoolMode, PoolOptions, PoolStart, PowerLossPolicy,
-    Psync, RestoredPool, SetAside, StoreInfo, VerifiedPuddle,
+    Access, Anchor, Argon2Params, AtRest, AtRestError, BackupReport, CopyPolicy, CrashKind, Damage,
+    DamagePolicy, FormatOptions, HeapKind, KeyError, Keyring, Listed as ListedPool, Locking, LogDecision,
+    MasterKey, OpenOptions, OpenReport, PermissionChange, PoolInfo, PoolMode, PoolOptions, PoolStart,
+    PowerLossPolicy, Psync, RestoredPool, SetAside, StoreInfo, VerifiedPuddle,
 };
 pub use connect::{Watcher as DaemonWatcher, daemon_stat};
 pub use error::{Error, Result};

@@ -16,9 +16,7 @@
 
 use crate::ptr::Ptr;
 use cenote_layout::pointer::PointerKind;
-use cenote_layout::types::{
-    Condition, FieldRecord, POINTER_FIELDS_MAX, PointerField, RECORD_VERSION, VariantRecord,
-};
+use cenote_layout::types::{POINTER_FIELDS_MAX, RECORD_VERSION};
 use core::cmp::Reverse;
 use core::marker::PhantomData;
 use core::mem::{offset_of, size_of};
@@ -26,7 +24,9 @@ use core::num::{NonZero, Saturating, Wrapping};
 use std::collections::HashMap;
 
 pub use cenote_layout::id::TypeId;
-pub use cenote_layout::types::{TypeError, TypeRecord};
+pub use cenote_layout::types::{Condition, FieldRecord, PointerField, TypeError, TypeRecord, VariantRecord};
+#[doc(hidden)]
+pub use {core::ops::Drop as __Drop, std::string::String as __String};
 
 /// Types whose values may lie in persistent memory. Write `#[derive(Persist)]`; see the [module](self) for what is allowed.
 ///
@@ -279,16 +279,17 @@ impl VariantBuilder<'_> {
     pub fn field<F: Persist>(&mut self, name: &str) {
         let offset = self.end.next_multiple_of(align_of::<F>());
         self.end = offset + size_of::<F>();
+        self.field_at::<F>(name, offset);
+    }
+
+    /// There is a field of type `F` at `offset` from the start of the enum.
+    pub(crate) fn field_at<F: Persist>(&mut self, name: &str, offset: usize) {
         if self.layout.outermost {
             self.fields.push(field_record::<F>(name, offset));
         }
         self.layout.nested::<F>(offset);
     }
 }
-
-/// For the derive macro: compiles only if `T` is the type of the value, which no coercion can change.
-#[doc(hidden)]
-pub const fn __same_type<T>(_value: &T, _type: PhantomData<T>) {}
 
 fn field_record<F: Persist>(name: &str, offset: usize) -> FieldRecord {
     FieldRecord {
@@ -315,6 +316,7 @@ pub struct DescribedType {
 /// Describes one type. The record is not checked.
 #[must_use]
 pub fn described<T: Persist>() -> DescribedType {
+    const { assert!(!core::mem::needs_drop::<T>(), "persistent types do not implement `Drop`") };
     let mut layout = LayoutBuilder::new();
     T::describe(&mut layout);
     DescribedType {

@@ -168,13 +168,11 @@ pub struct FieldOffset<T, F> {
 }
 
 impl<T, F> FieldOffset<T, F> {
-    /// For the macro: `probe` makes the compiler find `F`, and is not called.
-    ///
     /// # Safety
-    /// At `offset` bytes in every `T` there is a field of type `F`, the one that `probe` returns.
+    /// At `offset` bytes in every `T` there is a field of type `F`, aligned.
     #[doc(hidden)]
     #[must_use]
-    pub const unsafe fn new(offset: usize, _probe: for<'a> fn(&'a T) -> &'a F) -> Self {
+    pub const unsafe fn new(offset: usize) -> Self {
         Self { offset, value: PhantomData, field: PhantomData }
     }
 
@@ -258,22 +256,24 @@ impl<T, F> fmt::Debug for FieldOffset<T, F> {
 /// ```
 #[macro_export]
 macro_rules! field {
-    // The same path twice: `offset_of!` admits only true fields of the value, which are also what the expression finds first, so
-    // both mean the same field. What the user wrote stays outside the `unsafe` block.
+    // The type is written once where it counts: a macro in its place may expand to another type each time. That fields are
+    // fields, and not behind a `Deref`, follows from the constant, which cannot read. `offset_of!` gives the better message.
     ($type:ty, $($field:tt).+) => {
-        match (
-            ::core::mem::offset_of!($type, $($field).+),
-            $crate::ptr::__probe::<$type, _>(|value| &value.$($field).+),
-        ) {
-            // SAFETY: offset and probe are of the same field.
-            (offset, probe) => unsafe { $crate::ptr::FieldOffset::new(offset, probe) },
+        const {
+            let _ = $crate::ptr::__core::mem::offset_of!($type, $($field).+);
+            let __cenote_slot = $crate::persist::LayoutBuilder::__slot::<$type>();
+            let __cenote_value = __cenote_slot.as_ptr();
+            // SAFETY: the place of a field in memory of the type; nothing is read. The program wrote names of fields alone.
+            unsafe {
+                $crate::persist::LayoutBuilder::__place(
+                    __cenote_value,
+                    &raw const (*__cenote_value).$($field).+,
+                )
+            }
         }
     };
 }
 
-/// For the macro `field!`: gives a closure the type that [`FieldOffset::new`] wants.
+// For the macro `field!`: a program may call another crate `core`.
 #[doc(hidden)]
-#[must_use]
-pub const fn __probe<T, F>(probe: for<'a> fn(&'a T) -> &'a F) -> for<'a> fn(&'a T) -> &'a F {
-    probe
-}
+pub use ::core as __core;

@@ -5,7 +5,7 @@ use crate::local::{self, Owned, ThreadLog};
 use crate::pool::{By, OpenPools, Pool, PoolInner, layouts_contradict};
 use crate::tx::{Covered, Tx};
 use cenote_heap::{Progress, RecoveryReport, TraceOptions};
-use cenote_layout::catalog::{ClientRecord, LeaseRecord, PuddleRecord};
+use cenote_layout::catalog::{AtRest, ClientRecord, LeaseRecord, PoolMode, PuddleRecord};
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::types::TypeRecord;
 use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
@@ -44,6 +44,8 @@ pub(crate) struct Inner {
     /// Opened by [`Store::open_torn`]: the caller answers for values that a loss of power or damage may have torn.
     pub(crate) torn_allowed: bool,
     pub(crate) damage_policy: DamagePolicy,
+    /// [`OpenOptions::key`].
+    key: Option<Arc<Keyring>>,
     /// What tracing found in pools, in this session.
     traced: Mutex<BTreeMap<PoolId, RecoveryReport>>,
     /// Types that came into the registry, or into this program, and were not compared: not zero where
@@ -204,14 +206,14 @@ impl Store {
         let mut options = options.clone();
         // Pools that have moved are rewritten by what knows heaps; when, the caller says.
         options.relocation.rewriter.get_or_insert_with(|| Arc::new(cenote_relocate::PointerRewriter));
-        let damage = options.damage;
+        let (damage, key) = (options.damage, options.key.clone());
         let (store, report) = cenote_store::Store::open(medium, options)?;
-        Ok(Self::over_with(store, report, torn_allowed, damage))
+        Ok(Self::over_with(store, report, torn_allowed, damage, key))
     }
 
     /// The facade of a store that a daemon keeps.
     pub(crate) fn over(store: cenote_store::Store, report: OpenReport) -> Self {
-        Self::over_with(store, report, false, DamagePolicy::default())
+        Self::over_with(store, report, false, DamagePolicy::default(), None)
     }
 
     fn over_with(
@@ -219,6 +221,7 @@ impl Store {
         report: OpenReport,
         torn_allowed: bool,
         damage_policy: DamagePolicy,
+        key: Option<Arc<Keyring>>,
     ) -> Self {
         let inner = Arc::new(Inner {
             number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
@@ -230,6 +233,7 @@ impl Store {
             report,
             torn_allowed,
             damage_policy,
+            key,
             traced: Mutex::default(),
             pools: OpenPools::default(),
             checked: Mutex::default(),
@@ -334,14 +338,15 @@ impl Store {
         self.inner.store.pools()
     }
 
-    /// Opens a pool for writing; creates it first if there is none of this name.
+    /// Opens a pool for writing; creates it first if there is none of this name. In a store that was opened with a key
+    /// ([`OpenOptions::key`]) it is created under that key, in authenticated mode.
     ///
     /// # Errors
     /// [`Error::Store`], [`Error::HeapOpen`], [`Error::HeapRecover`].
     pub fn pool(&self, name: &str) -> Result<Pool> {
         match self.pool_with(name, Access::ReadWrite) {
             Err(Error::Store(StoreError::PoolUnknown { .. })) => {
-                match self.inner.store.create_pool(name, &PoolOptions::default()) {
+                match self.inner.store.create_pool(name, &self.inner.usual_pool()) {
                     // Another thread may have been faster.
                     Ok(_) | Err(StoreError::PoolExists { .. }) => self.pool_with(name, Access::ReadWrite),
                     Err(error) => Err(error.into()),
@@ -491,6 +496,19 @@ impl Inner {
             return Err(StoreError::Forked.into());
         }
         Ok(())
+    }
+
+    /// How a pool is made of which the program says a name alone: under the store's key, if it asks for protection.
+    fn usual_pool(&self) -> PoolOptions {
+        match self.key.clone().filter(|_| self.store.asks_for_protection()) {
+            None => PoolOptions::default(),
+            key => PoolOptions {
+                mode: PoolMode::Shadowed,
+                at_rest: AtRest::Authenticated,
+                key,
+                ..PoolOptions::default()
+            },
+        }
     }
 
     /// Whether this program has every type that the store knows as the store has it. Compares only after a type was learnt.

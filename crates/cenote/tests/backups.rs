@@ -1,7 +1,9 @@
 //! A backup of a store in use: it opens as one that was closed, is sound, and holds a prefix of what was committed; it is complete or not there.
 
 use crate::support::directory;
-use cenote::{Access, Error, OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr, Reader, Result, Store, field};
+use cenote::{
+    Access, Error, OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr, Reader, Result, Store, field,
+};
 use cenote_store::{OpenError, StoreError};
 use std::fs;
 use std::path::Path;
@@ -247,7 +249,11 @@ fn holes_stay_holes() -> Result<()> {
     store.backup(&target)?;
     let blocks = |dir: &Path| -> u64 {
         let files = fs::read_dir(dir.join("puddles")).unwrap().flatten();
-        files.map(|file| file.metadata().unwrap()).filter(|m| m.len() == 16 << 20).map(|m| m.blocks() * 512).sum()
+        files
+            .map(|file| file.metadata().unwrap())
+            .filter(|m| m.len() == 16 << 20)
+            .map(|m| m.blocks() * 512)
+            .sum()
     };
     let (of_store, of_copy) = (blocks(&dir), blocks(&target));
     if of_store == 16 << 20 {

@@ -208,6 +208,24 @@ fn records_list_fields_and_variants_with_their_places() {
     assert_eq!(fields, expected);
 }
 
+/// What an earlier derive macro called a constant of its own.
+const PERSIST_TAG_0: u8 = 200;
+
+#[derive(Persist, Clone, Copy)]
+#[repr(u8)]
+enum ByConstant {
+    First = 1,
+    Second = PERSIST_TAG_0 + 1,
+    Third,
+}
+
+#[test]
+fn tags_are_those_of_the_compiler_whatever_constants_are_called() {
+    let real = [ByConstant::First, ByConstant::Second, ByConstant::Third].map(|value| value as u64);
+    let tags: Vec<_> = record::<ByConstant>().variants.iter().map(|variant| variant.tag.value).collect();
+    assert_eq!(tags, real);
+}
+
 #[test]
 fn type_ids_never_change() {
     // Part of the format: data on media is found by these numbers.

@@ -369,6 +369,6 @@ fn loop_until_full(
 
 fn cenote_field(index: usize) -> cenote::ptr::FieldOffset<[u64; 100], u64> {
     // SAFETY: an array is its own field at offset 0.
-    let whole = unsafe { cenote::ptr::FieldOffset::<[u64; 100], [u64; 100]>::new(0, |array| array) };
+    let whole = unsafe { cenote::ptr::FieldOffset::<[u64; 100], [u64; 100]>::new(0) };
     whole.element(index).expect("in bounds")
 }

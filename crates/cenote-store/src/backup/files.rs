@@ -2,9 +2,9 @@
 
 use crate::catalog::State;
 use crate::error::StoreError;
+use crate::journals::JournalOf;
 use crate::puddle::{DIR, PRIMARY_DIR, file_name, primary_name, text};
 use crate::sealed::file_len;
-use crate::shadow::JOURNAL as POOLS_JOURNAL;
 use crate::store::{Control, Inner};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::PuddleRecord;
@@ -18,8 +18,6 @@ use std::sync::Arc;
 
 /// Directories of a store.
 pub(super) const DIRS: [&str; 2] = [DIR, PRIMARY_DIR];
-/// The journal of objects, which this crate knows by name only.
-const OBJECTS_JOURNAL: &str = "journal";
 /// Bytes that are copied or compared at once.
 const STEP: u64 = 1 << 20;
 /// What stands in the name of a directory that becomes a backup.
@@ -84,7 +82,7 @@ pub(super) fn plan(inner: &Inner, control: &Control) -> Result<Vec<Planned>, Sto
             plan.push(planned(inner, state, puddle)?);
         }
     }
-    for journal in [OBJECTS_JOURNAL, POOLS_JOURNAL] {
+    for journal in JournalOf::ALL.map(JournalOf::file) {
         if inner.medium.exists(journal)? {
             let len = inner.medium.len(journal)?;
             plan.push(Planned { from: journal.into(), to: journal.into(), twin: None, len });
@@ -146,11 +144,7 @@ fn create(medium: &dyn Medium, name: &str, len: u64, sparse: bool) -> Result<(),
 }
 
 /// Writes again what differs from the copy; the bytes of that.
-pub(super) fn copy_changed(
-    source: &Arc<dyn Medium>,
-    name: &str,
-    copied: &Copied,
-) -> Result<u64, StoreError> {
+pub(super) fn copy_changed(source: &Arc<dyn Medium>, name: &str, copied: &Copied) -> Result<u64, StoreError> {
     let from = FileHandle::open(source, name)?;
     let (mut new, mut old) = (vec![0; STEP as usize], vec![0; STEP as usize]);
     let (mut at, mut written) = (0, 0);
@@ -215,7 +209,8 @@ pub(super) fn make_directory(target: &Path, store: &Path) -> Result<PathBuf, Sto
     if let Ok(mut entries) = std::fs::read_dir(target)
         && let Some(Ok(entry)) = entries.next()
     {
-        let detail = format!("{} is not empty ({:?}): name a new directory", target.display(), entry.file_name());
+        let detail =
+            format!("{} is not empty ({:?}): name a new directory", target.display(), entry.file_name());
         return Err(StoreError::Backup { detail });
     }
     if std::fs::symlink_metadata(target).is_ok_and(|found| !found.is_dir()) {

@@ -36,13 +36,15 @@ mod files;
 
 use crate::catalog;
 use crate::error::StoreError;
+use crate::journals::JournalOf;
 use crate::store::{Control, Inner, LOCK, Store};
 use crate::superblock;
+use cenote_journal::look;
 use cenote_layout::catalog::{LeaseRecord, Record};
 use cenote_layout::id::Uuid;
 use cenote_layout::puddle::Role;
 use cenote_layout::superblock::{STATE_CLEAN, Superblock};
-use cenote_medium::{LockGuard, LockKind, Medium, MediumOptions, RealMedium};
+use cenote_medium::{FileHandle, LockGuard, LockKind, Medium, MediumOptions, RealMedium};
 use files::{Copied, Planned, Progress};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -178,8 +180,8 @@ impl Backup {
         let inner = store.inner();
         inner.check_poisoned()?;
         let _still = store.exclude_backups();
-        let control = inner.control();
-        let _quiet = inner.quiet_journals(&control)?;
+        let mut control = inner.control();
+        let _quiet = inner.quiet_journals(&mut control)?;
         let plan = files::plan(inner, &control)?;
         let mut silent = |_: u64, _: u64| true;
         let mut progress = Progress { done: 0, all: 0, tell: &mut silent };
@@ -230,15 +232,22 @@ impl Backup {
         let mut used: BTreeSet<_> = control.dirty.keys().copied().collect();
         used.extend(state.leases.iter().filter(|(_, writable)| **writable).map(|((_, pool), _)| *pool));
         used.retain(|pool| state.pools.contains_key(pool));
-        records.extend(
-            used.into_iter().map(|pool| Record::Lease(LeaseRecord { client, pool, writable: true })),
-        );
+        records
+            .extend(used.into_iter().map(|pool| Record::Lease(LeaseRecord { client, pool, writable: true })));
         let mut block = control.superblock;
         block.state = STATE_CLEAN;
         block.boot_id = Uuid::NIL;
         (block.opener_pid, block.opener_start_ticks, block.client) = (0, 0, Uuid::NIL);
         (block.device, block.directory_inode, block.superblock_inode) = (0, 0, 0);
         block.catalog_batch = catalog::INITIAL_BATCH;
+        // A store that was closed has exactly the journals that its superblock names.
+        for of in JournalOf::ALL {
+            if inner.medium.exists(of.file())? {
+                let found = look(&FileHandle::open(&inner.medium, of.file())?, inner.uuid)?;
+                let found = found.map_err(|detail| StoreError::JournalDamaged { detail })?;
+                block.journals[of as usize] = found.mark;
+            }
+        }
         Ok((block, records))
     }
 
@@ -288,11 +297,11 @@ impl Drop for Backup {
 
 impl Inner {
     /// Keeps all journals of the store quiet. Under the control lock.
-    fn quiet_journals(&self, control: &Control) -> Result<Vec<cenote_journal::Quiet>, StoreError> {
+    fn quiet_journals(&self, control: &mut Control) -> Result<Vec<cenote_journal::Quiet>, StoreError> {
         let state = &control.catalog.state;
         let mut journals: Vec<Arc<cenote_journal::Journal>> = Vec::new();
         if state.pools.keys().any(|pool| state.is_shadowed(*pool)) {
-            journals.push(Arc::clone(self.pool_journal(state)?));
+            journals.push(Arc::clone(self.pool_journal(control)?));
         }
         let known = self.journals.lock().unwrap_or_else(PoisonError::into_inner);
         journals.extend(known.iter().filter_map(std::sync::Weak::upgrade));

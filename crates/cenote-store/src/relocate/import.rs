@@ -630,7 +630,7 @@ impl Import {
         }
         if self.manifest.pools.iter().any(|pool| pool.mode == PoolMode::Shadowed) {
             // Before the pool, so that there is none without a journal.
-            inner.pool_journal(&control.catalog.state)?;
+            inner.pool_journal(&mut control)?;
         }
         let mut imported = Imported::default();
         for (pool, id) in self.manifest.pools.iter().zip(&plan.pools) {

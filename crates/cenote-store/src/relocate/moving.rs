@@ -116,7 +116,7 @@ impl Store {
             if !planted(Bug::CopyNotPsynced) {
                 crate::psync::psync_quiet(inner, &mut control, &[id])?;
             }
-            let journal = inner.pool_journal(&control.catalog.state)?;
+            let journal = inner.pool_journal(&mut control)?;
             for puddle in &puddles {
                 journal.settle(puddle.uuid)?;
             }
@@ -253,7 +253,7 @@ impl Store {
         let shadowed = |pool: &PoolRecord| pool.mode == PoolMode::Shadowed;
         if control.catalog.state.pools.values().any(shadowed) && !planted(Bug::MovedNotTrimmed) {
             crate::psync::psync_leased(inner, &mut control)?;
-            inner.pool_journal(&control.catalog.state)?.trim_all()?;
+            inner.pool_journal(&mut control)?.trim_all()?;
         }
         let mut space = control.space.clone();
         let (records, old) = inner.move_records(&control, id, &mut space)?;

@@ -307,7 +307,7 @@ impl Inner {
         };
         let identity = self.identity_of(control, record.uuid);
         let journal = match self.writable {
-            true => Some(Arc::clone(self.pool_journal(&control.catalog.state)?)),
+            true => Some(Arc::clone(self.pool_journal(control)?)),
             false => None,
         };
         let sealing = Sealing { pool: pool.into(), mode, identity, keys: Arc::clone(keys), journal };

@@ -1,0 +1,244 @@
+//! What the superblock says about the two journals of psyncs, so that a journal that was put back is refused.
+//!
+//! A journal's header and records are whole by themselves: an older copy of the file passes every check in it, and would be
+//! replayed. So the superblock names the header of each journal ([`JournalMark`]): when a session opens the journal, and when
+//! it closes the store.
+//!
+//! # States
+//!
+//! **Open a journal.** (1) The journal's header is compared with the superblock; an older one is refused and nothing is
+//! replayed. (2) Its records are brought to the primaries. (3) Its header says a new epoch: **the sync of the header commits
+//! the recovery**. (4) The superblock names that epoch: **the sync of the superblock's copy commits**. Only then a record is
+//! appended.
+//!
+//! **Close.** (1) The journal is trimmed, and nothing writes to it any more; (2) the superblock that says "clean" names its
+//! header: **that sync commits both**.
+//!
+//! | a crash | the superblock names | the journal has | the next open |
+//! | --- | --- | --- | --- |
+//! | before 3 | what the last session left | the same | opens it |
+//! | between 3 and 4 | what the last session left | a newer epoch, and no record of it | opens it |
+//! | after 4, before the close | this session's epoch | this epoch, records, trims | opens it |
+//! | after the close | the header | the same header | opens it |
+//!
+//! So the journal is never older than the superblock says, and in a store that was closed it is exactly what the superblock
+//! says. A journal that is newer than the superblock of a *closed* store tells that the superblock was put back.
+//!
+//! If one of a journal's two headers is damaged, the predecessor of the one that is named is accepted: it may be the newest
+//! that is left, and recovery by it is right (it applies records again).
+//!
+//! Not told: a copy of the journal that was made in the session that crashed. It has this session's epoch.
+
+use crate::error::StoreError;
+use crate::report::{Damage, OpenReport};
+use crate::store::{Control, Inner, Store};
+use cenote_journal::{Found, look};
+use cenote_layout::superblock::JournalMark;
+use cenote_medium::planted::{Bug, planted};
+use cenote_medium::{FileHandle, MediumError};
+
+/// Which journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum JournalOf {
+    /// That of the objects.
+    Objects,
+    /// That of the pools in shadowed mode.
+    Pools,
+}
+
+impl JournalOf {
+    /// Both.
+    pub(crate) const ALL: [Self; 2] = [Self::Objects, Self::Pools];
+
+    /// The journal's file.
+    pub(crate) fn file(self) -> &'static str {
+        match self {
+            Self::Objects => "journal",
+            Self::Pools => "journal.pools",
+        }
+    }
+}
+
+/// What a session knows of the journals.
+#[derive(Debug, Default)]
+pub(crate) struct Journals {
+    /// The store was closed: a journal that this session has not opened is exactly what the superblock says.
+    exact: [bool; 2],
+    /// This session has opened it.
+    opened: [bool; 2],
+}
+
+/// Why a journal with this header is not the one that the superblock names.
+fn why_not(named: &JournalMark, found: &Found, exact: bool) -> Option<String> {
+    let Found { mark: found, alone } = found;
+    // The header that is named may be the one that is damaged: its predecessor is good enough to recover by.
+    let lost = *alone && found.generation + 1 == named.generation;
+    if *named == JournalMark::NONE || lost || planted(Bug::OlderJournalAccepted) {
+        return None;
+    }
+    let older = found.epoch < named.epoch
+        || (found.epoch == named.epoch
+            && (found.generation < named.generation || found.trimmed < named.trimmed));
+    if older {
+        return Some(format!(
+            "it was put back: it is of epoch {}, trimmed up to record {}, and there was epoch {}, trimmed up to record {}",
+            found.epoch, found.trimmed, named.epoch, named.trimmed
+        ));
+    }
+    (exact && found != named).then(|| {
+        format!(
+            "it is not the one that the store was closed with: it is of epoch {}, generation {}, and the superblock \
+             names epoch {}, generation {}; one of the two files was put back",
+            found.epoch, found.generation, named.epoch, named.generation
+        )
+    })
+}
+
+impl Inner {
+    /// Notes whether the superblock's copy is that of a closed store. The first thing that an open does about journals.
+    pub(crate) fn expect_journals(&self, control: &mut Control, clean: bool) {
+        control.journals.exact = [clean; 2];
+    }
+
+    /// Reports journals that were put back, or are gone though something needs them. Changes nothing.
+    pub(crate) fn look_at_journals(
+        &self,
+        control: &Control,
+        report: &mut OpenReport,
+    ) -> Result<(), MediumError> {
+        for of in JournalOf::ALL {
+            let named = control.superblock.journals[of as usize];
+            if named == JournalMark::NONE || !self.medium.exists(of.file())? {
+                continue; // what is missing is told by whoever needs it
+            }
+            let file = FileHandle::open(&self.medium, of.file())?;
+            // One without a whole header is told by whoever opens it.
+            let Ok(found) = look(&file, self.uuid)? else { continue };
+            let Some(detail) = why_not(&named, &found, control.journals.exact[of as usize]) else { continue };
+            let state = &control.catalog.state;
+            let pools = match of {
+                JournalOf::Objects => Vec::new(),
+                JournalOf::Pools => {
+                    state.pools.keys().copied().filter(|pool| state.is_shadowed(*pool)).collect()
+                }
+            };
+            report.damage.push(Damage::Journal { detail: format!("{}: {detail}", of.file()), pools });
+        }
+        Ok(())
+    }
+
+    /// Refuses a journal that is older than the superblock says.
+    pub(crate) fn check_journal(
+        &self,
+        control: &Control,
+        of: JournalOf,
+        found: &Found,
+    ) -> Result<(), StoreError> {
+        let named = &control.superblock.journals[of as usize];
+        match why_not(named, found, control.journals.exact[of as usize]) {
+            Some(detail) => Err(StoreError::JournalRolledBack { file: of.file(), detail }),
+            None => Ok(()),
+        }
+    }
+
+    /// Before a session changes a journal's header: from here on it is newer than the superblock says.
+    pub(crate) fn journal_opens(&self, control: &mut Control, of: JournalOf) {
+        control.journals.exact[of as usize] = false;
+    }
+
+    /// The superblock names the header of a journal that this session has opened. **Its sync commits.**
+    pub(crate) fn name_journal(
+        &self,
+        control: &mut Control,
+        of: JournalOf,
+        mark: JournalMark,
+    ) -> Result<(), StoreError> {
+        let mut next = control.superblock;
+        next.journals[of as usize] = mark;
+        self.store_superblock(&mut next)?;
+        control.superblock = next;
+        control.journals.opened[of as usize] = true;
+        Ok(())
+    }
+
+    /// Puts the headers of the journals that this session has opened into the superblock's copy that is about to say
+    /// "clean". Nothing writes to them any more.
+    pub(crate) fn name_closed_journals(&self, control: &mut Control) -> Result<(), StoreError> {
+        if let Some(journal) = self.shadows.journal() {
+            journal.checkpoint()?;
+            self.shadows.stop(false);
+        }
+        for of in JournalOf::ALL.into_iter().filter(|of| control.journals.opened[*of as usize]) {
+            let file = FileHandle::open(&self.medium, of.file())?;
+            let found = look(&file, self.uuid)?;
+            let found = found.map_err(|detail| StoreError::JournalDamaged { detail })?;
+            control.superblock.journals[of as usize] = found.mark;
+        }
+        Ok(())
+    }
+}
+
+impl Store {
+    /// Refuses a journal of objects that is older than the superblock says: for whoever recovers the objects, before anything
+    /// is replayed.
+    ///
+    /// # Errors
+    /// [`StoreError::JournalRolledBack`].
+    pub fn check_objects_journal(&self, found: &Found) -> Result<(), StoreError> {
+        self.inner().check_journal(&self.inner().control(), JournalOf::Objects, found)
+    }
+
+    /// The epoch of a journal of objects that is made now: newer than every one before.
+    #[must_use]
+    pub fn next_objects_epoch(&self) -> u64 {
+        self.inner().control().superblock.journals[JournalOf::Objects as usize].epoch + 1
+    }
+
+    /// Before the objects' journal gets a new header in this session.
+    pub fn objects_journal_opens(&self) {
+        self.inner().journal_opens(&mut self.inner().control(), JournalOf::Objects);
+    }
+
+    /// The superblock names the header of the objects' journal, durably: before a record is appended to it.
+    ///
+    /// # Errors
+    /// The medium. A failed sync poisons the store.
+    pub fn name_objects_journal(&self, mark: JournalMark) -> Result<(), StoreError> {
+        self.inner().name_journal(&mut self.inner().control(), JournalOf::Objects, mark)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every pair of small headers: what is older is refused, what is newer in a closed store too, and nothing else.
+    #[test]
+    fn older_is_refused_and_in_a_closed_store_everything_else() {
+        let marks = || {
+            (1..4u64).flat_map(|epoch| {
+                (1..4u64).flat_map(move |generation| {
+                    (0..3u64).map(move |trimmed| JournalMark { epoch, generation, trimmed, chain: trimmed })
+                })
+            })
+        };
+        for named in marks() {
+            for found in marks() {
+                let why_not = |named: &JournalMark, found: &JournalMark, exact: bool| {
+                    let alone = why_not(named, &Found { mark: *found, alone: true }, exact);
+                    let told = why_not(named, &Found { mark: *found, alone: false }, exact);
+                    // Beside a damaged header its predecessor passes, and nothing else.
+                    assert!(alone == told || found.generation + 1 == named.generation);
+                    told
+                };
+                let newer = found.epoch > named.epoch
+                    || (found.epoch == named.epoch
+                        && found.generation >= named.generation
+                        && found.trimmed >= named.trimmed);
+                assert_eq!(why_not(&named, &found, false).is_none(), newer, "{named:?} {found:?}");
+                assert_eq!(why_not(&named, &found, true).is_none(), named == found, "{named:?} {found:?}");
+                assert_eq!(why_not(&JournalMark::NONE, &found, true), None);
+            }
+        }
+    }
+}
