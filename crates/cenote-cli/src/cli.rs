@@ -69,6 +69,8 @@ pub(crate) enum Command {
     #[command(after_help = EXIT_HELP)]
     Restore(Restore),
     #[command(after_help = EXIT_HELP)]
+    Backup(Backup),
+    #[command(after_help = EXIT_HELP)]
     Export(Export),
     #[command(after_help = EXIT_HELP)]
     Import(Import),
@@ -519,6 +521,21 @@ pub(crate) struct Restore {
     /// Another name for the object
     #[arg(long = "as", value_name = "NAME")]
     pub(crate) name: Option<String>,
+}
+
+/// Copy a whole store, consistently
+///
+/// The copy is a closed store: pools in direct mode as they are between two transactions, pools in shadowed mode and
+/// objects as their last psync left them, protected ones sealed as they lie there. It is complete and on the disk, or not
+/// there. A store that a program has open is copied by that program, while it goes on (`Store::backup`). `cp -a` is for
+/// stores that nobody has open.
+#[derive(Debug, Args)]
+pub(crate) struct Backup {
+    #[command(flatten)]
+    pub(crate) store: StoreDir,
+    /// The directory of the copy, which must not be there, or be empty
+    #[arg(value_name = "TO", value_hint = ValueHint::DirPath)]
+    pub(crate) target: PathBuf,
 }
 
 /// Write pools into an archive, with their types

@@ -289,6 +289,10 @@ pub enum Bug {
     InodeNotCompared,
     /// An open does not look whether the store lies where its last writer opened it.
     CopyNotRecognised,
+    /// A backup copies files while psyncs change them.
+    BackupNotQuiet,
+    /// A backup copies pools while transactions run.
+    BackupNotHeld,
     /// A type that was learnt from a daemon or another process is not compared with the program's.
     LearntTypeBelieved,
 }

@@ -9,6 +9,7 @@ use crate::check;
 use crate::error::Result;
 use crate::pool::PoolInner;
 use crate::store::Store;
+use cenote_medium::planted::{Bug, planted};
 use cenote_store::BackupReport;
 use std::path::Path;
 use std::sync::Arc;
@@ -44,7 +45,10 @@ impl Store {
         loop {
             let open: Vec<Arc<PoolInner>> =
                 self.inner.pools.locked().iter().filter_map(|(_, pool)| pool.upgrade()).collect();
-            let views = check::views_of(&open)?;
+            let views = match planted(Bug::BackupNotHeld) {
+                true => Vec::new(),
+                false => check::views_of(&open)?,
+            };
             let list = self.inner.pools.locked();
             let known = |there: &Arc<PoolInner>| open.iter().any(|other| Arc::ptr_eq(other, there));
             let now: Vec<Arc<PoolInner>> = list.iter().filter_map(|(_, there)| there.upgrade()).collect();

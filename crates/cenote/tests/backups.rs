@@ -4,6 +4,7 @@ use crate::support::directory;
 use cenote::{
     Access, Error, OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr, Reader, Result, Store, field,
 };
+use cenote_medium::planted::{Bug, plant};
 use cenote_store::{OpenError, StoreError};
 use std::fs;
 use std::path::Path;
@@ -148,8 +149,8 @@ fn a_backup_while_threads_commit_holds_a_prefix_of_what_was_committed() -> Resul
     Ok(())
 }
 
-#[test]
-fn transactions_over_several_pools_are_in_a_backup_wholly_or_not_at_all() -> Result<()> {
+/// Transactions that change two pools in one thread, backups in this one; lengths of both pools in each copy, or what is wrong with it.
+fn lengths_in_copies(bug: Bug, rounds: usize) -> Result<Vec<Result<(u64, u64)>>> {
     let keep = directory();
     let store = Store::open(keep.path().join("store"))?;
     let a = store.create_pool("a", &options(PoolMode::Direct))?;
@@ -169,25 +170,45 @@ fn transactions_over_several_pools_are_in_a_backup_wholly_or_not_at_all() -> Res
                 both.unwrap();
             }
         });
-        for round in 0..5 {
-            let made = store.backup(keep.path().join(format!("copy{round}")));
-            made.inspect_err(|_| stop.store(true, Ordering::Relaxed))?;
-        }
+        plant(bug);
+        let made = (0..rounds)
+            .try_for_each(|round| store.backup(keep.path().join(format!("copy{round}"))).map(drop));
+        plant(Bug::None);
         stop.store(true, Ordering::Relaxed);
-        Ok(())
+        made
     })?;
     drop((a, b));
     store.close()?;
-    for round in 0..5 {
+    let of_copy = |round: usize| -> Result<(u64, u64)> {
         let copy = Store::open_with(keep.path().join(format!("copy{round}")), &OpenOptions::default())?;
         let len = |name: &str| -> Result<u64> {
             let pool = copy.pool(name)?;
             let view = pool.read()?;
             Ok(view.get(view.root::<List>()?.expect("the list"))?.len)
         };
-        assert_eq!(len("a")?, len("b")?, "round {round}");
+        Ok((len("a")?, len("b")?))
+    };
+    Ok((0..rounds).map(of_copy).collect())
+}
+
+#[test]
+fn transactions_over_several_pools_are_in_a_backup_wholly_or_not_at_all() -> Result<()> {
+    for (round, lengths) in lengths_in_copies(Bug::None, 5)?.into_iter().enumerate() {
+        let (a, b) = lengths?;
+        assert_eq!(a, b, "round {round}");
     }
     Ok(())
+}
+
+#[test]
+fn planted_a_backup_that_holds_no_writer_is_found() -> Result<()> {
+    // A race: some copies may be whole.
+    for _ in 0..10 {
+        if lengths_in_copies(Bug::BackupNotHeld, 10)?.iter().any(|l| !matches!(l, Ok((a, b)) if a == b)) {
+            return Ok(());
+        }
+    }
+    panic!("100 copies were whole")
 }
 
 #[test]

@@ -44,6 +44,7 @@ use cenote_layout::catalog::{LeaseRecord, Record};
 use cenote_layout::id::Uuid;
 use cenote_layout::puddle::Role;
 use cenote_layout::superblock::{STATE_CLEAN, Superblock};
+use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, LockGuard, LockKind, Medium, MediumOptions, RealMedium};
 use files::{Copied, Planned, Progress};
 use std::collections::{BTreeMap, BTreeSet};
@@ -298,6 +299,9 @@ impl Drop for Backup {
 impl Inner {
     /// Keeps all journals of the store quiet. Under the control lock.
     fn quiet_journals(&self, control: &mut Control) -> Result<Vec<cenote_journal::Quiet>, StoreError> {
+        if planted(Bug::BackupNotQuiet) {
+            return Ok(Vec::new());
+        }
         let state = &control.catalog.state;
         let mut journals: Vec<Arc<cenote_journal::Journal>> = Vec::new();
         if state.pools.keys().any(|pool| state.is_shadowed(*pool)) {
