@@ -52,6 +52,13 @@ pub(crate) fn cenote() -> Command {
     command
 }
 
+/// Makes a store. By the command, in whose list of known windows the store stays out of the user's.
+pub(crate) fn format(store: &Path) -> Outcome {
+    let state = store.parent().unwrap_or(store);
+    let ran = cenote().arg("format").arg(store).env("XDG_STATE_HOME", state).output()?;
+    require(ran.status.success(), || format!("format: {}", String::from_utf8_lossy(&ran.stderr)))
+}
+
 /// The same with a line of words, in which `{d}` is a directory and `{s}` the store in it.
 pub(crate) fn cenote_line(line: &str, dir: &Path) -> Command {
     let mut command = cenote();

@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 
 /// Most clients of a round.
 const CLIENTS_MAX: usize = 3;
+/// Items that a transaction puts or takes.
+const ITEMS: u64 = 4;
 /// Kills of one round.
 const KILLS: u64 = 6;
 /// How long a client or this process waits for a daemon that is started again.
@@ -54,23 +56,31 @@ fn takes(seed: u64, step: u64) -> bool {
     Random(seed.rotate_left(7) ^ step).next_word() % 5 < 2
 }
 
+/// One transaction: the total goes up first, and the step last, so that what is half done shows.
 fn apply(pool: &Pool, seed: u64, client: usize) -> Result<u64> {
     pool.write(|tx| -> Result<u64> {
         let shared = tx.root::<Shared>()?.ok_or_else(|| cenote::Error::Aborted("no root".into()))?;
-        let List { step, first } = tx.get(shared)?.lists[client];
-        let first = match first {
-            Some(item) if takes(seed, step) => {
-                let next = tx.get(item)?.next;
-                tx.free(item)?;
-                next
-            }
-            next => Some(tx.alloc(Item { number: step, next, words: words(seed, step) })?),
-        };
-        let shared = tx.get_mut(shared)?;
-        shared.lists[client] = List { step: step + 1, first };
-        shared.total += 1;
+        tx.get_mut(shared)?.total += 1;
+        let List { step, mut first } = tx.get(shared)?.lists[client];
+        for number in items(step) {
+            first = match first {
+                Some(item) if takes(seed, number) => {
+                    let next = tx.get(item)?.next;
+                    tx.free(item)?;
+                    next
+                }
+                next => Some(tx.alloc(Item { number, next, words: words(seed, number) })?),
+            };
+            tx.get_mut(shared)?.lists[client].first = first;
+        }
+        tx.get_mut(shared)?.lists[client].step = step + 1;
         Ok(step + 1)
     })
+}
+
+/// The numbers of the items that a step puts or takes.
+fn items(step: u64) -> std::ops::Range<u64> {
+    step * ITEMS..(step + 1) * ITEMS
 }
 
 /// Tries again while the daemon may be on its way.
@@ -172,11 +182,11 @@ impl Scene<'_> {
             }
             total += list.step;
             let mut at = list.first;
-            for step in model(self.seed, list.step) {
-                let Some(item) = at else { return found(format!("client {number}: no item of step {step}")) };
+            for item_number in model(self.seed, list.step) {
+                let Some(item) = at else { return found(format!("client {number}: no item {item_number}")) };
                 let item = view.get(item)?;
-                require(item.number == step && item.words == words(self.seed, step), || {
-                    format!("client {number}: item {} is where {step} must be", item.number)
+                require(item.number == item_number && item.words == words(self.seed, item_number), || {
+                    format!("client {number}: item {} is where {item_number} must be", item.number)
                 })?;
                 at = item.next;
             }
@@ -189,9 +199,9 @@ impl Scene<'_> {
 /// The numbers of the items after `step` steps, the last first.
 fn model(seed: u64, step: u64) -> VecDeque<u64> {
     let mut items = VecDeque::new();
-    for step in 0..step {
-        if items.is_empty() || !takes(seed, step) {
-            items.push_front(step);
+    for number in (0..step).flat_map(self::items) {
+        if items.is_empty() || !takes(seed, number) {
+            items.push_front(number);
         } else {
             items.pop_front();
         }
@@ -200,7 +210,7 @@ fn model(seed: u64, step: u64) -> VecDeque<u64> {
 }
 
 fn prepare(dir: &Path) -> Outcome {
-    Store::format(dir, &cenote::FormatOptions::default())?;
+    child::format(dir)?;
     let store = Store::open(dir)?;
     let options = PoolOptions { puddle_size: 192 << 10, ..PoolOptions::default() };
     let pool = store.create_pool("shared", &options)?;

@@ -5,7 +5,7 @@
 //!
 //! * the operation ended with an exit status that it documents, or by the kill, without a panic;
 //! * the store opens, is sound, and what is in it is as before the operation or as after it, nothing between;
-//! * success means after; an error for want of space means before, unless a first step was said to be done. After an I/O error nobody knows what the device has, and the next open
+//! * success means after; an error for want of space means before, unless the message says that it, or its first step, is done. After an I/O error nobody knows what the device has, and the next open
 //!   decides: before or after;
 //! * what was not done can be done now.
 
@@ -229,7 +229,7 @@ impl<'a> Scene<'a> {
         })?;
         match ended.code {
             Some(0) if !after => return found(format!("it says that it is done, and is not: {ended:?}")),
-            Some(code) if code != 0 && fault == Fault::Space && !before && !ended.out.contains("done") => {
+            Some(code) if code != 0 && fault == Fault::Space && !before && !says_done(&ended) => {
                 return found(format!("it says that it failed, and is done: {ended:?}"));
             }
             _ => {}
@@ -265,6 +265,11 @@ impl<'a> Scene<'a> {
 fn is_documented(ended: &Ended) -> bool {
     let quiet = !ended.err.contains("panicked") && !ended.err.contains("internal error");
     quiet && matches!(ended.code, Some(0 | 1 | 3 | 4 | 127))
+}
+
+/// Whether it says that its work, or a first step of it, is done although an error came then.
+fn says_done(ended: &Ended) -> bool {
+    ended.out.contains("done:") || ended.err.contains("done, but")
 }
 
 /// Parts that are neither as before nor as after.

@@ -17,7 +17,7 @@ use std::path::Path;
 /// Kills of one round.
 const KILLS: u64 = 8;
 /// In what a child says: the pools were psynced at this step.
-const PSYNCED: u64 = 1 << 63;
+pub(crate) const PSYNCED: u64 = 1 << 63;
 
 /// How the pools of a round are kept: (mode, protection).
 const KINDS: [(PoolMode, AtRest); 5] = [
@@ -37,7 +37,7 @@ fn open(dir: &Path) -> Outcome<(Store, Pool, Pool)> {
 
 /// Makes the store of a round.
 pub(crate) fn prepare(dir: &Path, mode: PoolMode, at_rest: AtRest) -> Outcome {
-    Store::format(dir, &cenote::FormatOptions::default())?;
+    child::format(dir)?;
     let store = Store::open(dir)?;
     let key = if at_rest.mode().has_key() { Some(key(0)?) } else { None };
     let options = PoolOptions { mode, at_rest, key, puddle_size: 512 << 10, ..PoolOptions::default() };
@@ -103,7 +103,7 @@ pub(crate) fn round(round: &mut Round<'_>) -> Outcome {
 }
 
 /// Opens the store, which recovers it, and compares.
-fn judge(
+pub(crate) fn judge(
     dir: &Path,
     seed: u64,
     model: &mut Model,

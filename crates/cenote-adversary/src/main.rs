@@ -11,31 +11,51 @@ mod child;
 mod clients;
 mod faults;
 mod kill;
+mod mutate;
+mod power;
 mod races;
 mod round;
 mod sample;
 mod table;
 
+use cenote_medium::planted::Bug;
 use round::{Harness, Plan};
 use std::path::Path;
 use std::process::ExitCode;
 
 /// Harnesses by name, with what their rounds do.
-const HARNESSES: [(&str, Harness, &str); 4] = [
+const HARNESSES: [(&str, Harness, &str); 6] = [
     ("kill", kill::round, "SIGKILL of a program with a store of its own"),
     ("clients", clients::round, "SIGKILL of a daemon and of clients that share a pool"),
+    ("power", power::round, "loss of power on ext4 in a file, behind a loop device"),
     ("faults", faults::round, "an I/O error, a full disk or SIGKILL at one system call of a command"),
+    ("mutate", mutate::round, "damage under right checksums, opened by everything"),
     ("races", races::round, "processes that open, write, remove, check and are killed, on one store"),
 ];
 
 /// What a child of a harness does; the arguments are its own.
-const ROLES: [(&str, child::Role); 5] = [
+const ROLES: [(&str, child::Role); 7] = [
     ("kill", kill::child),
     ("daemon", clients::daemon),
     ("client", clients::client),
     ("racer", races::racer),
+    ("psyncs", power::psyncs),
+    ("busy", mutate::busy),
     ("digest", sample::digest_role),
 ];
+
+/// Bugs that are planted in this process and its children if the environment names one: a harness that finds none of them is of no use.
+const PLANTED: [(&str, Bug); 2] =
+    [("AbortKeepsAllocation", Bug::AbortKeepsAllocation), ("PsyncNotSynced", Bug::PsyncNotSynced)];
+
+/// Plants what the environment names.
+fn plant() {
+    let Ok(name) = std::env::var("CENOTE_ADVERSARY_PLANT") else { return };
+    match PLANTED.iter().find(|(known, _)| *known == name) {
+        Some((_, bug)) => cenote_medium::planted::plant(*bug),
+        None => eprintln!("no bug is called {name:?}"),
+    }
+}
 
 fn usage(problem: &str) -> ExitCode {
     eprintln!(
@@ -48,6 +68,7 @@ fn usage(problem: &str) -> ExitCode {
 }
 
 fn main() -> ExitCode {
+    plant();
     let mut args = std::env::args();
     let own = args.next().unwrap_or_default();
     if Path::new(&own).file_name().is_some_and(|name| name == child::COMMAND) {

@@ -56,7 +56,7 @@ impl Racer {
     }
 }
 
-/// A child: `STORE WITNESS SEED`.
+/// A child: `STORE WITNESS SEED COPIES`.
 pub(crate) fn racer(args: &[String]) -> Outcome {
     let seed = child::number(args, 2)?;
     let witness = File::options().append(true).open(&args[1])?;
@@ -161,8 +161,19 @@ fn write(racer: &mut Racer) -> Outcome {
     Ok(store.close()?)
 }
 
+/// Reads every file of the store, as a program does that makes a copy: closing them must not open the door to others.
+fn copy(dir: &Path) {
+    let Ok(entries) = std::fs::read_dir(dir) else { return };
+    for entry in entries.flatten() {
+        let _ = std::fs::read(entry.path());
+    }
+}
+
 /// One thing that a writer does.
 fn step(racer: &mut Racer, store: &Store, there: &mut Pools) -> Outcome {
+    if racer.below(4) == 0 {
+        copy(&racer.dir);
+    }
     let name = NAMES[racer.below(NAMES.len() as u64) as usize];
     if !there.contains_key(name) {
         racer.tell(&format!("try create {name}"))?;
@@ -264,7 +275,7 @@ fn apply(pools: &mut Pools, tried: Option<&(String, String)>) -> Outcome {
 /// See the module.
 pub(crate) fn round(round: &mut Round<'_>) -> Outcome {
     let (store, witness) = (round.dir.join("store"), round.dir.join("witness"));
-    Store::format(&store, &cenote::FormatOptions::default())?;
+    child::format(&store)?;
     File::create(&witness)?;
     let mut next = round.seed << 16;
     let mut start = |dir: &Path| {
@@ -293,7 +304,9 @@ pub(crate) fn round(round: &mut Round<'_>) -> Outcome {
 
 /// What is there when all are dead.
 fn end(dir: &Path, mut judge: Judge) -> Outcome {
-    let store = Store::open(dir)?;
+    // A command that a racer had started may outlive it.
+    let options = OpenOptions { lock_timeout: child::LIMIT, ..OpenOptions::default() };
+    let store = Store::open_with(dir, &options)?;
     require(store.report().damage.is_empty(), || format!("damage at the end: {:?}", store.report().damage))?;
     let there: Vec<String> =
         pools(&store, Access::ReadWrite)?.iter().map(|(name, count)| format!("{name}={count}")).collect();
@@ -304,7 +317,7 @@ fn end(dir: &Path, mut judge: Judge) -> Outcome {
     }
     store.close()?;
     let mut check = child::cenote();
-    check.arg("check").arg(dir);
+    check.args(["check", "--wait", "30"]).arg(dir);
     let ended = child::run(&mut check, dir.parent().unwrap_or(dir), Duration::from_secs(60))?;
     require(ended.code == Some(0), || format!("cenote check at the end: {ended:?}"))
 }

@@ -28,6 +28,8 @@ pub(crate) const OBJECTS: [&str; 2] = ["plain", "box"];
 pub(crate) const OBJECT_LEN: usize = 64 << 10;
 /// Nodes of the list in each pool.
 const NODES: u64 = 40;
+/// More than any list has.
+const LINKS_MAX: u64 = 100_000;
 const KEYS: [&[u8; 32]; 2] = [b"a key of thirty-two bytes, known", b"another key, just as well known."];
 
 #[derive(Persist)]
@@ -45,8 +47,8 @@ pub(crate) fn key(number: usize) -> Outcome<Arc<Keyring>> {
     Ok(Arc::new(Keyring::new(key).locking(Locking::IfPossible)))
 }
 
-fn words(seed: u64, number: u64) -> [u64; 30] {
-    let mut random = Random(seed ^ number.rotate_left(24));
+fn words(number: u64) -> [u64; 30] {
+    let mut random = Random(number);
     core::array::from_fn(|_| random.next_word())
 }
 
@@ -54,7 +56,7 @@ fn words(seed: u64, number: u64) -> [u64; 30] {
 /// `sealed.archive`, and the `snapshot` of an object.
 pub(crate) fn make(dir: &Path, seed: u64) -> Outcome {
     let at = dir.join("store");
-    Store::format(&at, &cenote::FormatOptions::default())?;
+    child::format(&at)?;
     let options = OpenOptions { journal_half_len: 64 << 10, spare_bytes_max: 0, ..OpenOptions::default() };
     let store = Store::open_with(&at, &options)?;
     for (name, mode, at_rest) in POOLS {
@@ -84,14 +86,16 @@ pub(crate) fn make(dir: &Path, seed: u64) -> Outcome {
 }
 
 fn fill(pool: &Pool, seed: u64) -> Outcome {
-    for number in 0..NODES {
-        pool.write(|tx| -> Result<()> {
-            let next = tx.root::<Link>()?;
-            let link = tx.alloc(Link { number, next, words: words(seed, number) })?;
-            tx.set_root(link)
-        })?;
-    }
-    Ok(())
+    (0..NODES).try_for_each(|number| push(pool, seed ^ number))
+}
+
+/// Puts one node before the first.
+pub(crate) fn push(pool: &Pool, number: u64) -> Outcome {
+    Ok(pool.write(|tx| -> Result<()> {
+        let next = tx.root::<Link>()?;
+        let link = tx.alloc(Link { number, next, words: words(number) })?;
+        tx.set_root(link)
+    })?)
 }
 
 /// What an object is filled with.
@@ -100,7 +104,7 @@ fn data(seed: u64) -> Vec<u8> {
     (0..OBJECT_LEN / 8).flat_map(|_| random.next_word().to_le_bytes()).collect()
 }
 
-fn open_objects(at: &Path, options: OpenOptions) -> Outcome<Objects> {
+pub(crate) fn open_objects(at: &Path, options: OpenOptions) -> Outcome<Objects> {
     let read_only = options.access == Access::ReadOnly;
     let medium = RealMedium::open(at, &cenote::MediumOptions { read_only, ..Default::default() })?;
     let (store, _) = cenote_store::Store::open(Arc::new(medium), options)?;
@@ -201,7 +205,8 @@ fn pool_digest(store: &Store, name: &str, access: Access, digest: &mut Digest) -
                 .words
                 .iter()
                 .fold(sum.rotate_left(1) ^ link.number, |sum, word| sum.rotate_left(1) ^ word);
-            if count > 10 * NODES {
+            // Links that a mutation leads in a circle.
+            if count > LINKS_MAX {
                 break;
             }
         }

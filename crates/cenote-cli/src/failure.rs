@@ -84,6 +84,16 @@ impl Failure {
     }
 }
 
+/// Closes a store in which the work is done: an error of that says so.
+pub(crate) fn closed<E: Into<Failure>>(closed: Result<(), E>) -> Result<(), Failure> {
+    closed.map_err(|error| match error.into() {
+        Failure::Failed(why) => Failure::Failed(format!(
+            "done, but the store was not closed: {why}: the next to open it recovers it"
+        )),
+        other => other,
+    })
+}
+
 impl From<std::io::Error> for Failure {
     /// Of standard output.
     fn from(error: std::io::Error) -> Self {

@@ -3,8 +3,8 @@
 //! Two images with the same canonical form need one recovery. Invariant: the form of an image follows from its bytes alone, and whatever is not understood is taken
 //! as it stands. What is left out, and why that is sound:
 //!
-//! 1. *What an allocation mark says beside "allocated" or not, after a loss of power*: only the one value is believed, all others mean free, and whoever opens the pool
-//!    makes them so. And, after any crash, hints, lists and the words of descriptors that mean something only to the processes that have the pool open: whoever opens it first writes them
+//! 1. *What an allocation mark says beside "allocated" or not, after a loss of power*: only the one value is believed, all others that programs write mean free, and the opener
+//!    makes them so. (No crash leaves a mark that no program writes.) And, after any crash, hints, lists and the words of descriptors that mean something only to the processes that have the pool open: whoever opens it first writes them
 //!    again. (Marks that durable entries name are drawn, because replay writes them in either direction; they are not left out of the form, which hid a replay that does not.)
 //! 2. *`tail` and `last` of a log, after a loss of power*: hints, which the scan reads after a crash of processes only. `last` it never reads.
 //! 3. *The number of the transaction, the epoch, and the half of the log.* The scan compares sequence numbers with the range's only, and checksums with what they
@@ -32,7 +32,7 @@
 
 use cenote_layout::checksum::checksum;
 use cenote_layout::heap::{
-    BLOCK_SIZE_MIN, Descriptor, HeapGeometry, SMALL_SIZE_MAX, SUPERBLOCK_SIZE, mark, marks_offset,
+    BLOCK_SIZE_MIN, Descriptor, HeapGeometry, SUPERBLOCK_SIZE, SWEEP_SIZE, TINY_MARKS_SIZE, is_tiny, mark,
 };
 use cenote_layout::log::{
     CONTROL_OFFSET, ContentHash, ENTRIES_OFFSET, ENTRY_HEADER_SIZE, ENTRY_INLINE_DATA_MAX, EntryHeader, Kind,
@@ -87,11 +87,12 @@ pub(crate) struct PuddleAt {
 fn heap_parts(image: &Image, name: &str, size: u64, root: bool) -> Option<Parts> {
     let g = HeapGeometry::new(size, root)?;
     let line = size_of::<Descriptor>() as u64;
-    let mut parts = Parts { descriptors: g.descriptors..g.marks, ..Parts::default() };
+    let mut parts = Parts { descriptors: g.descriptors..g.tiny, ..Parts::default() };
     parts.marks.push(g.marks..g.hints);
     parts.session.push(g.hints..g.roots);
     if root {
-        parts.session.push(g.lists..g.first_usable * SUPERBLOCK_SIZE);
+        parts.session.push(g.lists..g.sweep);
+        parts.session.push(g.sweep + SWEEP_SIZE..g.first_usable * SUPERBLOCK_SIZE);
     }
     for number in 0..g.superblocks {
         let at = g.descriptors + number * line;
@@ -103,10 +104,10 @@ fn heap_parts(image: &Image, name: &str, size: u64, root: bool) -> Option<Parts>
             continue;
         };
         let size = descriptor.block_size;
-        let small = (BLOCK_SIZE_MIN..=SMALL_SIZE_MAX).contains(&size) && size % 16 == 0;
-        if small && descriptor.is_valid() && marks_offset(size) < SUPERBLOCK_SIZE {
-            let start = number * SUPERBLOCK_SIZE;
-            parts.marks.push(start + marks_offset(size)..start + SUPERBLOCK_SIZE);
+        // Of tiny marks only those that a descriptor names: nobody writes the others.
+        if size >= BLOCK_SIZE_MIN && is_tiny(size) && descriptor.is_valid() {
+            let start = g.marks_at(number, size);
+            parts.marks.push(start..start + TINY_MARKS_SIZE);
         }
     }
     Some(parts)
@@ -432,9 +433,14 @@ pub fn canonical(image: &Image, context: &Context) -> Canonical {
     Canonical { whole: all.finish(), data, new, store, shape }
 }
 
-/// The bytes of a word of marks that say "allocated", all ones.
+/// Whether a mark may say that a block is allocated, to an opener.
+fn counts(byte: u8) -> bool {
+    matches!(byte, mark::ALLOCATED | mark::CONDEMNED)
+}
+
+/// The bytes of a word of marks that say "allocated", or may say so.
 pub(crate) fn allocated(word: u64) -> u64 {
-    let bytes = word.to_le_bytes().map(|byte| if byte == mark::ALLOCATED { byte } else { 0 });
+    let bytes = word.to_le_bytes().map(|byte| if counts(byte) { byte } else { 0 });
     u64::from_le_bytes(bytes)
 }
 
@@ -450,7 +456,7 @@ fn keep_allocated(form: &mut Image, name: &str, part: &Range<u64>) {
     form.clear(name, part.start, part.end - part.start);
     for (number, line) in bytes.chunks(64).enumerate().filter(|(_, line)| line.iter().any(|&byte| byte != 0))
     {
-        for (at, byte) in line.iter().enumerate().filter(|(_, byte)| **byte == mark::ALLOCATED) {
+        for (at, byte) in line.iter().enumerate().filter(|(_, byte)| counts(**byte)) {
             form.overwrite(name, part.start + (64 * number + at) as u64, &[*byte]);
         }
     }

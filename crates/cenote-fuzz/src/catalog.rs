@@ -5,20 +5,16 @@
 //! read again and says the same.
 
 use crate::file::merge;
+use crate::forge;
 use crate::input::Input;
 use cenote_layout::catalog::{
     AtRest, ClientRecord, Frame, GuestRecord, HeapKind, LeaseRecord, PoolMode, PoolRecord, PuddleRecord,
-    Record, RecordHeader, decode_frame, encode_frame,
+    Record, decode_frame, encode_frame,
 };
-use cenote_layout::checksum::{checksum, seed};
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::pointer::PointerKind;
 use cenote_layout::puddle::Role;
 use cenote_layout::types::{Condition, FieldRecord, PointerField, TypeRecord, VariantRecord};
-use zerocopy::{FromBytes, IntoBytes};
-
-/// Most forged batch numbers stay below this, so that they meet others; the rest are anything at all.
-const BATCH_MAX: u64 = 1000;
 
 pub(crate) fn run(input: &mut Input<'_>) {
     let (bytes, records) = history(input);
@@ -52,7 +48,7 @@ pub(crate) fn run(input: &mut Input<'_>) {
 fn change(input: &mut Input<'_>, file: &mut Vec<u8>) {
     match input.below(6) {
         0 => file.truncate(input.below(file.len() + 1)),
-        1 | 2 => forge(input, file),
+        1 | 2 => forge::catalog(input, file),
         3 => {
             // A piece twice, or gone.
             let at = input.below(file.len() + 1) / 8 * 8;
@@ -269,43 +265,4 @@ fn type_record(input: &mut Input<'_>) -> TypeRecord {
             })
             .collect(),
     }
-}
-
-/// Changes a frame and puts its checksum right.
-fn forge(input: &mut Input<'_>, bytes: &mut [u8]) {
-    let mut starts = Vec::new();
-    let mut at = 0;
-    while at < bytes.len() {
-        match decode_frame(&bytes[at..]) {
-            Ok(frame) => {
-                starts.push((at, frame.len));
-                at += frame.len;
-            }
-            Err(_) => at += 8,
-        }
-    }
-    if starts.is_empty() {
-        return;
-    }
-    let (start, len) = starts[input.below(starts.len())];
-    let frame = &mut bytes[start..start + len];
-    if input.one_in(2) {
-        input.damage(frame);
-    } else {
-        input.damage(&mut frame[48..]);
-    }
-    let Ok((mut header, rest)) = RecordHeader::read_from_prefix(frame) else {
-        return;
-    };
-    if input.one_in(4) {
-        header.batch = header.batch.wrapping_add(u64::from(input.byte())).wrapping_sub(32);
-    }
-    if !input.one_in(8) {
-        header.batch %= BATCH_MAX;
-    }
-    let payload_len = (header.payload_len as usize).min(rest.len());
-    header.checksum = 0;
-    let covered = [header.as_bytes(), &rest[..payload_len]].concat();
-    header.checksum = checksum(seed::CATALOG, &covered);
-    frame[..48].copy_from_slice(header.as_bytes());
 }

@@ -82,7 +82,7 @@ fn made(input: &mut Input<'_>, geometry: &HeapGeometry) -> Vec<u8> {
         };
         word.copy_from_slice(&value.to_le_bytes());
     }
-    let metadata = geometry.marks as usize..first;
+    let metadata = geometry.tiny as usize..first;
     for byte in &mut image[metadata] {
         *byte = [0, mark::ALLOCATED, mark::TINY, 7][(random.next_word() % 4) as usize];
     }

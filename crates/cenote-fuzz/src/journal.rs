@@ -6,17 +6,16 @@
 //! * a journal that nobody damaged has all records that are needed, and says of no damage;
 //! * what a scan accepts, a new session goes on from.
 
+use crate::forge;
 use crate::input::Input;
 use cenote_journal::{Draft, Guard, Home, Journal, Settings, Stopped, Target, scan};
 use cenote_layout::PAGE_SIZE;
-use cenote_layout::checksum::{checksum, seed};
 use cenote_layout::id::Uuid;
-use cenote_layout::object::{JOURNAL_HALVES_OFFSET, JournalHeader, RecordHeader};
+use cenote_layout::object::JOURNAL_HALVES_OFFSET;
 use cenote_medium::sim::{SimMedium, SimOptions};
 use cenote_medium::{Durability, FileHandle, Medium};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use zerocopy::{FromBytes, IntoBytes};
 
 const STORE: Uuid = Uuid([5; 16]);
 const PRIMARY_LEN: u64 = 4 * PAGE_SIZE;
@@ -99,7 +98,7 @@ pub(crate) fn run(input: &mut Input<'_>) {
         }
     }
     let damaged = bytes != original;
-    let forged = input.one_in(2) && forge(input, &mut bytes);
+    let forged = input.one_in(2) && forge::journal(input, &mut bytes);
     if input.one_in(16) {
         bytes.truncate(input.below(len));
     }
@@ -145,53 +144,4 @@ pub(crate) fn run(input: &mut Input<'_>) {
             assert!(next.records.is_empty() && next.damage.is_none(), "{records} records, then {next:?}");
         }
     }
-}
-
-/// Changes a header of the journal or a record, and puts its checksums right again. Whether anything was there to be changed.
-fn forge(input: &mut Input<'_>, bytes: &mut [u8]) -> bool {
-    let page = PAGE_SIZE as usize;
-    if input.one_in(3) {
-        let at = input.below(2) * page;
-        let Some(place) = bytes.get_mut(at..at + size_of::<JournalHeader>()) else { return false };
-        input.damage(place);
-        let Ok(mut header) = JournalHeader::read_from_bytes(place) else { return false };
-        cenote_layout::header::seal(&mut header);
-        place.copy_from_slice(header.as_bytes());
-        return true;
-    }
-    let first = JOURNAL_HALVES_OFFSET as usize / page;
-    let count = (bytes.len() / page).saturating_sub(first).max(1);
-    let at = (first + input.below(count)) * page;
-    let Some(place) = bytes.get_mut(at..) else { return false };
-    if place.len() < size_of::<RecordHeader>() {
-        return false;
-    }
-    input.damage(&mut place[8..size_of::<RecordHeader>()]);
-    let Ok((header, _)) = RecordHeader::read_from_prefix(place) else { return false };
-    if !header.is_plausible() {
-        return false;
-    }
-    let head = RecordHeader::head_len(header.objects, header.runs) as usize;
-    if head.saturating_add(header.data_len as usize) > place.len() {
-        return false;
-    }
-    if input.one_in(2) {
-        // The tables too.
-        input.damage(&mut place[size_of::<RecordHeader>()..head]);
-    }
-    let sum = checksum(seed::PSYNC, &place[head..head + header.data_len as usize]);
-    let at = core::mem::offset_of!(RecordHeader, data_sum);
-    place[at..at + 8].copy_from_slice(&sum.to_le_bytes());
-    let sum = RecordHeader::checksum_of(&mut place[..head].to_vec());
-    let at = core::mem::offset_of!(RecordHeader, checksum);
-    place[at..at + 8].copy_from_slice(&sum.to_le_bytes());
-    // Its commit record does not fit any more, unless that is put right too.
-    if input.one_in(2) {
-        let commit = cenote_layout::object::CommitRecord::new(header.seq, sum);
-        let end = header.total_len as usize;
-        if let Some(place) = place.get_mut(end.saturating_sub(size_of_val(&commit))..end) {
-            place.copy_from_slice(commit.as_bytes());
-        }
-    }
-    true
 }

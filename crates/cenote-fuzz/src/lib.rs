@@ -15,6 +15,7 @@ mod catalog;
 #[allow(dead_code)]
 #[path = "../../cenote-store/src/catalog/file.rs"]
 mod file;
+pub mod forge;
 mod header;
 mod image;
 mod input;

@@ -157,8 +157,8 @@ pub enum FreeError {
         /// The address.
         addr: u64,
     },
-    /// In a superblock whose descriptor is damaged.
-    #[error("address {addr:#x} is in a superblock whose descriptor is damaged: run check")]
+    /// In a superblock whose descriptor or marks are damaged.
+    #[error("address {addr:#x} is in a superblock whose descriptor or marks are damaged: run check")]
     Damaged {
         /// The address.
         addr: u64,
@@ -177,6 +177,24 @@ pub enum RootError {
     Index {
         /// What was asked for.
         index: u16,
+    },
+    /// Bits of the root have flipped: what it led to is not known.
+    #[error(
+        "root {index} (at {addr:#x}) is damaged: its check does not fit; set it again, or restore a copy of the pool"
+    )]
+    Damaged {
+        /// Its number.
+        index: u16,
+        /// Address of its slot.
+        addr: u64,
+    },
+    /// No object is there.
+    #[error("root {index} cannot lead to {addr:#x}: addresses have 48 bits")]
+    Address {
+        /// Its number.
+        index: u16,
+        /// What was to be its address.
+        addr: u64,
     },
     /// The pool is open for reading only.
     #[error("the pool is open read-only: no root can be set")]
@@ -199,6 +217,12 @@ pub enum ReclaimError {
         addr: u64,
         /// What is wrong with it.
         reason: &'static str,
+    },
+    /// What a damaged root led to is not known.
+    #[error("root {index} is damaged, and may have led to any block: run check")]
+    Root {
+        /// Its number.
+        index: u16,
     },
     /// More was changed than could be looked at meanwhile.
     #[error("the pool was changed faster than its changes could be traced: try again when less goes on")]
@@ -237,6 +261,16 @@ pub enum RecoverError {
     NotQuiet {
         /// Its number.
         member: u32,
+    },
+    /// Which blocks are allocated cannot be told.
+    #[error(
+        "the root puddle at {addr:#x} does not say how far the last sweep of this heap has come, so \
+         nobody can tell which blocks are allocated: it is damaged, or a later version wrote it; \
+         restore the pool from an archive"
+    )]
+    Sweep {
+        /// Address of the root puddle.
+        addr: u64,
     },
     /// The progress callback broke off tracing. Nothing has changed.
     #[error("tracing was cancelled; the heap is as it was before")]

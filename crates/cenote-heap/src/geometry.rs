@@ -1,24 +1,22 @@
 //! The volatile word of a descriptor that says where blocks and marks of a superblock lie: all that is asked on the fast path, in one load.
 //!
 //! ```text
-//! bits  0 to 28   2^32 divided by the block size, rounded up: offset * this is the index in its upper half, exact for offsets below 64 KiB; and
-//!                 its lower half is less than this exactly if the division leaves nothing
-//! bits 29 to 45   block size; 65,536 for a large block
-//! bits 46 to 56   where blocks end and marks begin, in 64 bytes: 1,024 if the marks lie in the puddle's metadata
-//! bits 57 to 62   generation: another one each time that the superblock is taken
-//! bit  63         the marks lie in the puddle's metadata
+//! bits  0 to 28   2^32 divided by the block size, rounded up: offset * this is the index in its upper half, exact for
+//!                 offsets below 64 KiB; its lower half is less than this exactly if the division leaves nothing
+//! bits 29 to 45   block size; 65,536 for a large block; 0: no blocks are here
+//! bits 46 to 62   generation: another one each time that the superblock is taken
+//! bit  63         the marks are tiny marks
 //! ```
 //!
-//! A superblock without blocks has the lower 57 bits and the last zero: no offset lies below its end, so every question is answered by no. Because one word says it all, a
-//! reader that races with a superblock changing hands still computes an address of a mark that is mapped: it lies in the puddle's
-//! metadata or in the superblock.
+//! A superblock without blocks has the lower 46 bits and the last zero: no block begins at any offset, so every question is
+//! answered by no. One word says it all, so a reader that races with a superblock changing hands still computes an address
+//! in the marks of the puddle, which are mapped.
 
-use cenote_layout::heap::{SUPERBLOCK_SIZE, marks_offset};
+use cenote_layout::heap::{SUPERBLOCK_SIZE, is_tiny};
 
 const SIZE_SHIFT: u32 = 29;
-const END_SHIFT: u32 = 46;
-const GENERATION_SHIFT: u32 = 57;
-const OUTSIDE: u64 = 1 << 63;
+const GENERATION_SHIFT: u32 = 46;
+const TINY: u64 = 1 << 63;
 
 /// A loaded geometry word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +28,7 @@ impl Geometry {
         Self(
             (1u64 << 32).div_ceil(size)
                 | size << SIZE_SHIFT
-                | (marks_offset(size) / 64) << END_SHIFT
-                | if marks_offset(size) == SUPERBLOCK_SIZE { OUTSIDE } else { 0 }
+                | if is_tiny(size) { TINY } else { 0 }
                 | before.next_generation(),
         )
     }
@@ -41,8 +38,14 @@ impl Geometry {
         Self(before.next_generation())
     }
 
+    /// Whether only the generation tells this word from another.
+    pub(crate) const fn is_next_of(self, other: Self) -> bool {
+        const REST: u64 = TINY | ((1 << GENERATION_SHIFT) - 1);
+        self.0 & REST == other.0 & REST
+    }
+
     const fn next_generation(self) -> u64 {
-        (((self.0 >> GENERATION_SHIFT) + 1) << GENERATION_SHIFT) & !OUTSIDE
+        (((self.0 >> GENERATION_SHIFT) + 1) << GENERATION_SHIFT) & !TINY
     }
 
     /// Bytes of a block; 0 if there are none.
@@ -58,12 +61,6 @@ impl Geometry {
         size != 0 && size != SUPERBLOCK_SIZE
     }
 
-    /// Offset in the superblock behind the last block, or nearly so.
-    #[inline]
-    pub(crate) const fn end(self) -> u64 {
-        (self.0 >> END_SHIFT & 0x7ff) * 64
-    }
-
     /// What [`divide`] multiplies with.
     #[inline]
     pub(crate) const fn reciprocal(self) -> u32 {
@@ -77,10 +74,10 @@ impl Geometry {
         (index, index * self.size())
     }
 
-    /// Whether the marks lie in the puddle's metadata. Then every offset is below the end.
+    /// Whether the marks are tiny marks.
     #[inline]
-    pub(crate) const fn is_outside(self) -> bool {
-        self.0 & OUTSIDE != 0
+    pub(crate) const fn is_tiny(self) -> bool {
+        self.0 & TINY != 0
     }
 }
 
@@ -95,6 +92,7 @@ pub(crate) const fn divide(within: u64, reciprocal: u32) -> Option<u64> {
 mod tests {
     use super::*;
     use crate::class::{CLASS_COUNT, class_size};
+    use cenote_layout::heap::{MARKS_SIZE, TINY_MARKS_SIZE};
 
     #[test]
     fn reciprocals_divide_exactly() {
@@ -106,11 +104,7 @@ mod tests {
                 assert_eq!((index, start), (within / size, within / size * size));
                 let exactly = within.is_multiple_of(size).then_some(index);
                 assert_eq!(divide(within, g.reciprocal()), exactly, "{within} in blocks of {size}");
-                if g.is_outside() {
-                    assert!(within < g.end() && index < 1024);
-                } else if within < g.end() {
-                    assert!(g.end() + index < SUPERBLOCK_SIZE);
-                }
+                assert!(index < if g.is_tiny() { TINY_MARKS_SIZE } else { MARKS_SIZE });
             }
         }
     }
@@ -124,8 +118,9 @@ mod tests {
     fn a_superblock_without_blocks_has_none_and_generations_differ() {
         let first = Geometry::new(64, Geometry(0));
         let none = Geometry::none(first);
-        assert_eq!((none.end(), none.size(), none.is_outside()), (0, 0, false));
+        assert_eq!((none.size(), none.is_tiny()), (0, false));
         assert_ne!(Geometry::new(64, none), first);
-        assert_eq!(Geometry(0).end(), 0);
+        let tiny = Geometry::new(16, none);
+        assert_eq!((tiny.size(), tiny.is_tiny(), Geometry::none(tiny).is_tiny()), (16, true, false));
     }
 }

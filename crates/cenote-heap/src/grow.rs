@@ -14,11 +14,12 @@ use crate::cache::Cache;
 use crate::error::{GroundError, OpenError, RecoverError};
 use crate::ground::{Ground, Plot};
 use crate::members::{Members, Turn};
+use crate::report::Damage;
 use crate::runs;
 use crate::superblock::PuddleHeap;
 use crate::traced::{Shortage, TracedHeap, lock};
 use cenote_layout::SLOT_SIZE;
-use cenote_layout::heap::{Descriptor, HeapGeometry, SUPERBLOCK_SIZE, SuperblockState};
+use cenote_layout::heap::{Descriptor, HeapGeometry, SUPERBLOCK_SIZE, SuperblockState, SweepState};
 use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Bug, Step, planted, reach};
 use core::ptr::null_mut;
@@ -216,6 +217,8 @@ pub(crate) struct Growth {
     due: u64,
     /// Highest number of a puddle that is known.
     last: u32,
+    /// Superblocks that were found to be out of use when their puddles were adopted.
+    pub(crate) damage: Vec<Damage>,
 }
 
 impl Growth {
@@ -226,6 +229,7 @@ impl Growth {
             last: plots.last().map_or(0, |p| p.index),
             pending: plots.into(),
             due: 1,
+            damage: Vec::new(),
         }
     }
 
@@ -414,7 +418,7 @@ impl<G: Ground> TracedHeap<G> {
             self.attach_holding(growth, plot.addr, true).map_err(Shortage::Puddle)?;
         } else {
             growth.add(&plot);
-            self.attach(&plot, true).map_err(Shortage::Puddle)?;
+            self.attach(growth, &plot, How::New).map_err(Shortage::Puddle)?;
         }
         if let Some(members) = &self.members {
             // It is adopted: whoever sees the number can attach it.
@@ -457,6 +461,9 @@ impl<G: Ground> TracedHeap<G> {
     /// They cannot be mapped, or not be learned of.
     pub fn catch_up(&self) -> Result<(), OpenError> {
         let Some(members) = &self.members else { return Ok(()) };
+        if self.sweep_state() == Some(SweepState::Open) {
+            self.discard_sweep()?;
+        }
         let puddles = members.puddles();
         if puddles <= self.known.load(Ordering::Acquire) {
             return Ok(());
@@ -466,6 +473,20 @@ impl<G: Ground> TracedHeap<G> {
             known if known < puddles => Err(OpenError::Behind { known, puddles }),
             _ => Ok(()),
         }
+    }
+
+    /// Discards the sweep of a member that died while it condemned ([`crate::condemn`]).
+    #[cold]
+    fn discard_sweep(&self) -> Result<(), OpenError> {
+        // The one that condemns is alone, and has this lock.
+        let _turn = self.turn()?;
+        let mut growth = lock(&self.growth);
+        self.refresh(&mut growth);
+        while self.attach_locked(&mut growth, true)? {}
+        if self.sweep_state() == Some(SweepState::Open) {
+            self.decide_all();
+        }
+        Ok(())
     }
 
     /// Attaches a puddle that was not looked at yet; `false` if there is none.
@@ -486,7 +507,8 @@ impl<G: Ground> TracedHeap<G> {
 
     fn attach_pending(&self, growth: &mut Growth, at: usize, adopt: bool) -> Result<bool, OpenError> {
         let Some(plot) = growth.pending.get(at).copied() else { return Ok(false) };
-        if !self.attach(&plot, adopt)? {
+        let how = if adopt { How::Adopting } else { How::Joining };
+        if !self.attach(growth, &plot, how)? {
             return Ok(false);
         }
         growth.pending.remove(at);
@@ -545,9 +567,9 @@ impl<G: Ground> TracedHeap<G> {
         Ok(())
     }
 
-    /// Looks at a puddle: which superblocks are free, which have blocks. Growth is locked. Where processes share the heap, one adopts the puddle for all, if `may_adopt` says
-    /// that it has the pool's lock; without it, `false` is the answer for a puddle that nobody has adopted.
-    fn attach(&self, plot: &Plot, may_adopt: bool) -> Result<bool, OpenError> {
+    /// Looks at a puddle: which superblocks are free, which have blocks. Where processes share the heap, one adopts the puddle
+    /// for all. `false`: no process has adopted it, and this one may not.
+    fn attach(&self, growth: &mut Growth, plot: &Plot, how: How) -> Result<bool, OpenError> {
         let (index, addr, size) = (plot.index, plot.addr, plot.size);
         self.ground.map(plot).map_err(|source| OpenError::Ground { index, addr, source })?;
         let ordinal = self.puddles.len();
@@ -558,22 +580,32 @@ impl<G: Ground> TracedHeap<G> {
         }
         // SAFETY: just mapped; it stays so as long as the ground lives, which the heap owns.
         let puddle = unsafe { PuddleHeap::new(addr, size, index, ordinal, self.id, self.writable) };
-        let puddle = Arc::new(puddle.ok_or(OpenError::TooSmall { index, addr, size })?);
+        let mut puddle = puddle.ok_or(OpenError::TooSmall { index, addr, size })?;
+        puddle.restores |= self.root_puddle().is_some_and(|root| root.restores);
+        let puddle = Arc::new(puddle);
         let session = self.members.as_ref().map(|members| members.session);
         let adopted = session.is_some_and(|session| session == puddle.session());
         let mut listed = Vec::new();
         if adopted && !planted(Bug::JoinAdoptsAgain) {
             puddle.adopted.store(true, Ordering::Release);
-        } else if session.is_some() && !may_adopt {
+        } else if session.is_some() && how == How::Joining {
             return Ok(false);
         } else {
             if self.writable {
-                self.label(&puddle);
+                self.label(&puddle, how);
                 for list in puddle.lists() {
                     reset_list(list);
                 }
             }
-            listed = adopt(&puddle);
+            if self.writable {
+                let root = self.root_puddle().unwrap_or(&puddle);
+                if let Some(state) = root.sweep_state() {
+                    self.decide(&puddle, state);
+                }
+            }
+            let adopted = adopt(&puddle);
+            listed = adopted.listed;
+            growth.damage.extend(adopted.damage);
             reach(Step::Adopting);
             if let Some(session) = session {
                 puddle.set_session(session);
@@ -617,19 +649,55 @@ impl<G: Ground> TracedHeap<G> {
         });
     }
 
-    /// Gives a new puddle the descriptors of its own metadata.
-    fn label(&self, puddle: &PuddleHeap) {
-        if puddle.descriptor(0) != Descriptor::FREE {
+    /// Gives the superblocks of a puddle's own metadata their descriptors, if they do not have them: it is new, or they are
+    /// damaged. They say nothing that the puddle's size does not, but for descriptor 0: whether the file may have no space
+    /// for tiny marks. It says "no" at level `power` only, where taking space costs a sync, and of a puddle that is new.
+    ///
+    /// A new puddle at level `process` gives the space of its tiny marks back: after the descriptor says so, and before any
+    /// thread knows the puddle.
+    fn label(&self, puddle: &PuddleHeap, how: How) {
+        let is_metadata = |number: u32| {
+            let descriptor = puddle.descriptor(number);
+            descriptor.is_valid() && descriptor.state == SuperblockState::Metadata as u32
+        };
+        let count = puddle.first_usable();
+        if (0..count).all(is_metadata) {
             return;
         }
-        let metadata = Descriptor::new(SuperblockState::Metadata, 0, 0, TypeId::UNTYPED, 0);
-        let count = puddle.first_usable();
-        (0..count).for_each(|i| puddle.write_descriptor(i, &metadata));
-        // They say nothing that the puddle's size does not: the fence of the first superblock taken makes them durable.
+        let is_new = (0..puddle.superblocks()).all(|number| puddle.descriptor(number) == Descriptor::FREE);
+        let metadata = Descriptor::metadata(!self.ground.is_power() || !is_new);
+        (0..count).for_each(|number| puddle.write_descriptor(number, &metadata));
+        // The fence of the first superblock taken makes them durable.
         let first = core::ptr::from_ref(puddle.line(0));
-        // SAFETY: descriptors of the mapping, one after the other.
+        // SAFETY: descriptors of the mapping, one after the other: a writable pool's.
         unsafe { self.ground.flush(first.cast(), count as usize * size_of::<Descriptor>()) };
+        if how == How::New && is_new && self.cuts() {
+            let layout = &puddle.layout;
+            // SAFETY: the tiny marks of a puddle that no thread knows yet, and in which no superblock is in use.
+            let released =
+                unsafe { self.ground.release(puddle.base + layout.tiny, layout.marks - layout.tiny) };
+            // Space that stays is no fault: the descriptor says that it may be missing.
+            let _ = released;
+        }
     }
+
+    /// Superblocks that are out of use in the puddles that were looked at so far: because bits of their descriptors or marks
+    /// have flipped. A puddle is looked at when it is first touched; [`Heap::check`](crate::Heap::check) looks at all.
+    #[must_use]
+    pub fn damage(&self) -> Vec<Damage> {
+        lock(&self.growth).damage.clone()
+    }
+}
+
+/// What a process may do with a puddle that it attaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    /// It has taken the puddle a moment ago, and has the pool's lock, where there is one.
+    New,
+    /// It may adopt the puddle: it has the pool's lock, where there is one.
+    Adopting,
+    /// It may use what another process has adopted.
+    Joining,
 }
 
 fn reset_list(list: &crate::superblock::List) {

@@ -9,7 +9,7 @@
 use crate::error::{AllocError, FreeError, RecoverError, RootError};
 use crate::report::{HeapReport, HeapStats, RecoveryReport};
 use crate::trace::Types;
-use cenote_layout::heap::RootEntry;
+use cenote_layout::heap::{RootEntry, RootSlot};
 use cenote_layout::id::TypeId;
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
@@ -189,7 +189,7 @@ pub trait Heap: Send + Sync {
     ///
     /// # Errors
     /// There is no such root.
-    fn root_slot(&self, index: u16) -> Result<NonNull<RootEntry>, RootError>;
+    fn root_slot(&self, index: u16) -> Result<NonNull<RootSlot>, RootError>;
 
     /// Sets root `index` outside a transaction: durable on return. The address is written last and decides.
     ///

@@ -8,7 +8,8 @@
 //! A reader who follows one allocation goes through the files in this order: [`heap`] (what a caller sees), [`class`] (size to
 //! class), [`traced`] (the fast path), `cache` (a thread's blocks), `refill` (a superblock's free blocks for a cache, and back), `grow` (no free block: a superblock, a puddle),
 //! `superblock` (what lies on media about it, and the one store that decides), `adopt` (what an opener makes of it), `large` (runs of superblocks), `trim` (space given back to the file). Tracing is in
-//! [`trace`] and `recover`; tracing beside a running program in [`reclaim`].
+//! [`trace`] and `recover`; tracing beside a running program in [`reclaim`]; how what neither
+//! reaches dies, and the invariant of all that, in `condemn`.
 //!
 //! Several processes on one heap (RAL-8): `members` (who they are, how one joins and leaves), `sweep` (what is done when one dies).
 //!
@@ -25,6 +26,7 @@ mod adopt;
 mod anchor;
 mod cache;
 pub mod class;
+mod condemn;
 pub mod error;
 mod exclusion;
 mod gate;
@@ -48,6 +50,7 @@ mod robust;
 mod roots;
 mod runs;
 mod superblock;
+mod survey;
 mod sweep;
 mod sync;
 pub mod trace;

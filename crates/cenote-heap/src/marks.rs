@@ -7,8 +7,7 @@
 //! Scans read [`STEP`] marks at a time, see [`crate::sync`].
 
 use crate::sync::{self, AtomicU8, Ordering, STEP};
-use cenote_layout::heap::MEMBER_COUNT;
-use cenote_layout::heap::mark::{ALLOCATED, FREE, HELD};
+use cenote_layout::mark::{ALLOCATED, FREE, Meaning, meaning};
 
 /// Words that have a bit for every mark of a superblock.
 pub(crate) const WORDS: usize = 64;
@@ -95,16 +94,30 @@ pub(crate) fn free_dead(marks: &[AtomicU8], dead: u64) -> (u64, bool) {
 
 /// Whether a mark says that one of these members has the block, in a cache or held.
 pub(crate) fn is_of(mark: u8, members: u64) -> bool {
-    let number = mark & !HELD;
-    u64::from(number) <= MEMBER_COUNT && number != 0 && members >> number & 1 != 0
+    match meaning(mark) {
+        Some(Meaning::Cached(number) | Meaning::Held(number)) => members >> number & 1 != 0,
+        _ => false,
+    }
+}
+
+/// Makes marks that have one value have another; whether there were any.
+pub(crate) fn replace(marks: &[AtomicU8], from: u8, to: u8) -> bool {
+    let mut found = false;
+    for at in (0..marks.len()).step_by(STEP) {
+        let mut rest = equal(marks, at, from);
+        found |= rest != 0;
+        while rest != 0 {
+            marks[at + rest.trailing_zeros() as usize].store(to, Ordering::Release);
+            rest &= rest - 1;
+        }
+    }
+    found
 }
 
 /// How many blocks are in caches of whatever member.
 pub(crate) fn count_cached(marks: &[AtomicU8]) -> u32 {
-    let in_cache = |mark: &&AtomicU8| {
-        let value = mark.load(Ordering::Relaxed);
-        value != FREE && u64::from(value) <= MEMBER_COUNT
-    };
+    let in_cache =
+        |mark: &&AtomicU8| matches!(meaning(mark.load(Ordering::Relaxed)), Some(Meaning::Cached(_)));
     marks.iter().filter(in_cache).count() as u32
 }
 

@@ -46,7 +46,7 @@ pub enum Use {
     },
     /// The rest of a large block.
     LargeTail,
-    /// Not known: the descriptor is damaged.
+    /// Not used: the descriptor or a mark is damaged.
     Damaged,
 }
 
@@ -100,7 +100,7 @@ fn used(puddle: &PuddleHeap, number: u32, holds: Holds) -> Use {
         }
         Holds::Large { span, type_id, .. } => Use::LargeHead { type_id, span: u64::from(span) },
         Holds::Tail => Use::LargeTail,
-        Holds::Damaged(_) => Use::Damaged,
+        Holds::Quarantined { .. } | Holds::Damaged(_) => Use::Damaged,
     }
 }
 

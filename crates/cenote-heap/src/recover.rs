@@ -1,27 +1,36 @@
 //! Recovery, check, walk and counts: whatever looks at the whole heap.
 //!
-//! Recovery replaces every mark by what tracing found, and then adopts every puddle anew, as at open. Marks are written only
-//! after the whole heap was traced; each is written independently, from "allocated" to "free" only or as what is reached says, so a recovery that stops anywhere is
-//! repeated by the next. Descriptors change in one case: a taking that the crash interrupted is made free again. All caches are dead afterwards: the heap
-//! gets another number, under which no thread has one.
+//! Recovery replaces every mark by what tracing found, and then adopts every puddle anew, as at open.
+//! Marks are written only after the whole heap was traced. What is not reached is condemned first, all
+//! of it: a recovery that stops anywhere has freed all of that or nothing ([`crate::condemn`]), so
+//! nobody has to repeat it. Where blocks are revived too, after a loss of power, the caller's record
+//! makes the next opener trace again. Descriptors change in one case: a taking that the crash
+//! interrupted is made free again. All caches are dead afterwards: the heap gets another number, under
+//! which no thread has one.
 //!
 //! Where marks are believed ([`TraceOptions::believe_marks`]) allocated is what is reached *and* marked. So no free block becomes a value again because a pointer that
 //! dangles leads there. What a free block's bytes lead to is reached all the same: that only keeps what is allocated anyway. Marks that were cleared are durable
 //! before recovery returns, so before their places are given out: a later loss of power brings none of them back, although a program may know the address and have put it into its data.
 //!
+//! *Illegal marks* ([`crate::adopt`], quarantine) are repaired here: such a block is allocated if it is reached and, where marks are believed, most bits of its mark say so.
+//! *A damaged root* may have led to any block: then no block that was allocated is made free.
+//!
 //! Nothing here stops other threads but growth. While others allocate and free, check, walk and counts may see a block or not; recovery is for a heap
 //! that nobody else uses: where processes share a heap, it is refused as long as another one is there.
 
-use crate::adopt::{Holds, adopt, contents};
+use crate::adopt::{Adopted, Holds, adopt, contents};
 use crate::anchor;
 use crate::class::{blocks_per_superblock, class_size};
+use crate::condemn::{Condemning, SWEEP_UNKNOWN};
 use crate::error::RecoverError;
 use crate::ground::Ground;
 use crate::heap::BlockInfo;
 use crate::marks;
 use crate::occupancy::cached;
 use crate::report::{BinStats, Damage, HeapReport, HeapStats, LISTED_MAX, RecoveryReport};
+use crate::roots;
 use crate::superblock::{Claim, PuddleHeap, classify};
+use crate::survey;
 use crate::trace::{TraceOptions, Tracer, Types};
 use crate::traced::{TracedHeap, lock, next_number};
 use cenote_layout::heap::{Descriptor, mark};
@@ -62,23 +71,32 @@ impl<G: Ground> TracedHeap<G> {
         // What it has seen is no longer so.
         self.end_reclaim();
         self.attach_all()?;
+        if options.believe_marks && self.sweep_state().is_none() {
+            let addr = self.root_puddle().map_or(0, |puddle| puddle.base);
+            return Err(RecoverError::Sweep { addr });
+        }
         // Nobody joins meanwhile.
         let _alone = self.turn_alone()?;
         let _trimming = lock(&self.trimming);
-        let _growth = lock(&self.growth);
+        let mut growth = lock(&self.growth);
         let puddles = self.puddles.all();
         let tracer = Tracer::new(&self.ground, types, &puddles);
         let believe = options.believe_marks && !planted(Bug::TraceBelievesReach);
-        let trace = self.trace(&tracer, roots, false, options)?.counts;
-        let mut report = RecoveryReport { trace, ..RecoveryReport::default() };
+        let traced = self.trace(&tracer, roots, false, options)?;
+        let (trace, damaged_roots) = (traced.counts, traced.damaged_roots);
+        let mut report = RecoveryReport { trace, damaged_roots, ..RecoveryReport::default() };
+        if report.damaged_roots.is_empty() {
+            self.condemn_unreached(&tracer, &puddles);
+        }
         for (ordinal, puddle) in puddles.iter().enumerate() {
             for (number, claim) in tracer.claims(ordinal).iter().enumerate() {
                 self.settle(&tracer, ordinal, puddle, (number as u32, *claim), believe, &mut report);
             }
         }
-        if report.interrupted > 0 || report.freed_blocks > 0 {
+        if report.interrupted > 0 || report.freed_blocks > 0 || report.repaired_marks > 0 {
             self.ground.fence();
         }
+        self.close_sweep();
         drop(tracer);
         reach(Step::AllRecovered);
         // What was in caches, or held, is computed anew: all caches are dead from here on.
@@ -87,8 +105,10 @@ impl<G: Ground> TracedHeap<G> {
         self.free_number.store(number, Ordering::Release);
         self.shared.renew(number);
         self.reset_lists();
+        growth.damage.clear();
         for puddle in &puddles {
-            let listed = adopt(puddle);
+            let Adopted { listed, damage } = adopt(puddle);
+            growth.damage.extend(damage);
             if let Some(members) = &self.members {
                 puddle.set_session(members.session);
             }
@@ -97,6 +117,30 @@ impl<G: Ground> TracedHeap<G> {
         self.forget_dead();
         report.took = began.elapsed();
         Ok(report)
+    }
+
+    /// Condemns what is allocated and not reached.
+    fn condemn_unreached(&self, tracer: &Tracer<'_, G>, puddles: &[Arc<PuddleHeap>]) {
+        self.decide_all();
+        let known = self.sweep_state().is_some();
+        if !known || planted(Bug::GivenBackOneByOne) || planted(Bug::RecoveryKeepsMarks) {
+            return;
+        }
+        let mut sweep = Condemning::new(self);
+        for (ordinal, puddle) in puddles.iter().enumerate() {
+            for (number, claim) in tracer.claims(ordinal).iter().enumerate() {
+                let class = match *claim {
+                    Claim::Small { class, .. } => class,
+                    Claim::Large { .. } => 0,
+                    _ => continue,
+                };
+                let all = puddle.class_marks(number as u32, class);
+                for (word, some) in all.chunks(64).enumerate() {
+                    sweep.condemn(some, !tracer.reached(ordinal, number as u32, word));
+                }
+            }
+        }
+        sweep.commit();
     }
 
     /// Makes one superblock's marks what tracing found; where marks are to be believed, what is reached and marked.
@@ -117,7 +161,7 @@ impl<G: Ground> TracedHeap<G> {
             Claim::Tail { distance, valid } => {
                 let reached = tracer.reached(ordinal, number - distance, 0) & 1 != 0;
                 if !valid && reached {
-                    report.damage.push(damage(puddle, number, "checksum does not fit", 0, false));
+                    report.damage.push(Damage::harmless(puddle, number, "checksum does not fit", 0));
                 }
                 None
             }
@@ -126,7 +170,7 @@ impl<G: Ground> TracedHeap<G> {
                 if pointers > 0 {
                     // A mark keeps it from being taken for an interrupted taking later.
                     marks::write(&puddle.outer_marks(number)[0], mark::ALLOCATED);
-                    report.damage.push(damage(puddle, number, reason, pointers, true));
+                    report.damage.push(Damage::lost(puddle, number, reason, pointers));
                     return;
                 }
                 // What it was before is not known: perhaps a hole.
@@ -144,15 +188,19 @@ impl<G: Ground> TracedHeap<G> {
         let Some(class) = class else { return puddle.clear_outer_marks(number) };
         let all = puddle.class_marks(number, class);
         for (w, marks) in all.chunks(64).enumerate() {
-            let (old, new) = (marks::bits(all, w, mark::ALLOCATED), tracer.reached(ordinal, number, w));
-            let new = if planted(Bug::RecoveryKeepsMarks) { new | old } else { new };
+            let (old, illegal) = survey::allocated(all, w);
+            let old = old | marks::bits(all, w, mark::CONDEMNED);
+            let new = tracer.reached(ordinal, number, w);
+            let keep = planted(Bug::RecoveryKeepsMarks) || !report.damaged_roots.is_empty();
+            let new = if keep { new | old } else { new };
             let new = if believe {
                 report.dangling_blocks += u64::from((new & !old).count_ones());
                 new & old
             } else {
                 new
             };
-            if old != new {
+            report.repaired_marks += u64::from(illegal);
+            if old != new || illegal != 0 {
                 report.freed_blocks += u64::from((old & !new).count_ones());
                 report.revived_blocks += u64::from((new & !old).count_ones());
                 for (k, byte) in marks.iter().enumerate() {
@@ -178,29 +226,74 @@ impl<G: Ground> TracedHeap<G> {
         let growth = lock(&self.growth);
         let puddles = self.puddles.all();
         let mut report = HeapReport { stats: count(&puddles), ..HeapReport::default() };
+        report.damaged_roots = roots::all(self.root_puddle()).1;
         let tracer = types.map(|types| Tracer::new(&self.ground, types, &puddles));
         if let Some(tracer) = &tracer {
-            report.trace = Some(self.trace(tracer, roots, false, options)?.counts);
+            let traced = self.trace(tracer, roots, false, options)?;
+            report.trace = Some(traced.counts);
+        }
+        let mut leaks = Vec::new();
+        if let (Some(root), None) = (self.root_puddle(), self.sweep_state()) {
+            report.damage.push(Damage::harmless(root, 0, SWEEP_UNKNOWN, 0));
         }
         for (ordinal, puddle) in puddles.iter().enumerate() {
             let holds = contents(puddle);
             for (number, claim) in classify(puddle).into_iter().enumerate() {
-                let (reason, lost) = match (claim, holds[number]) {
-                    (_, Holds::Damaged(reason)) => (reason, true),
-                    (Claim::Invalid(reason), _) => (reason, false),
-                    (Claim::Tail { valid: false, .. }, Holds::Tail) => ("checksum does not fit", false),
+                let at = number as u32;
+                let pointers = || tracer.as_ref().map_or(0, |t| t.lost(ordinal, at));
+                report.damage.push(match (claim, holds[number]) {
+                    (_, Holds::Damaged(reason)) => Damage::lost(puddle, at, reason, pointers()),
+                    (_, Holds::Quarantined { class, survey, .. }) => {
+                        Damage::quarantined(puddle, at, class, survey)
+                    }
+                    (Claim::Invalid(reason), _) => Damage::harmless(puddle, at, reason, pointers()),
+                    (Claim::Tail { valid: false, .. }, Holds::Tail) => {
+                        Damage::harmless(puddle, at, "checksum does not fit", pointers())
+                    }
                     _ => continue,
-                };
-                let pointers = tracer.as_ref().map_or(0, |t| t.lost(ordinal, number as u32));
-                report.damage.push(damage(puddle, number as u32, reason, pointers, lost));
+                });
             }
             report.miscounted.extend(miscounted(puddle));
             if let Some(tracer) = &tracer {
-                compare(tracer, ordinal, puddle, &holds, &mut report);
+                compare(tracer, ordinal, puddle, &holds, &mut report, &mut leaks);
             }
+        }
+        if let Some(tracer) = tracer.filter(|_| !leaks.is_empty()) {
+            self.check_leaks(&tracer, &puddles, &leaks, &mut report)?;
         }
         drop(growth);
         Ok(report)
+    }
+
+    /// Verifies the links of leaks: a program may have kept the address of one, and links inside a
+    /// collection are followed without a check ([`crate::condemn`]).
+    fn check_leaks(
+        &self,
+        tracer: &Tracer<'_, G>,
+        puddles: &[Arc<PuddleHeap>],
+        leaks: &[u64],
+        report: &mut HeapReport,
+    ) -> Result<(), RecoverError> {
+        let unallocated = |report: &mut dyn FnMut(BlockInfo)| {
+            for (ordinal, puddle) in puddles.iter().enumerate() {
+                unallocated(tracer, ordinal, puddle, report);
+            }
+        };
+        // Those that something else leads to are counted already.
+        let mut known = BTreeSet::new();
+        unallocated(&mut |block| {
+            known.insert(block.addr);
+        });
+        report.leak_trace = Some(self.trace(tracer, leaks, false, TraceOptions::default())?.counts);
+        unallocated(&mut |block| {
+            if !known.contains(&block.addr) {
+                report.dangling_blocks += 1;
+                if report.dangling.len() < LISTED_MAX {
+                    report.dangling.push(block);
+                }
+            }
+        });
+        Ok(())
     }
 
     pub(crate) fn count(&self) -> Result<HeapStats, RecoverError> {
@@ -229,7 +322,7 @@ fn each_block(
 ) {
     let base = puddle.address(number);
     match holds {
-        Holds::Small { class, type_id, .. } => {
+        Holds::Small { class, type_id, .. } | Holds::Quarantined { class, type_id, .. } => {
             let (blocks, size) = (blocks_per_superblock(class), class_size(class));
             for w in 0..blocks.div_ceil(64) as usize {
                 let mut word = words(w);
@@ -252,27 +345,49 @@ fn each_block(
 /// Bit `k` for block `64 * word + k` of a superblock, if it is allocated.
 fn marked(puddle: &PuddleHeap, number: usize, holds: Holds, word: usize) -> u64 {
     let class = match holds {
-        Holds::Small { class, .. } => class,
+        Holds::Small { class, .. } | Holds::Quarantined { class, .. } => class,
         _ => 0,
     };
-    marks::bits(puddle.class_marks(number as u32, class), word, mark::ALLOCATED)
+    puddle.allocated_bits(puddle.class_marks(number as u32, class), word)
 }
 
-/// Compares marks with what was reached.
+/// Calls `visit` for the blocks of a puddle that were reached and are not allocated.
+fn unallocated<G: Ground>(
+    tracer: &Tracer<'_, G>,
+    ordinal: usize,
+    puddle: &PuddleHeap,
+    visit: &mut dyn FnMut(BlockInfo),
+) {
+    for (number, claim) in tracer.claims(ordinal).iter().enumerate() {
+        // Also superblocks without a mark: what is reached in them is not allocated.
+        let Some(holds) = as_claimed(*claim) else { continue };
+        let reached = |w| tracer.reached(ordinal, number as u32, w);
+        let free = |w| reached(w) & !marked(puddle, number, holds, w);
+        each_block(puddle, number as u32, holds, &free, visit);
+    }
+}
+
+/// What a superblock holds, if it is what its descriptor says.
+fn as_claimed(claim: Claim) -> Option<Holds> {
+    match claim {
+        Claim::Small { class, type_id } => Some(Holds::Small { class, type_id, used: 0 }),
+        Claim::Large { span, bytes, type_id } => Some(Holds::Large { span, bytes, type_id }),
+        _ => None,
+    }
+}
+
+/// Compares marks with what was reached. Addresses of all leaks are added to `leaks`.
 fn compare<G: Ground>(
     tracer: &Tracer<'_, G>,
     ordinal: usize,
     puddle: &PuddleHeap,
     holds: &[Holds],
     report: &mut HeapReport,
+    leaks: &mut Vec<u64>,
 ) {
     for (number, claim) in tracer.claims(ordinal).iter().enumerate() {
         // Also superblocks without a mark: what is reached in them is not allocated.
-        let as_claimed = match *claim {
-            Claim::Small { class, type_id } => Holds::Small { class, type_id, used: 0 },
-            Claim::Large { span, bytes, type_id } => Holds::Large { span, bytes, type_id },
-            _ => continue,
-        };
+        let Some(as_claimed) = as_claimed(*claim) else { continue };
         if matches!(holds[number], Holds::Damaged(_)) {
             continue;
         }
@@ -281,6 +396,7 @@ fn compare<G: Ground>(
         each_block(puddle, number as u32, as_claimed, &|w| marked(w) & !reached(w), &mut |block| {
             report.leaked_blocks += 1;
             report.leaked_bytes += block.size;
+            leaks.push(block.addr);
             if report.leaks.len() < LISTED_MAX {
                 report.leaks.push(block);
             }
@@ -313,11 +429,6 @@ fn miscounted(puddle: &PuddleHeap) -> Vec<u64> {
     (0..puddle.superblocks()).filter(|&i| differs(i)).map(|i| puddle.address(i)).collect()
 }
 
-fn damage(puddle: &PuddleHeap, superblock: u32, reason: &'static str, pointers: u64, lost: bool) -> Damage {
-    let addr = puddle.address(superblock);
-    Damage { puddle: puddle.index, superblock, addr, reason, pointers, lost }
-}
-
 fn count(puddles: &[Arc<PuddleHeap>]) -> HeapStats {
     let mut stats = HeapStats::default();
     let mut bins: BTreeMap<(TypeId, u32), BinStats> = BTreeMap::new();
@@ -344,6 +455,10 @@ fn count(puddles: &[Arc<PuddleHeap>]) -> HeapStats {
                     continue;
                 }
                 Holds::Tail => continue,
+                Holds::Quarantined { class, type_id, survey } => {
+                    stats.damaged_superblocks += 1;
+                    (type_id, class, 1, u64::from(survey.used), u64::from(survey.used) * class_size(class))
+                }
                 Holds::Small { class, type_id, used } => {
                     stats.small_superblocks += 1;
                     (type_id, class, 1, u64::from(used), u64::from(used) * class_size(class))

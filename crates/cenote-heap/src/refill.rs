@@ -10,23 +10,24 @@
 //! when all eight are others' share one: whoever pops a superblock of another kind keeps it aside for a moment and pushes it where it belongs. Idle runs
 //! of large blocks are in these lists too ([`crate::large`]).
 //!
-//! A superblock is set up as small in these steps, each after the one before: marks zero, and durably so if they lie inside; descriptor written, flushed and fenced; TINY if marks lie inside; marks
-//! CACHED; geometry; anchor FULL. A crash in between leaves it free. (Marks outside are not flushed: no mark of a superblock that is free says "allocated" on the medium, since the free of its
-//! last block made that durable. Inside, the medium has data.)
+//! A superblock is set up as small in these steps, each after the one before: space taken for tiny marks, if it needs them; marks zero; descriptor written, flushed and fenced; TINY if it
+//! uses tiny marks; marks CACHED; geometry; anchor FULL. A crash in between leaves it free. (Marks are not flushed: no mark of a superblock that is free says "allocated" on the medium,
+//! since the free of its last block made that durable.)
 //!
 //! Where processes share the heap, all of this happens inside the gate ([`crate::gate`]).
 
 use crate::anchor;
 use crate::cache::{Bin, Cache, Entry};
 use crate::class::{blocks_per_superblock, class_size, small_end};
+use crate::error::GroundError;
 use crate::ground::Ground;
 use crate::grow::{Growth, Taken, Tries};
 use crate::large::large_kind;
 use crate::list;
 use crate::marks::{self, WORDS};
-use crate::superblock::{Line, List, PuddleHeap};
+use crate::superblock::{Line, List, PuddleHeap, clear, is_tiny_class};
 use crate::traced::{Shortage, TracedHeap};
-use cenote_layout::heap::{Descriptor, SUPERBLOCK_SIZE, SuperblockState, mark, marks_offset};
+use cenote_layout::heap::{Descriptor, SUPERBLOCK_SIZE, SuperblockState, TINY_MARKS_SIZE, mark};
 use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Bug, Step, planted, reach};
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -57,7 +58,12 @@ impl<G: Ground> TracedHeap<G> {
                     continue;
                 }
                 match self.take_run(cache, 1, 1, tries)? {
-                    Taken::Run(puddle, number) => self.set_up(&mut *bin, puddle, number),
+                    Taken::Run(puddle, number) => {
+                        if let Err(error) = self.set_up(&mut *bin, puddle, number) {
+                            self.put_run(puddle, number, 1);
+                            return Err(Shortage::Ground(error));
+                        }
+                    }
                     Taken::Retry => {}
                     Taken::Outside(errand) => {
                         drop(inside);
@@ -87,25 +93,22 @@ impl<G: Ground> TracedHeap<G> {
         set_current(bin, puddle.address(number), marks.as_ptr(), left);
     }
 
-    /// Makes a superblock that this thread has taken one of the bin's kind, with all its blocks the bin's.
-    fn set_up(&self, bin: &mut Bin, puddle: &PuddleHeap, number: u32) {
+    /// Makes a superblock that this thread has taken one of the bin's kind, with all its blocks the bin's. If there is no
+    /// space for its marks, it is as it was.
+    fn set_up(&self, bin: &mut Bin, puddle: &PuddleHeap, number: u32) -> Result<(), GroundError> {
         reach(Step::Taken);
         let size = class_size(bin.class);
         let line = puddle.line(number);
+        let tiny = is_tiny_class(bin.class);
+        if tiny && puddle.may_lack_tiny() && !planted(Bug::HoleNotEnsured) {
+            let page = puddle.base + puddle.layout.marks_at(number.into(), size);
+            self.ground.ensure(page, TINY_MARKS_SIZE)?;
+        }
         puddle.clear_outer_marks(number);
         reach(Step::MarksCleared);
         let marks = puddle.class_marks(number, bin.class);
-        let inside = marks_offset(size) != SUPERBLOCK_SIZE;
-        if inside && !planted(Bug::MarksNotCleared) {
-            // Padding included: nothing there may look like a mark.
-            let padded = puddle.tail_marks(number, bin.class);
-            padded.iter().for_each(|byte| marks::write(byte, mark::FREE));
-            if !planted(Bug::InnerMarksNotDurable) {
-                // What the medium has there is data of a former life, and may look like marks that say "allocated".
-                // SAFETY: a part of the superblock, in the mapping: only writable pools come here.
-                unsafe { self.ground.flush(padded.as_ptr().cast(), padded.len()) };
-                self.ground.fence();
-            }
+        if tiny && !planted(Bug::MarksNotCleared) {
+            clear(puddle.tiny_marks(number));
         }
         let cut = small_end(size).filter(|_| self.cuts());
         let state = if cut.is_some() { SuperblockState::SmallCut } else { SuperblockState::Small };
@@ -117,9 +120,9 @@ impl<G: Ground> TracedHeap<G> {
         if let Some(end) = cut {
             self.cut(puddle, number, 1, end);
         }
-        if inside {
+        if tiny {
             puddle.outer_marks(number)[0].store(mark::TINY, Ordering::Release);
-            reach(Step::MarksInside);
+            reach(Step::TinyNoted);
         }
         bin.current.bits = [0; WORDS];
         let left = marks::claim(marks, self.cached, &mut bin.current.bits);
@@ -128,6 +131,7 @@ impl<G: Ground> TracedHeap<G> {
         reach(Step::SetUp);
         anchor::leave(&line.anchor, anchor::FULL);
         set_current(bin, puddle.address(number), marks.as_ptr(), left);
+        Ok(())
     }
 
     pub(crate) fn persist_descriptors(&self, puddle: &PuddleHeap, number: u32, count: u32) {

@@ -1,6 +1,10 @@
 //! What recovery, check and statistics tell. Plain data; `Display` of the parts is what a person reads.
 
+use crate::adopt::ILLEGAL;
+use crate::class::class_size;
 use crate::heap::BlockInfo;
+use crate::superblock::PuddleHeap;
+use crate::survey::Survey;
 use cenote_layout::id::TypeId;
 use core::fmt;
 use core::time::Duration;
@@ -8,7 +12,7 @@ use core::time::Duration;
 /// Findings and blocks that a report lists at most; all are counted.
 pub const LISTED_MAX: usize = 1000;
 
-/// A superblock whose descriptor cannot be believed.
+/// A superblock that is not used, because its descriptor or marks cannot be believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// Number of the heap puddle in its pool.
@@ -17,22 +21,78 @@ pub struct Damage {
     pub superblock: u32,
     /// Address of the superblock.
     pub addr: u64,
-    /// What is wrong with its descriptor.
+    /// What is wrong with it.
     pub reason: &'static str,
     /// Pointers that lead into it, if that was looked at: what they point to is lost.
     pub pointers: u64,
     /// Whether the superblock is lost. If not, a whole descriptor says what it is, or nothing was in it.
     pub lost: bool,
+    /// Of a superblock whose descriptor is whole: what its marks say. Its blocks can be read, and none is handed out or freed.
+    pub quarantine: Option<Quarantine>,
+}
+
+/// Marks of a superblock that no program writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quarantine {
+    /// Type of its blocks.
+    pub type_id: TypeId,
+    /// Bytes of each.
+    pub block_size: u64,
+    /// Allocated blocks, whose marks are right.
+    pub blocks: u32,
+    /// Blocks whose marks are wrong.
+    pub marks: u32,
+    /// Address of the first of these.
+    pub first: u64,
+    /// Its mark.
+    pub found: u8,
+}
+
+impl Damage {
+    /// The superblock's descriptor cannot be believed.
+    pub(crate) fn lost(puddle: &PuddleHeap, number: u32, reason: &'static str, pointers: u64) -> Self {
+        let (puddle, addr) = (puddle.index, puddle.address(number));
+        Self { puddle, superblock: number, addr, reason, pointers, lost: true, quarantine: None }
+    }
+
+    /// The descriptor is damaged or was being written, and what it was about is known.
+    pub(crate) fn harmless(puddle: &PuddleHeap, number: u32, reason: &'static str, pointers: u64) -> Self {
+        Self { lost: false, ..Self::lost(puddle, number, reason, pointers) }
+    }
+
+    /// The superblock's marks cannot be believed.
+    pub(crate) fn quarantined(puddle: &PuddleHeap, number: u32, class: u32, survey: Survey) -> Self {
+        let (block, found) = survey.first;
+        let quarantine = Quarantine {
+            type_id: puddle.line(number).type_id(),
+            block_size: class_size(class),
+            blocks: survey.used,
+            marks: survey.illegal,
+            first: puddle.address(number) + u64::from(block) * class_size(class),
+            found,
+        };
+        Self { quarantine: Some(quarantine), ..Self::harmless(puddle, number, ILLEGAL, 0) }
+    }
+
+    /// Whether the superblock is out of use.
+    #[must_use]
+    pub fn is_out_of_use(&self) -> bool {
+        self.lost || self.quarantine.is_some()
+    }
 }
 
 impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { puddle, superblock, addr, reason, pointers, lost } = self;
-        write!(
-            f,
-            "superblock {superblock} of heap puddle {puddle} (address {addr:#x}): descriptor damaged: {reason}; "
-        )?;
-        if *lost {
+        let Self { puddle, superblock, addr, reason, pointers, .. } = self;
+        write!(f, "superblock {superblock} of heap puddle {puddle} (address {addr:#x}): ")?;
+        if let Some(Quarantine { type_id, block_size, blocks, marks, first, found }) = self.quarantine {
+            return write!(
+                f,
+                "{reason}: {marks} of blocks of {block_size} bytes of type {type_id}, the first {found:#04x} at {first:#x}; {blocks} blocks can be read, none is handed out or freed there until the pool is recovered by tracing"
+            );
+        }
+        write!(f, "descriptor damaged: {reason}; ")?;
+        if self.lost {
             write!(f, "its 64 KiB are not used, {pointers} pointers lead into it")
         } else {
             f.write_str("nothing is lost")
@@ -123,6 +183,10 @@ pub struct RecoveryReport {
     pub interrupted: u64,
     /// Damaged descriptors that something pointed into, or that belong to a reachable large block.
     pub damage: Vec<Damage>,
+    /// Illegal marks that were made what tracing found.
+    pub repaired_marks: u64,
+    /// Numbered roots that are damaged. What they led to is not known: then no block that was allocated is made free.
+    pub damaged_roots: Vec<u16>,
     /// How long it took.
     pub took: Duration,
 }
@@ -133,8 +197,10 @@ pub struct RecoveryReport {
 pub struct HeapReport {
     /// Counts.
     pub stats: HeapStats,
-    /// Damaged descriptors.
+    /// Damaged descriptors, and superblocks that are out of use because of their marks.
     pub damage: Vec<Damage>,
+    /// Numbered roots that are damaged: bits of them have flipped, and what they led to is not known.
+    pub damaged_roots: Vec<u16>,
     /// What tracing saw, if types were given.
     pub trace: Option<TraceCounts>,
     /// Blocks that are allocated and not reachable (not yet attached, or leaked).
@@ -147,6 +213,12 @@ pub struct HeapReport {
     pub unallocated_blocks: u64,
     /// The first of them, up to [`LISTED_MAX`].
     pub unallocated: Vec<BlockInfo>,
+    /// What tracing from the leaks saw, if there are any: a program may have kept the address of one.
+    pub leak_trace: Option<TraceCounts>,
+    /// Blocks that only leaks lead to and that are not allocated.
+    pub dangling_blocks: u64,
+    /// The first of them, up to [`LISTED_MAX`].
+    pub dangling: Vec<BlockInfo>,
     /// Superblocks whose marks do not fit what they are used for in this session: somebody wrote over the heap's metadata, or a member of the pool died and
     /// nobody has swept. May name a superblock wrongly that others use meanwhile.
     pub miscounted: Vec<u64>,
@@ -156,7 +228,8 @@ impl HeapReport {
     /// Whether nothing is wrong. Leaks are no damage, but they are not right either.
     #[must_use]
     pub fn is_sound(&self) -> bool {
-        self.damage.iter().all(|d| !d.lost)
+        self.damage.iter().all(|d| !d.is_out_of_use())
+            && self.damaged_roots.is_empty()
             && self.leaked_blocks == 0
             && self.unallocated_blocks == 0
             && self.miscounted.is_empty()

@@ -1,14 +1,18 @@
 //! The 1,024 numbered roots of a pool (RAL-6): 16 bytes each in the root puddle.
 //!
-//! A root is two words, type and address. Outside a transaction the address decides: it is cleared, then the type is written, then the address, each step
-//! durable before the next. At every moment the root is the old one, none, or the new one.
+//! A root is two words, the address with a check over both, and the type ([`cenote_layout::root`]). Outside a transaction the first word decides: it is
+//! cleared, then the type is written, then the address with its check, each step durable before the next. At every moment the root is the old one, none, or the new one.
+//!
+//! A root whose check does not fit is damaged: reading it is an error, and what it led to is not known.
 
 use crate::error::RootError;
 use crate::ground::Ground;
 use crate::superblock::PuddleHeap;
+use crate::trace::Root;
 use crate::traced::TracedHeap;
-use cenote_layout::heap::RootEntry;
+use cenote_layout::heap::{ROOT_COUNT, RootEntry, RootSlot};
 use cenote_layout::id::TypeId;
+use cenote_medium::planted::{Bug, planted};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,12 +22,13 @@ impl<G: Ground> TracedHeap<G> {
         self.puddles.get(0)
     }
 
-    pub(crate) fn slot_of_root(&self, index: u16) -> Result<NonNull<RootEntry>, RootError> {
+    pub(crate) fn slot_of_root(&self, index: u16) -> Result<NonNull<RootSlot>, RootError> {
         self.root_puddle().and_then(|puddle| puddle.root(index)).ok_or(RootError::Index { index })
     }
 
     pub(crate) fn read_root(&self, index: u16) -> Result<RootEntry, RootError> {
-        self.slot_of_root(index).map(load)
+        let slot = self.slot_of_root(index)?;
+        load(slot).ok_or(RootError::Damaged { index, addr: slot.as_ptr().addr() as u64 })
     }
 
     pub(crate) fn write_root(&self, index: u16, addr: u64, type_id: TypeId) -> Result<(), RootError> {
@@ -31,7 +36,8 @@ impl<G: Ground> TracedHeap<G> {
             return Err(RootError::ReadOnly);
         }
         let words = self.root_words(index)?;
-        for (word, value) in [(0, 0), (1, type_id.0), (0, addr)] {
+        let slot = RootSlot::new(RootEntry { addr, type_id }).ok_or(RootError::Address { index, addr })?;
+        for (word, value) in [(0, 0), (1, type_id.0), (0, slot.word)] {
             words[word].store(value, Ordering::Release);
             // SAFETY: the word lies in the root puddle's mapping.
             unsafe { self.ground.flush(words[word].as_ptr().cast(), 8) };
@@ -48,10 +54,31 @@ impl<G: Ground> TracedHeap<G> {
     }
 }
 
-/// What a root's slot holds; the slot is one that `PuddleHeap::root` gave.
-pub(crate) fn load(slot: NonNull<RootEntry>) -> RootEntry {
-    // SAFETY: as in `root_words`.
+/// The numbered roots that lead somewhere, and the numbers of those that are damaged.
+pub(crate) fn all(puddle: Option<&PuddleHeap>) -> (Vec<Root>, Vec<u16>) {
+    let (mut roots, mut damaged) = (Vec::new(), Vec::new());
+    let Some(puddle) = puddle else { return (roots, damaged) };
+    for index in 0..ROOT_COUNT as u16 {
+        let Some(slot) = puddle.root(index) else { continue };
+        match load(slot) {
+            Some(RootEntry { addr: 0, .. }) => {}
+            Some(RootEntry { addr, type_id }) => {
+                roots.push(Root { at: slot.as_ptr().expose_provenance() as u64, to: addr, target: type_id });
+            }
+            None => damaged.push(index),
+        }
+    }
+    (roots, damaged)
+}
+
+/// What a root's slot holds; `None`: it is damaged. The slot is one that `PuddleHeap::root` gave.
+fn load(slot: NonNull<RootSlot>) -> Option<RootEntry> {
+    // SAFETY: a slot of the root puddle, in its mapping, aligned to 16, accessed atomically here.
     let words = unsafe { slot.cast::<[AtomicU64; 2]>().as_ref() };
-    let addr = words[0].load(Ordering::Acquire);
-    RootEntry { addr, type_id: TypeId(words[1].load(Ordering::Relaxed)) }
+    let word = words[0].load(Ordering::Acquire);
+    let slot = RootSlot { word, type_id: TypeId(words[1].load(Ordering::Relaxed)) };
+    if planted(Bug::RootCheckSkipped) {
+        return Some(RootEntry { addr: word & 0xffff_ffff_ffff, type_id: slot.type_id });
+    }
+    slot.read()
 }

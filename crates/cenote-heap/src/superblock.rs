@@ -6,14 +6,16 @@
 //! memory in any order; the checksum decides: before all of them are there the descriptor is invalid (or still the old one), after that it is the new
 //! one. A superblock is *given back* without a write: a valid descriptor with no mark that says "allocated" describes free space.
 //!
-//! So an invalid descriptor is either a taking that a crash interrupted, and then nothing is in the superblock, or it is damage:
+//! So an invalid descriptor is either a taking that a crash interrupted, and then nothing is in the superblock, or it is
+//! damage. The same holds for a descriptor that says "free" or "hole" where marks say otherwise ([`classify`]).
 //!
-//! * after a crash of processes, marks tell: none is set before the descriptor is complete. An invalid descriptor without a mark that says
-//!   "allocated" has lost nothing and is free; one with such marks is damaged, and its superblock is not used. Marks that lie in the superblock itself
-//!   cannot be found without the descriptor: there the first mark in the metadata is TINY as long as the superblock is in use. (Taken in this order: marks at the end
-//!   cleared, descriptor durable, TINY written, use. Given back: no block is left, then TINY is cleared.)
-//! * after a loss of power, tracing tells: an interrupted taking is of a superblock that nothing points into. One that a pointer leads to
-//!   is damaged; any other is free.
+//! * After a crash of processes, marks tell: none is set before the descriptor is complete. An invalid descriptor is free if
+//!   every mark of its superblock is one that means "free" to an opener; else it is damaged, and its superblock is not used.
+//!   Tiny marks are not looked at for that, because the file may have no space for them: the first mark of such a superblock
+//!   in the other marks is TINY while it is in use. (Taken in this order: tiny marks cleared, descriptor durable, TINY
+//!   written, use. Given back: no block is left, then TINY is cleared.)
+//! * After a loss of power, tracing tells: an interrupted taking is of a superblock that nothing points into. One that a
+//!   pointer leads to is damaged; any other is free.
 //!
 //! Space of a free superblock may be given back to the file system: its descriptor says "hole" then ([`crate::trim`]), before it is one, and whoever takes it takes
 //! space first. One whose descriptor is invalid may be a hole too. What is behind the blocks of a superblock may be given back while it is in use: its state says "cut" then, and goes on to when it
@@ -30,8 +32,8 @@
 //! `is_live`, the check behind every safe pointer access, reads the descriptor's line and one mark, and then the geometry again. If that is the same
 //! as before, the superblock has not changed hands in between (a taking changes the generation), so type, geometry and mark belong together: when hands
 //! change, the geometry is "none" before the type is written, and the new one is there before a block is marked; a mark is stored with release and read
-//! with acquire, so a reader that sees a mark of a later life also sees that life's geometry, or a later one, when it reads it again. Six bits of generation
-//! come again after 64 takings; a reader would have to sleep through exactly so many.
+//! with acquire, so a reader that sees a mark of a later life also sees that life's geometry, or a later one, when it reads it again. The 17 bits of generation
+//! come again after 131,072 takings; a reader would have to sleep through exactly so many.
 
 use crate::anchor;
 use crate::class::{blocks_per_superblock, class_size};
@@ -39,11 +41,11 @@ use crate::geometry::{Geometry, divide};
 use crate::marks;
 use crate::runs;
 use cenote_layout::heap::{
-    BLOCK_SIZE_MIN, Descriptor, HeapGeometry, LIST_COUNT, MARKS_SIZE, ROOT_COUNT, RootEntry, SUPERBLOCK_SIZE,
-    SuperblockState, mark, marks_offset,
+    Descriptor, HeapGeometry, LIST_COUNT, MARKS_SIZE, ROOT_COUNT, RootSlot, SUPERBLOCK_SIZE, SWEEP_SIZE,
+    SuperblockState, SweepState, TINY_MARKS_SIZE, mark,
 };
 use cenote_layout::id::TypeId;
-use cenote_medium::planted::{Step, reach};
+use cenote_medium::planted::{Bug, Step, planted, reach};
 use core::ptr::{NonNull, with_exposed_provenance, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use zerocopy::FromZeros;
@@ -118,7 +120,7 @@ impl Line {
     /// Says that no blocks are here (any more): whoever owns the superblock, before anything else.
     pub(crate) fn hide(&self) {
         let geometry = self.geometry();
-        if geometry.end() != 0 {
+        if geometry.size() != 0 {
             self.geometry.store(Geometry::none(geometry).0, Ordering::Release);
         }
     }
@@ -128,9 +130,7 @@ impl Line {
         let before = self.geometry();
         let geometry = match size {
             // The same as before, if it is: a store that is opened again should not be written without need.
-            Some(size) if before.size() == size && Geometry::new(size, before).end() == before.end() => {
-                before
-            }
+            Some(size) if Geometry::new(size, before).is_next_of(before) => before,
             Some(size) => Geometry::new(size, Geometry::none(before)),
             None if before.0 == 0 => before,
             None => Geometry::none(before),
@@ -164,7 +164,7 @@ pub(crate) struct Place {
     size: u64,
     /// The descriptors: in the mapping, or a copy of them.
     lines: *const Line,
-    /// Where the marks of superblock 0 lie.
+    /// Where the marks of superblock 0 lie. The tiny marks of all superblocks end here.
     marks: u64,
 }
 
@@ -186,8 +186,8 @@ impl Place {
         Some((unsafe { &*self.lines.add((offset / SUPERBLOCK_SIZE) as usize) }, offset))
     }
 
-    /// The mark of the block that begins at `offset` in the puddle, in a superblock of this geometry. `None`: no block begins there (but a place behind the last block of a
-    /// superblock is answered with a mark that is never set).
+    /// The mark of the block that begins at `offset` in the puddle, in a superblock of this geometry. `None`: no block begins
+    /// there (but a place behind the last block of a superblock is answered with a mark that is never set).
     ///
     /// # Safety
     /// As `line_at`, which has said yes to `offset`.
@@ -195,14 +195,14 @@ impl Place {
     pub(crate) unsafe fn mark<'a>(&self, geometry: Geometry, offset: u64) -> Option<&'a AtomicU8> {
         let within = offset % SUPERBLOCK_SIZE;
         let index = divide(within, geometry.reciprocal())?;
-        let at = if geometry.is_outside() {
-            self.marks + offset / SUPERBLOCK_SIZE * MARKS_SIZE + index
-        } else if within < geometry.end() {
-            self.base + (offset - within) + geometry.end() + index
+        let number = offset / SUPERBLOCK_SIZE;
+        let at = if geometry.is_tiny() {
+            self.marks - (self.size / SUPERBLOCK_SIZE - number) * TINY_MARKS_SIZE + index
         } else {
-            return None;
+            self.marks + number * MARKS_SIZE + index
         };
-        // SAFETY: the mark lies in the puddle's marks, or in the superblock behind `end`: a test of `Geometry` goes through all classes and offsets. Both are mapped.
+        // SAFETY: the mark lies in the puddle's marks, or tiny marks, of this superblock: a test of `Geometry` goes through all
+        // classes and offsets. Both are mapped.
         Some(unsafe { &*with_exposed_provenance::<AtomicU8>(at as usize) })
     }
 
@@ -240,6 +240,9 @@ pub struct PuddleHeap {
     /// Whether anchors are to be believed.
     pub(crate) adopted: AtomicBool,
     pub(crate) writable: bool,
+    /// Whether condemned marks count as allocated: in a pool that is open for reading only and whose
+    /// next writer will make them so, and where nobody can tell ([`crate::condemn`]).
+    pub(crate) restores: bool,
     /// What `lines` points to in a pool that is open for reading only.
     _copy: Option<Box<[Line]>>,
 }
@@ -279,7 +282,26 @@ impl PuddleHeap {
         let marks = base + layout.marks;
         let place = Place { base, size: layout.superblocks * SUPERBLOCK_SIZE, lines, marks };
         let adopted = AtomicBool::new(false);
-        Some(Self { place, base, count, index, ordinal, heap, size, layout, adopted, writable, _copy: copy })
+        let mut puddle = Self {
+            place,
+            base,
+            count,
+            index,
+            ordinal,
+            heap,
+            size,
+            layout,
+            adopted,
+            writable,
+            restores: false,
+            _copy: copy,
+        };
+        puddle.restores = match puddle.sweep_state() {
+            _ if index != 0 => false,
+            Some(state) => !writable && state == SweepState::Open,
+            None => true,
+        };
+        Some(puddle)
     }
 
     /// The heap's data that a puddle's slot holds; `None` if the heap has not looked at that puddle yet (any call of the heap with an address in it changes that).
@@ -371,36 +393,47 @@ impl PuddleHeap {
         self.marks_from(self.layout.marks + u64::from(number) * MARKS_SIZE, MARKS_SIZE)
     }
 
+    /// The tiny marks of a superblock. The file has space for them if the superblock was ever set up for tiny blocks.
+    pub(crate) fn tiny_marks(&self, number: u32) -> &[AtomicU8] {
+        assert!(number < self.count);
+        self.marks_from(self.layout.tiny + u64::from(number) * TINY_MARKS_SIZE, TINY_MARKS_SIZE)
+    }
+
+    /// All marks that a superblock with blocks of this class may use, those of no block included.
+    pub(crate) fn room_of_marks(&self, number: u32, class: u32) -> &[AtomicU8] {
+        if is_tiny_class(class) { self.tiny_marks(number) } else { self.outer_marks(number) }
+    }
+
     /// The marks of a superblock with blocks of this class; the one mark of a large block's head, if the class is 0.
     pub(crate) fn class_marks(&self, number: u32, class: u32) -> &[AtomicU8] {
-        assert!(number < self.count);
-        let blocks = u64::from(blocks_per_superblock(class));
-        match class_size(class) {
-            0 => &self.outer_marks(number)[..1],
-            size if marks_offset(size) == SUPERBLOCK_SIZE => &self.outer_marks(number)[..blocks as usize],
-            size => self.marks_from(u64::from(number) * SUPERBLOCK_SIZE + marks_offset(size), blocks),
-        }
+        let blocks = blocks_per_superblock(class).max(1);
+        &self.room_of_marks(number, class)[..blocks as usize]
     }
 
-    /// The end of a superblock in which marks of this class lie, padding included; empty if they lie outside.
-    pub(crate) fn tail_marks(&self, number: u32, class: u32) -> &[AtomicU8] {
-        assert!(number < self.count);
-        let start = marks_offset(class_size(class).max(BLOCK_SIZE_MIN));
-        self.marks_from(u64::from(number) * SUPERBLOCK_SIZE + start, SUPERBLOCK_SIZE - start)
-    }
-
-    /// Makes all marks in the metadata of a superblock zero; writes only what is not.
+    /// Makes all marks in the metadata of a superblock zero, but for tiny marks; writes only what is not.
     pub(crate) fn clear_outer_marks(&self, number: u32) {
-        let marks = self.outer_marks(number);
-        if !marks::all(marks, mark::FREE) {
-            marks.iter().for_each(|byte| marks::write(byte, mark::FREE));
-        }
+        clear(self.outer_marks(number));
     }
 
-    /// Whether marks in the metadata say that something is allocated in a superblock of whatever class.
+    /// Whether marks say that something is allocated in a superblock of whatever class, or one of them is illegal.
     pub(crate) fn has_marks(&self, number: u32) -> bool {
+        let says = |byte: &AtomicU8| match mark::meaning(byte.load(Ordering::Acquire)) {
+            Some(mark::Meaning::Allocated | mark::Meaning::Condemned | mark::Meaning::Tiny) | None => true,
+            Some(_) => false,
+        };
         let marks = self.outer_marks(number);
-        marks[0].load(Ordering::Relaxed) == mark::TINY || marks::count(marks, mark::ALLOCATED) != 0
+        !marks::all(marks, mark::FREE) && marks.iter().any(says)
+    }
+
+    /// Whether space must be taken before tiny marks are used, see [`Descriptor::may_lack_tiny`].
+    pub(crate) fn may_lack_tiny(&self) -> bool {
+        self.descriptor(0).may_lack_tiny()
+    }
+
+    /// A bit for each of the 64 marks from `64 * word` on, which are of this puddle: whether it says that a block is allocated.
+    pub(crate) fn allocated_bits(&self, marks: &[AtomicU8], word: usize) -> u64 {
+        let condemned = if self.restores { marks::bits(marks, word, mark::CONDEMNED) } else { 0 };
+        marks::bits(marks, word, mark::ALLOCATED) | condemned
     }
 
     /// The persisted part of a descriptor, as it is; the rest is zero.
@@ -466,9 +499,9 @@ impl PuddleHeap {
     }
 
     /// Slot of a numbered root; only the root puddle has them.
-    pub(crate) fn root(&self, index: u16) -> Option<NonNull<RootEntry>> {
+    pub(crate) fn root(&self, index: u16) -> Option<NonNull<RootSlot>> {
         (self.index == 0 && u64::from(index) < ROOT_COUNT)
-            .then(|| self.pointer(self.layout.roots + u64::from(index) * size_of::<RootEntry>() as u64))
+            .then(|| self.pointer(self.layout.roots + u64::from(index) * size_of::<RootSlot>() as u64))
     }
 
     /// The pool's lists; only the root puddle has them.
@@ -478,6 +511,22 @@ impl PuddleHeap {
         }
         // SAFETY: in the mapping by the geometry, aligned to 64, as long as `self` lives; all accesses are atomic.
         unsafe { core::slice::from_raw_parts(self.pointer(self.layout.lists).as_ptr(), LIST_COUNT as usize) }
+    }
+
+    /// The line of the last sweep: its state, and what is reserved. Only the root puddle has it.
+    pub(crate) fn sweep_line(&self) -> Option<&[AtomicU64]> {
+        // SAFETY: in the mapping by the geometry, aligned to 64, as long as `self` lives; all accesses
+        // are atomic.
+        (self.index == 0).then(|| unsafe {
+            core::slice::from_raw_parts(self.pointer(self.layout.sweep).as_ptr(), SWEEP_SIZE as usize / 8)
+        })
+    }
+
+    /// How far the last sweep has come; `None` in other puddles, and if nobody can tell.
+    pub(crate) fn sweep_state(&self) -> Option<SweepState> {
+        let (word, reserved) = self.sweep_line()?.split_first()?;
+        let is_zero = reserved.iter().all(|word| word.load(Ordering::Relaxed) == 0);
+        SweepState::from_u64(word.load(Ordering::Acquire)).filter(|_| is_zero)
     }
 
     /// The session of members in which the puddle was adopted last: in a word of the metadata's own descriptor that has no other use.
@@ -531,10 +580,22 @@ impl runs::Ground for PuddleHeap {
     }
 }
 
-/// What descriptors alone say of a superblock.
+/// Makes marks zero; writes only what is not.
+pub(crate) fn clear(marks: &[AtomicU8]) {
+    if !marks::all(marks, mark::FREE) {
+        marks.iter().for_each(|byte| marks::write(byte, mark::FREE));
+    }
+}
+
+/// Whether blocks of this class use tiny marks.
+pub(crate) fn is_tiny_class(class: u32) -> bool {
+    u64::from(blocks_per_superblock(class)) > MARKS_SIZE
+}
+
+/// What descriptors say of a superblock, and marks of one that is said to be free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// Never used, or a tail whose block is gone.
+    /// Never used, or a hole.
     Free,
     Metadata,
     Small {
@@ -552,7 +613,7 @@ pub(crate) enum Claim {
         distance: u32,
         valid: bool,
     },
-    /// A head whose superblocks were taken by others since: free.
+    /// A head whose superblocks were taken by others since, or a tail whose block is gone: free.
     Stale,
     Invalid(&'static str),
 }
@@ -570,7 +631,12 @@ pub(crate) fn classify(puddle: &PuddleHeap) -> Vec<Claim> {
         }
         let whole = u64::from(count - i);
         match SuperblockState::from_u32(d.state) {
-            Some(SuperblockState::Free | SuperblockState::Hole) => Claim::Free,
+            Some(SuperblockState::Free | SuperblockState::Hole) => {
+                match is_marked_all_the_same(puddle, i, &d) {
+                    true => Claim::Invalid("it says that nothing is here, and marks say otherwise"),
+                    false => Claim::Free,
+                }
+            }
             Some(SuperblockState::Small | SuperblockState::SmallCut) => {
                 if blocks_per_superblock(d.class) == 0 || class_size(d.class) != d.block_size {
                     return Claim::Invalid("size class and block size do not fit");
@@ -619,8 +685,18 @@ pub(crate) fn classify(puddle: &PuddleHeap) -> Vec<Claim> {
             && !covered[i]
             && !matches!(claims[i - distance as usize], Claim::Invalid(_))
         {
-            claims[i] = Claim::Free;
+            claims[i] = Claim::Stale;
         }
     }
     claims
+}
+
+/// Whether marks contradict a descriptor that says "free" or "hole". While the puddle is in use, marks may be of a taking that has begun
+/// since the descriptor was read: its descriptor was there before them.
+fn is_marked_all_the_same(puddle: &PuddleHeap, number: u32, descriptor: &Descriptor) -> bool {
+    !planted(Bug::ZeroDescriptorBelieved)
+        && puddle.has_marks(number)
+        && puddle.descriptor(number) == *descriptor
+        && (!puddle.adopted.load(Ordering::Relaxed)
+            || anchor::state(puddle.line(number).anchor.load(Ordering::Acquire)) != anchor::TAKEN)
 }

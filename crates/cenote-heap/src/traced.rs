@@ -20,10 +20,10 @@ use crate::large::IDLE_WORDS;
 use crate::members::{Inside, Locked, Members};
 use crate::reclaim::is_recording;
 use crate::report::{HeapReport, HeapStats, RecoveryReport};
-use crate::superblock::PuddleHeap;
+use crate::superblock::{Line, PuddleHeap};
 use crate::trace::{TraceOptions, Types};
 use cenote_layout::SLOT_SIZE;
-use cenote_layout::heap::{RootEntry, SUPERBLOCK_SIZE, mark};
+use cenote_layout::heap::{RootEntry, RootSlot, SUPERBLOCK_SIZE, mark};
 use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Bug, planted};
 use cenote_store::PoolHandle;
@@ -105,7 +105,7 @@ impl<G: Ground> TracedHeap<G> {
         let root = plots[0];
         let mut heap = Self {
             cached: mark::CACHED,
-            held: mark::HELD | mark::CACHED,
+            held: mark::HELD,
             writable: ground.is_writable(),
             members: None,
             known: AtomicU64::new(plots.len() as u64),
@@ -129,7 +129,7 @@ impl<G: Ground> TracedHeap<G> {
         heap.ground.map(&root).map_err(unmapped)?;
         // SAFETY: just mapped; it stays so as long as the ground lives, which the heap owns.
         if let Some(members) = unsafe { Members::join(sharing, root.addr, root.size) }? {
-            (heap.cached, heap.held) = (members.number, mark::HELD | members.number);
+            (heap.cached, heap.held) = (mark::cached(members.number), mark::held(members.number));
             if members.puddles() == 0 {
                 members.set_puddles(heap.known.load(Ordering::Relaxed));
             }
@@ -415,6 +415,9 @@ impl<G: Ground> TracedHeap<G> {
         if !holds_block(geometry, within) || class_size(class) != geometry.size() {
             return Err(self.explain(self.puddle_at(addr)?, addr));
         }
+        if is_out_of_use(line) {
+            return Err(FreeError::Damaged { addr });
+        }
         if !change(mark, from, self.cached) {
             return Err(FreeError::NotAllocated { addr });
         }
@@ -456,6 +459,7 @@ impl<G: Ground> TracedHeap<G> {
             return Err(FreeError::NotInHeap { addr });
         };
         match puddle.mark(line.geometry(), addr) {
+            Some(_) if is_out_of_use(line) => Err(FreeError::Damaged { addr }),
             Some(mark)
                 if change(mark, mark::ALLOCATED, self.held) || change(mark, mark::TAKEN, self.held) =>
             {
@@ -465,21 +469,18 @@ impl<G: Ground> TracedHeap<G> {
         }
     }
 
-    /// Frees allocated blocks that no transaction frees, at `power`: durably, before their places can be given out. Those that it freed.
-    pub(crate) fn free_durably(&self, blocks: impl Iterator<Item = (u64, Block)>) -> Vec<(u64, Block)> {
-        let cleared: Vec<(u64, Block)> = blocks.filter(|(addr, _)| self.hold(*addr).is_ok()).collect();
-        for (_, block) in &cleared {
-            // SAFETY: the mark of a block of this heap, in the mapping.
-            unsafe { self.ground.flush(block.mark.byte().as_ptr(), 1) };
-        }
-        self.ground.fence();
-        cleared.iter().for_each(|(_, block)| self.release(block));
-        cleared
+    /// Lets the place of a block that this thread holds be given out again.
+    #[inline]
+    pub(crate) fn release_held(&self, addr: u64) -> bool {
+        self.free_fast(addr, self.held) || self.free_slow(addr, self.held).is_ok()
     }
 
     /// Why no allocated block begins at `addr`, which is in `puddle`.
     #[cold]
     pub(crate) fn explain(&self, puddle: &PuddleHeap, addr: u64) -> FreeError {
+        if puddle.line_at(addr).is_some_and(|(line, ..)| is_out_of_use(line)) {
+            return FreeError::Damaged { addr };
+        }
         match self.resolve(puddle, addr) {
             Resolved::Block { block, .. } if block != addr => FreeError::InsideBlock { addr, block },
             Resolved::Block { allocated: false, .. } => FreeError::NotAllocated { addr },
@@ -507,8 +508,8 @@ impl<G: Ground> TracedHeap<G> {
         let line = puddle.line(number);
         let geometry = line.geometry();
         let (block, size) = match anchor::state(anchor) {
-            anchor::DAMAGED => return Resolved::Damaged,
-            anchor::LARGE_HEAD if geometry.end() != 0 => (puddle.address(number), line.block_size()),
+            anchor::DAMAGED if geometry.size() == 0 => return Resolved::Damaged,
+            anchor::LARGE_HEAD if geometry.size() != 0 => (puddle.address(number), line.block_size()),
             _ if geometry.is_small() => {
                 let (_, start) = geometry.split(within);
                 if !holds_block(geometry, start) {
@@ -529,6 +530,12 @@ impl<G: Ground> TracedHeap<G> {
     }
 }
 
+/// Whether no block of a superblock may be handed out or freed: its descriptor or its marks are damaged.
+#[inline]
+fn is_out_of_use(line: &Line) -> bool {
+    anchor::state(line.anchor.load(Ordering::Acquire)) == anchor::DAMAGED
+}
+
 /// Whether a block begins at `start`, a multiple of the block size.
 fn holds_block(geometry: Geometry, start: u64) -> bool {
     let size = geometry.size();
@@ -538,7 +545,7 @@ fn holds_block(geometry: Geometry, start: u64) -> bool {
 /// Stores a mark if it is what the caller says. The block is the caller's, so nobody else changes the mark meanwhile; of two that both say so one is
 /// wrong, and in debug builds always noticed.
 #[inline(always)]
-fn change(mark: &AtomicU8, from: u8, to: u8) -> bool {
+pub(crate) fn change(mark: &AtomicU8, from: u8, to: u8) -> bool {
     if cfg!(debug_assertions) {
         return mark.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok();
     }
@@ -636,7 +643,9 @@ impl<G: Ground> Heap for TracedHeap<G> {
         }
         let puddle = self.puddle_at(addr)?;
         match self.resolve(puddle, addr) {
-            Resolved::Block { block, size, type_id, allocated: true, mark } if block == addr => {
+            Resolved::Block { block, size, type_id, allocated: true, mark }
+                if block == addr && !puddle.line_at(addr).is_some_and(|(line, ..)| is_out_of_use(line)) =>
+            {
                 Ok(Block { addr: pointer_to(addr), size, mark, type_id })
             }
             _ => Err(self.explain(puddle, addr)),
@@ -663,10 +672,7 @@ impl<G: Ground> Heap for TracedHeap<G> {
     }
 
     fn release(&self, block: &Block) {
-        let addr = address(block);
-        if !self.free_fast(addr, self.held) {
-            let _ = self.free_slow(addr, self.held);
-        }
+        self.release_held(address(block));
     }
 
     fn owner(&self, addr: u64) -> Option<BlockInfo> {
@@ -698,7 +704,7 @@ impl<G: Ground> Heap for TracedHeap<G> {
         self.read_root(index)
     }
 
-    fn root_slot(&self, index: u16) -> Result<NonNull<RootEntry>, RootError> {
+    fn root_slot(&self, index: u16) -> Result<NonNull<RootSlot>, RootError> {
         self.slot_of_root(index)
     }
 

@@ -3,6 +3,7 @@
 mod bad_input;
 mod common;
 mod damage;
+mod flips;
 mod large;
 mod locks;
 mod members;

@@ -1,6 +1,6 @@
 //! Bad input is answered with a typed error and changes nothing.
 
-use crate::common::{A, ground, heap};
+use crate::common::{A, ground, heap, room_for};
 use cenote_heap::{
     AllocError, Cancelled, FreeError, GroundError, Heap as _, OpenError, RecoverError, RootError, TracedHeap,
 };
@@ -132,7 +132,7 @@ fn a_cancelled_allocation_leaves_nothing() {
 
 #[test]
 fn a_panic_in_before_leaves_a_working_heap() {
-    let heap = heap(1 << 20, 1 << 20);
+    let heap = heap(room_for(15), room_for(15));
     for size in [64, 100_000] {
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let _ = heap.alloc_with(size, 16, A, &mut |_| panic!("on purpose"));

@@ -1,6 +1,6 @@
 //! Damaged and interrupted descriptors: what is lost is named, and the rest goes on.
 
-use crate::common::{A, B, TypeMap, field, ground, read, record, write, zero};
+use crate::common::{A, B, TypeMap, field, ground, read, record, room_for, write, zero};
 use cenote_heap::{FreeError, Ground as _, Heap as _, MemoryGround, TracedHeap};
 use cenote_layout::heap::{Descriptor, HeapGeometry, MARKS_SIZE, SUPERBLOCK_SIZE, mark};
 use cenote_layout::id::TypeId;
@@ -28,7 +28,7 @@ fn new(heap: &crate::common::Heap, size: u64, type_id: TypeId) -> u64 {
 #[test]
 fn every_flipped_bit_of_a_descriptor_in_use_is_named_and_the_rest_goes_on() {
     for bit in 0..40 * 8 {
-        let ground = ground(1 << 20, 1 << 20);
+        let ground = ground(room_for(15), room_for(15));
         let (hit, other) = {
             let heap = TracedHeap::open(ground.clone()).unwrap();
             (new(&heap, 64, A), new(&heap, 64, B))
@@ -209,7 +209,7 @@ fn a_damaged_tail_is_named_and_its_block_is_whole() {
 
 #[test]
 fn a_large_block_whose_superblocks_were_taken_again_never_comes_back() {
-    let ground = ground(512 << 10, 512 << 10);
+    let ground = ground(room_for(7), room_for(7));
     let heap = TracedHeap::open(ground.clone()).unwrap();
     let large = new(&heap, 7 * SUPERBLOCK_SIZE, A);
     heap.free(large).unwrap();
@@ -254,7 +254,7 @@ fn nonsense_everywhere_in_the_metadata_never_panics() {
         let heap = TracedHeap::open(ground.clone()).unwrap();
         heap.check(Some(&TypeMap::new())).unwrap();
         for i in 0..40 {
-            let root = heap.root(i).unwrap();
+            let Ok(root) = heap.root(i) else { continue };
             let _ = heap.find(root.addr);
             if round % 3 == 0 {
                 let _ = heap.free(root.addr);

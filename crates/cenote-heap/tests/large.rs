@@ -1,6 +1,6 @@
 //! Large blocks, alignment, and growth to the limit.
 
-use crate::common::{A, B, Random, ground, heap};
+use crate::common::{A, B, Random, ground, heap, room_for};
 use cenote_heap::{AllocError, GroundError, Heap as _, TracedHeap};
 use cenote_medium::planted::{Bug, plant};
 
@@ -12,7 +12,7 @@ fn addr(block: cenote_heap::Block) -> u64 {
 
 #[test]
 fn neighbours_coalesce_in_whatever_order_they_are_freed() {
-    let heap = heap(2 << 20, 2 << 20);
+    let heap = heap(room_for(31), room_for(31));
     for order in 0..6u64 {
         let mut blocks: Vec<u64> = (0..10).map(|_| addr(heap.alloc(3 * S, 16, A).unwrap())).collect();
         assert!(heap.alloc(2 * S, 16, A).is_err());
@@ -30,7 +30,7 @@ fn neighbours_coalesce_in_whatever_order_they_are_freed() {
 #[test]
 fn idle_runs_serve_their_own_size_and_are_free_space_for_all_others() {
     // 31 superblocks.
-    let heap = heap(2 << 20, 2 << 20);
+    let heap = heap(room_for(31), room_for(31));
     let blocks: Vec<u64> = (0..10).map(|_| addr(heap.alloc(3 * S, 16, A).unwrap())).collect();
     for &block in &blocks {
         heap.free(block).unwrap();
@@ -82,7 +82,7 @@ fn an_idle_run_that_is_not_taken_after_all_is_idle_again() {
 
 #[test]
 fn idle_runs_are_free_after_a_crash_and_after_recovery() {
-    let ground = ground(2 << 20, 2 << 20);
+    let ground = ground(room_for(31), room_for(31));
     let kept = {
         let heap = TracedHeap::open(ground.clone()).unwrap();
         let blocks: Vec<u64> = (0..10).map(|_| addr(heap.alloc(3 * S, 16, A).unwrap())).collect();
@@ -108,7 +108,7 @@ fn idle_runs_are_free_after_a_crash_and_after_recovery() {
 
 #[test]
 fn superblocks_of_small_blocks_join_large_ones_again() {
-    let heap = heap(1 << 20, 1 << 20);
+    let heap = heap(room_for(15), room_for(15));
     let mut blocks = Vec::new();
     while let Ok(block) = heap.alloc(1000, 16, A) {
         blocks.push(addr(block));

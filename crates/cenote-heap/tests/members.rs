@@ -1,6 +1,7 @@
 //! Several members on one heap (RAL-8), in one process: what each sees of the others, and what becomes of what one leaves behind. Members are played: "dead" is one whose heap is
 //! forgotten and whose identity is said to be dead. (`killed.rs` has real processes, killed anywhere.)
 
+use crate::common::room_for;
 use crate::common::shared::{Files, SharedGround};
 use cenote_heap::{AllocError, Heap as _, OpenError, RecoverError, Sharing as _, TracedHeap};
 use cenote_layout::heap::MEMBER_COUNT;
@@ -42,11 +43,11 @@ fn sound(heap: &Heap) {
 }
 
 /// Two members with blocks of many sizes, each block stamped, given to the other to be freed.
-fn work_in_turns() {
+fn work_in_turns(seed: u64) {
     let files = Files::new(1 << 20, 16 << 20);
     let (one, two) = (Heap::open(files.played(1)).unwrap(), Heap::open(files.played(2)).unwrap());
     assert_eq!((one.member(), two.member()), (Some(1), Some(2)));
-    let mut random = crate::common::Random(7);
+    let mut random = crate::common::Random(seed);
     let mut all: Vec<(u64, u64)> = Vec::new();
     for round in 0..40_000u64 {
         let (heap, other) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };
@@ -83,18 +84,21 @@ fn work_in_turns() {
 
 #[test]
 fn members_share_blocks_puddles_and_free_space() {
-    passing(work_in_turns);
+    passing(|| work_in_turns(7));
 }
 
 #[test]
 fn a_join_that_adopts_again_is_noticed() {
-    let found = std::panic::catch_unwind(|| {
-        passing(|| {
-            plant(Bug::JoinAdoptsAgain);
-            work_in_turns();
-        });
-    });
-    assert!(found.is_err());
+    // Whether one of them has blocks in caches where the other one looks first is a matter of the seed.
+    let found = |seed| {
+        std::panic::catch_unwind(|| {
+            passing(|| {
+                plant(Bug::JoinAdoptsAgain);
+                work_in_turns(seed);
+            });
+        })
+    };
+    assert!((7..27).any(|seed| found(seed).is_err()));
 }
 
 /// A member dies with cached, held and large blocks, and a superblock of each size; returns the one that lives, and its block.
@@ -110,7 +114,7 @@ fn one_of_two_dies(files: &Files) -> (Heap, u64) {
     }
     let freed = alloc(&dying, 65_536);
     dying.free(freed).unwrap();
-    assert!(dying.stats().unwrap().cached_blocks > 3852 + 1984 + 1337);
+    assert!(dying.stats().unwrap().cached_blocks > 4096 + 2048 + 1365 - 3);
     die(dying);
     (living, mine)
 }
@@ -180,7 +184,7 @@ fn members_that_leave_take_nothing_with_them() {
 
 #[test]
 fn memory_of_the_dead_is_found_before_a_pool_is_called_full() {
-    let files = Files::new(1 << 20, 1 << 20);
+    let files = Files::new(room_for(15), room_for(15));
     let living = Heap::open(files.played(1)).unwrap();
     let dying = Heap::open(files.played(2)).unwrap();
     // Each of the 15 superblocks has a type of its own.

@@ -1,6 +1,6 @@
 //! The heap against a model: no two live blocks overlap, contents stay, what is freed is used again, and every count agrees.
 
-use crate::common::{Random, heap, read, write};
+use crate::common::{Random, heap, read, room_for, write};
 use cenote_heap::{AllocError, Heap as _};
 use cenote_layout::id::TypeId;
 use proptest::prelude::*;
@@ -139,7 +139,7 @@ proptest! {
 
 #[test]
 fn memory_of_one_type_and_size_is_used_for_others_after_it_is_freed() {
-    let heap = heap(2 << 20, 2 << 20);
+    let heap = heap(room_for(31), room_for(31));
     for round in 0..5 {
         for (type_id, size) in [(1, 16), (2, 64), (1, 14_000), (3, 196_600)] {
             let mut blocks = Vec::new();

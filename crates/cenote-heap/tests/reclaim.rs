@@ -90,6 +90,7 @@ fn slice(heap: &Heap) -> bool {
 /// Marks to the end and gives back; the blocks that were.
 fn finish(heap: &Heap) -> Vec<u64> {
     while slice(heap) {}
+    assert!(heap.condemn().unwrap());
     let mut given = Vec::new();
     while heap.give_back_slice(3, false, &mut |block| given.push(block.addr)).unwrap() {}
     heap.end_reclaim();
@@ -264,6 +265,13 @@ fn history(seed: u64) -> Result<(), String> {
             return Err("it does not end".into());
         }
     }
+    // What was changed since the last slice is looked at before anything is condemned.
+    while !heap.condemn().unwrap() {
+        while slice(&heap) {}
+    }
+    if leaks.iter().any(|&leak| heap.find(leak).is_ok()) {
+        return Err(format!("seed {seed:#x}: a leak is live although all are condemned"));
+    }
     let mut given = BTreeSet::new();
     while heap.give_back_slice(5, false, &mut |block| assert!(given.insert(block.addr))).unwrap() {
         (0..random.below(12)).for_each(|_| change(&mut blocks, &mut random));
@@ -368,6 +376,9 @@ fn a_dry_run_names_leaks_and_changes_nothing() {
     heap.end_reclaim();
     begin(&heap);
     while slice(&heap) {}
+    let not_condemned = heap.give_back_slice(10, false, &mut |_| {});
+    assert!(matches!(not_condemned, Err(ReclaimError::NotUnderWay)));
+    assert!(heap.condemn().unwrap());
     while heap.give_back_slice(10, false, &mut |block| assert!(given.insert(block.addr))).unwrap() {}
     heap.end_reclaim();
     assert_eq!((given, allocated(&heap)), (leaks, BTreeSet::new()));

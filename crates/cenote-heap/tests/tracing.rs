@@ -3,7 +3,7 @@
 use crate::common::{A, B, Random, TypeMap, field, ground, heap, read, record, write, zero};
 use cenote_heap::report::Fault;
 use cenote_heap::{Heap as _, TracedHeap};
-use cenote_layout::heap::RootEntry;
+use cenote_layout::heap::{RootEntry, RootSlot};
 use cenote_layout::id::TypeId;
 use cenote_layout::pointer::PointerKind;
 use cenote_layout::types::{Condition, PointerField};
@@ -258,7 +258,7 @@ fn a_root_slot_written_by_a_transaction_is_a_root() {
     let block = new(&heap, 64, A);
     let slot = heap.root_slot(9).unwrap();
     // SAFETY: the slot lies in the root puddle, and nobody else uses it.
-    unsafe { slot.write(RootEntry { addr: block, type_id: A }) };
+    unsafe { slot.write(RootSlot::new(RootEntry { addr: block, type_id: A }).unwrap()) };
     assert_eq!(heap.root(9).unwrap().addr, block);
     heap.recover(&TypeMap::new(), &[]).unwrap();
     assert_eq!(allocated(&heap), BTreeSet::from([block]));

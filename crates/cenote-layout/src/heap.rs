@@ -1,19 +1,23 @@
-//! Metadata of the traced heap (RAL-3, POS-2): beside the blocks, never between them.
+//! Metadata of the traced heap (RAL-3, POS-2): in pages of its own, before all blocks.
 //!
 //! The body of a heap puddle, after the header space:
 //!
 //! ```text
-//! | descriptors, 64 B each | marks, 1,024 B each | hints, 1 bit each | roots, 16 KiB, lists, 6 KiB, members, 2 KiB (root puddle only) | pad | superblocks ... |
+//! | descriptors, | pad to | tiny marks,  | marks,       | hints,     | roots, 16 KiB, lists, 6 KiB, mem-  | pad | superblocks ... |
+//! | 64 B each    | a page | 4,096 B each | 1,024 B each | 1 bit each | bers, sweep (root puddle only)     |     |                 |
 //! ```
 //!
-//! Superblock `i` is the 64 KiB at `puddle + i * 64 KiB`; descriptor `i` and marks `i` are about it. The superblocks that hold
-//! the metadata themselves are marked [`SuperblockState::Metadata`]. Byte `k` of the marks says whether block `k` of the superblock is allocated
-//! ([`mark::ALLOCATED`]); it changes with every allocation, and only commits flush it (crate `cenote-tx`). Blocks of less than
-//! 64 bytes are more than 1,024: their marks are the last bytes of the superblock itself. A descriptor's checksummed part changes when its
-//! superblock is taken, and is flushed then.
+//! Superblock `i` is the 64 KiB at `puddle + i * 64 KiB`; descriptor `i` and marks `i` are about it. The superblocks that
+//! hold the metadata themselves have the state [`SuperblockState::Metadata`]. Byte `k` of the marks says whether block `k`
+//! is allocated ([`mark`]); it changes with every allocation, and only commits flush it (crate `cenote-tx`). A superblock
+//! of blocks of less than 64 bytes has more than 1,024 blocks: it uses its page of the tiny marks. The file may have no
+//! space for the tiny marks: descriptor 0 says so ([`Descriptor::may_lack_tiny`]), and the heap takes space for a page
+//! before it uses the page. The checksummed part of a descriptor changes when its superblock is taken, and is flushed then.
 //!
-//! Hints, lists, members and the words of a descriptor behind `span` mean something only to the processes that have the pool open now. Whoever opens it first writes
-//! them again and believes nothing of what stands there.
+//! Hints, lists, members and the words of a descriptor behind `span` mean something only to the processes that have the
+//! pool open now. The first opener writes them again and believes nothing of what stands there.
+
+pub use crate::root::{RootEntry, RootSlot};
 
 use crate::checksum::{checksum, seed};
 use crate::id::TypeId;
@@ -25,14 +29,18 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const SUPERBLOCK_SIZE: u64 = 64 << 10;
 /// Least bytes of a block.
 pub const BLOCK_SIZE_MIN: u64 = 16;
-/// Bytes of one superblock's marks.
+/// Bytes of one superblock's marks, if its blocks have 64 bytes or more.
 pub const MARKS_SIZE: u64 = 1024;
+/// Bytes of one superblock's tiny marks: one for each block of [`BLOCK_SIZE_MIN`] bytes, and a page of its own.
+pub const TINY_MARKS_SIZE: u64 = SUPERBLOCK_SIZE / BLOCK_SIZE_MIN;
 /// Heads of lists in a pool's root puddle, 16 bytes each.
 pub const LIST_COUNT: u64 = 384;
 /// Most processes that have a pool open for writing at one time.
-pub const MEMBER_COUNT: u64 = 62;
+pub const MEMBER_COUNT: u64 = 56;
 /// Bytes of the table of members in a pool's root puddle: a line about all of them, and 32 bytes for each.
 pub const MEMBERS_SIZE: u64 = 64 + 32 * MEMBER_COUNT;
+/// Bytes of the sweep line in a pool's root puddle: the word of [`SweepState`], the rest reserved.
+pub const SWEEP_SIZE: u64 = 64;
 /// Numbered roots of a pool (RAL-6).
 pub const ROOT_COUNT: u64 = 1024;
 /// Least bytes of a heap puddle: metadata and one superblock.
@@ -40,28 +48,32 @@ pub const HEAP_PUDDLE_SIZE_MIN: u64 = 2 * SUPERBLOCK_SIZE;
 /// Most bytes of a block that shares its superblock with others; larger ones take whole superblocks.
 pub const SMALL_SIZE_MAX: u64 = 32 << 10;
 
-/// What a mark, one byte a block, says.
-pub mod mark {
-    /// Nobody has the block: it can be claimed.
-    pub const FREE: u8 = 0;
-    /// In a cache of member 1, and of the only process where there is one. Up to [`MEMBER_COUNT`](super::MEMBER_COUNT): of that member. Free after a crash of
-    /// that process.
-    pub const CACHED: u8 = 1;
-    /// With a member's number in the lower bits: freed by a transaction of that member that is not over yet. Not allocated, and not to be given
-    /// out. Free after a crash of that process.
-    pub const HELD: u8 = 0x80;
-    /// In place of the first mark of a superblock whose marks lie at its own end, while it is in use.
-    pub const TINY: u8 = 0xfd;
-    /// Taken by a transaction at level `power` that has not committed: allocated for the running processes, free for whoever opens the pool after them.
-    pub const TAKEN: u8 = 0xfe;
-    /// Allocated: the only value that survives a crash.
-    pub const ALLOCATED: u8 = 0xff;
+pub use crate::mark;
 
-    /// Whether a mark says, to a running process, that somebody has the block.
-    #[inline]
+/// What an opener makes of [`mark::CONDEMNED`]: the word at [`HeapGeometry::sweep`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u64)]
+pub enum SweepState {
+    /// No mark says "condemned".
+    Closed = 0,
+    /// Blocks are being condemned: those that are count as allocated.
+    Open = u64::from_le_bytes(*b"condemn."),
+    /// All of them are condemned: they are free.
+    Committed = u64::from_le_bytes(*b"sweeping"),
+}
+
+impl SweepState {
+    /// The state with this number.
     #[must_use]
-    pub const fn is_live(mark: u8) -> bool {
-        mark >= TAKEN
+    pub const fn from_u64(value: u64) -> Option<Self> {
+        const OPEN: u64 = SweepState::Open as u64;
+        const COMMITTED: u64 = SweepState::Committed as u64;
+        match value {
+            0 => Some(Self::Closed),
+            OPEN => Some(Self::Open),
+            COMMITTED => Some(Self::Committed),
+            _ => None,
+        }
     }
 }
 
@@ -94,34 +106,20 @@ pub const fn large_size(size: u64) -> Option<u64> {
 /// From which byte on a superblock of blocks of `size` bytes is given back to the file system while it is in use, if it is: where an eighth or more is behind the last block.
 #[must_use]
 pub const fn small_end(size: u64) -> Option<u64> {
-    if marks_offset(size) != SUPERBLOCK_SIZE {
-        return None;
-    }
     let end = (blocks_of(size) * size).next_multiple_of(SPACE_UNIT);
     if SUPERBLOCK_SIZE - end >= SUPERBLOCK_SIZE / 8 { Some(end) } else { None }
 }
 
-/// Blocks of `size` bytes in one superblock; their marks find room in [`MARKS_SIZE`] bytes, or behind them ([`marks_offset`]).
+/// Blocks of `size` bytes in one superblock.
 #[must_use]
 pub const fn blocks_of(size: u64) -> u64 {
-    if size * MARKS_SIZE >= SUPERBLOCK_SIZE {
-        return SUPERBLOCK_SIZE / size;
-    }
-    // The largest number that leaves room for its marks, which begin at a multiple of 64.
-    let mut count = SUPERBLOCK_SIZE / (size + 1);
-    while (count * size).next_multiple_of(64) + count > SUPERBLOCK_SIZE {
-        count -= 1;
-    }
-    count
+    SUPERBLOCK_SIZE / size
 }
 
-/// Where in a superblock the marks of its blocks of `size` bytes begin; [`SUPERBLOCK_SIZE`] if they lie outside.
+/// Whether blocks of `size` bytes have their marks among the tiny marks.
 #[must_use]
-pub const fn marks_offset(size: u64) -> u64 {
-    if size * MARKS_SIZE >= SUPERBLOCK_SIZE {
-        return SUPERBLOCK_SIZE;
-    }
-    (blocks_of(size) * size).next_multiple_of(64)
+pub const fn is_tiny(size: u64) -> bool {
+    size * MARKS_SIZE < SUPERBLOCK_SIZE
 }
 
 /// What a superblock is used for.
@@ -207,6 +205,19 @@ impl Descriptor {
         geometry: 0,
     };
 
+    /// The descriptor of a superblock of metadata. `holes`: the file may have no space for tiny marks (descriptor 0 says
+    /// so for the whole puddle).
+    #[must_use]
+    pub fn metadata(holes: bool) -> Self {
+        Self::new(SuperblockState::Metadata, 0, 0, TypeId::UNTYPED, holes as u64)
+    }
+
+    /// Of descriptor 0: whether space must be taken before a page of tiny marks is used. Only a whole descriptor says no.
+    #[must_use]
+    pub fn may_lack_tiny(&self) -> bool {
+        self.state != SuperblockState::Metadata as u32 || self.span != 0 || !self.is_valid()
+    }
+
     /// The descriptor of a free superblock whose space the file may not have.
     #[must_use]
     pub fn hole() -> Self {
@@ -246,7 +257,7 @@ impl Descriptor {
     #[must_use]
     pub fn is_valid(&self) -> bool {
         if self.state == SuperblockState::Free as u32 {
-            return self.checksum == 0 && self.class == 0 && self.block_size == 0 && self.span == 0;
+            return Self { anchor: 0, next: 0, geometry: 0, ..*self } == Self::FREE;
         }
         SuperblockState::from_u32(self.state).is_some() && self.checksum == self.compute()
     }
@@ -256,18 +267,6 @@ impl Descriptor {
     }
 }
 
-/// One numbered root of a pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct RootEntry {
-    /// Address of the root object, or 0.
-    pub addr: u64,
-    /// Its type.
-    pub type_id: TypeId,
-}
-
-const _: () = assert!(size_of::<RootEntry>() == 16);
-
 /// Where what lies in a heap puddle. Offsets count from the puddle's start, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeapGeometry {
@@ -275,6 +274,8 @@ pub struct HeapGeometry {
     pub superblocks: u64,
     /// Where the descriptors begin.
     pub descriptors: u64,
+    /// Where the tiny marks begin, a multiple of a page. They end where the marks begin.
+    pub tiny: u64,
     /// Where the marks begin.
     pub marks: u64,
     /// Where the hints begin: words of one bit a superblock, set while it may be free.
@@ -285,6 +286,8 @@ pub struct HeapGeometry {
     pub lists: u64,
     /// Where the table of members begins (meaningful in the root puddle).
     pub members: u64,
+    /// Where the sweep line begins (meaningful in the root puddle).
+    pub sweep: u64,
     /// Number of the first superblock for blocks.
     pub first_usable: u64,
 }
@@ -296,12 +299,17 @@ impl HeapGeometry {
     pub const fn new(size: u64, root: bool) -> Option<Self> {
         let superblocks = size / SUPERBLOCK_SIZE;
         let descriptors = header_space(size);
-        let marks = descriptors + superblocks * size_of::<Descriptor>() as u64;
+        let Some(tiny) = round_up(descriptors + superblocks * size_of::<Descriptor>() as u64, SPACE_UNIT)
+        else {
+            return None;
+        };
+        let marks = tiny + superblocks * TINY_MARKS_SIZE;
         let hints = marks + superblocks * MARKS_SIZE;
         let roots = hints + superblocks.div_ceil(512) * 64;
-        let lists = roots + ROOT_COUNT * size_of::<RootEntry>() as u64;
+        let lists = roots + ROOT_COUNT * size_of::<RootSlot>() as u64;
         let members = lists + LIST_COUNT * 16;
-        let end = if root { members + MEMBERS_SIZE } else { roots };
+        let sweep = members + MEMBERS_SIZE;
+        let end = if root { sweep + SWEEP_SIZE } else { roots };
         let first_usable = match round_up(end, SUPERBLOCK_SIZE) {
             Some(rounded) => rounded / SUPERBLOCK_SIZE,
             None => return None,
@@ -309,7 +317,27 @@ impl HeapGeometry {
         if first_usable >= superblocks {
             return None;
         }
-        Some(Self { superblocks, descriptors, marks, hints, roots, lists, members, first_usable })
+        Some(Self {
+            superblocks,
+            descriptors,
+            tiny,
+            marks,
+            hints,
+            roots,
+            lists,
+            members,
+            sweep,
+            first_usable,
+        })
+    }
+
+    /// Where the marks of a superblock with blocks of `block_size` bytes begin.
+    #[must_use]
+    pub const fn marks_at(&self, superblock: u64, block_size: u64) -> u64 {
+        match is_tiny(block_size) {
+            true => self.tiny + superblock * TINY_MARKS_SIZE,
+            false => self.marks + superblock * MARKS_SIZE,
+        }
     }
 }
 
@@ -326,35 +354,58 @@ mod tests {
                     assert!(size < 3 * SUPERBLOCK_SIZE);
                     continue;
                 };
-                for offset in [g.descriptors, g.marks, g.hints, g.roots, g.lists, g.members] {
+                for offset in [g.descriptors, g.tiny, g.marks, g.hints, g.roots, g.lists, g.members, g.sweep]
+                {
                     assert_eq!(offset % 64, 0);
                 }
                 assert!((g.roots - g.hints) * 8 >= g.superblocks);
                 assert!(
-                    g.first_usable * SUPERBLOCK_SIZE >= if root { g.members + MEMBERS_SIZE } else { g.roots }
+                    g.first_usable * SUPERBLOCK_SIZE >= if root { g.sweep + SWEEP_SIZE } else { g.roots }
                 );
                 assert!(g.superblocks * SUPERBLOCK_SIZE <= size);
             }
         }
         let g = HeapGeometry::new(2 << 20, true).unwrap();
-        assert_eq!((g.superblocks, g.first_usable), (32, 1));
-        assert_eq!((g.roots, g.lists, g.members, g.members + MEMBERS_SIZE), (38_976, 55_360, 61_504, 63_552));
+        assert_eq!((g.superblocks, g.first_usable), (32, 3));
+        assert_eq!((g.descriptors, g.tiny, g.marks, g.hints), (4096, 8192, 139_264, 172_032));
+        assert_eq!((g.roots, g.lists, g.members, g.sweep), (172_096, 188_480, 194_624, 196_480));
     }
 
     #[test]
-    fn marks_have_room_beside_the_blocks() {
-        for size in (16..=SMALL_SIZE_MAX).step_by(16) {
-            let (blocks, marks) = (blocks_of(size), marks_offset(size));
-            if marks == SUPERBLOCK_SIZE {
-                assert!(blocks == SUPERBLOCK_SIZE / size && blocks <= MARKS_SIZE);
-            } else {
-                assert!(marks % 64 == 0 && blocks * size <= marks && marks + blocks <= SUPERBLOCK_SIZE);
-                // One more block would not fit.
-                assert!(((blocks + 1) * size).next_multiple_of(64) + blocks + 1 > SUPERBLOCK_SIZE);
-                // Marks are read eight at a time.
-                assert!(marks + blocks.next_multiple_of(8) <= SUPERBLOCK_SIZE);
-            }
+    fn a_sweep_state_is_what_its_word_says() {
+        for state in [SweepState::Closed, SweepState::Open, SweepState::Committed] {
+            assert_eq!(SweepState::from_u64(state as u64), Some(state));
         }
-        assert_eq!([16, 32, 48, 64].map(blocks_of), [3852, 1984, 1337, 1024]);
+        assert_eq!(SweepState::from_u64(1), None);
+    }
+
+    #[test]
+    fn marks_have_room_and_lie_in_the_metadata() {
+        let g = HeapGeometry::new(2 << 20, false).unwrap();
+        let page = |offset: u64| offset % SPACE_UNIT;
+        assert_eq!((page(g.tiny), page(g.marks)), (0, 0));
+        for size in (16..=SMALL_SIZE_MAX).step_by(16) {
+            let (first, last) = (g.marks_at(0, size), g.marks_at(g.superblocks - 1, size));
+            let room = if is_tiny(size) { TINY_MARKS_SIZE } else { MARKS_SIZE };
+            assert!(blocks_of(size) <= room);
+            assert_eq!(last - first, (g.superblocks - 1) * room);
+            assert_eq!(
+                (first, last + room),
+                if is_tiny(size) { (g.tiny, g.marks) } else { (g.marks, g.hints) }
+            );
+        }
+        assert_eq!([16, 32, 48, 64].map(blocks_of), [4096, 2048, 1365, 1024]);
+    }
+
+    #[test]
+    fn a_free_descriptor_is_all_zero_but_for_volatile_words() {
+        for at in 0..40 {
+            let mut bytes = [0; 64];
+            bytes[at] = 1;
+            assert!(!Descriptor::read_from_bytes(&bytes[..]).unwrap().is_valid(), "byte {at}");
+        }
+        assert!(Descriptor { anchor: 1, next: 2, geometry: 3, ..Descriptor::FREE }.is_valid());
+        assert!(!Descriptor::metadata(false).may_lack_tiny());
+        assert!(Descriptor::metadata(true).may_lack_tiny() && Descriptor::FREE.may_lack_tiny());
     }
 }

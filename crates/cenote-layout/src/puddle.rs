@@ -83,6 +83,10 @@ pub struct PuddleHeader {
 /// `compat` bit of a puddle that is still to be rewritten: its file may share blocks with another, so that a store into it may need space. A file that is rewritten has its own, and has not the bit.
 pub const COMPAT_SHARES_BLOCKS: u64 = 1;
 
+/// Incompatible feature of heap puddles, which all of them have: marks lie apart from all blocks, roots have checks ([`crate::heap`]). One without it was made by an earlier release,
+/// and its marks are elsewhere.
+pub const INCOMPAT_MARKS_APART: u64 = 1;
+
 const _: () = assert!(size_of::<PuddleHeader>() as u64 == PAGE_SIZE);
 const _: () = assert!(core::mem::offset_of!(PuddleHeader, addr) == 80);
 const _: () = assert!(core::mem::offset_of!(PuddleHeader, role) == 104);
@@ -101,6 +105,7 @@ impl Header for PuddleHeader {
     const NAME: &'static str = "puddle header";
     const MAGIC: [u8; 8] = *b"CENPUDDL";
     const SEED: u64 = crate::checksum::seed::PUDDLE;
+    const KNOWN_INCOMPAT: u64 = INCOMPAT_MARKS_APART;
 
     fn check_fields(&self) -> Result<(), HeaderError> {
         let bad = |field, value| Err(HeaderError::Field { what: Self::NAME, field, value });
@@ -118,6 +123,12 @@ impl Header for PuddleHeader {
         }
         if Role::from_u32(self.role).is_none() {
             return bad("role", u64::from(self.role));
+        }
+        if self.role == Role::Heap as u32 && self.prefix.incompat & INCOMPAT_MARKS_APART == 0 {
+            return bad(
+                "feature mask (a heap of an earlier release, whose marks lie elsewhere)",
+                self.prefix.incompat,
+            );
         }
         if self.reserved.iter().any(|&b| b != 0) {
             return bad("reserved bytes", 1);

@@ -183,6 +183,20 @@ pub enum Bug {
     ReclaimMissesRoot,
     /// Reclaim takes blocks of its own session for leaks.
     ReclaimTakesNew,
+    /// Leaks are given back one by one, and not condemned before.
+    GivenBackOneByOne,
+    /// Leaks are condemned although nobody has looked at what was changed since.
+    CondemnedUnheard,
+    /// Leaks are condemned, and no state says that they are being.
+    SweepNotOpened,
+    /// A sweep is committed when its first leak is condemned.
+    SweepCommittedEarly,
+    /// A sweep is committed before its condemned marks are durable.
+    CondemnedNotFlushed,
+    /// An opener takes the condemned blocks of a sweep that was not committed for free.
+    OpenSweepIgnored,
+    /// Pointers in condemned blocks are not rewritten.
+    CondemnedNotRewritten,
     /// A psync of a protected object writes the protection's header beside its record.
     AtRestHeaderApart,
     /// A psync journals pages before they are sealed.
@@ -241,8 +255,12 @@ pub enum Bug {
     TraceBelievesReach,
     /// Tracing does not make durable which marks it cleared.
     TraceMarkNotFlushed,
-    /// A superblock whose marks lie inside it is described before they are durable.
-    InnerMarksNotDurable,
+    /// An opener takes a mark that no program writes for free.
+    IllegalMarkIsFree,
+    /// An opener believes a descriptor that says "free" where marks say otherwise.
+    ZeroDescriptorBelieved,
+    /// A root is read without its check.
+    RootCheckSkipped,
     /// A reader of a lock between processes looks for a writer before it says that it reads, and not after.
     ReaderLooksFirst,
     /// A writer of a lock between processes does not wait for readers that were there before.
@@ -351,8 +369,8 @@ pub enum Step {
     MarksCleared,
     /// Its descriptor is durable.
     DescriptorDurable,
-    /// It says that its marks lie inside.
-    MarksInside,
+    /// It says that it uses tiny marks.
+    TinyNoted,
     /// All its blocks are in the taker's cache.
     AllClaimed,
     /// A retired superblock has no geometry any more.
@@ -381,6 +399,16 @@ pub enum Step {
     FreeAdopted,
     /// Some marks of a puddle that is adopted were put right.
     MarksNormalised,
+    /// A sweep is open: nothing is condemned.
+    SweepOpened,
+    /// Some blocks are condemned.
+    BlocksCondemned,
+    /// A sweep is committed.
+    SweepCommitted,
+    /// An opener has decided some condemned marks.
+    SweepDecided,
+    /// A sweep is over.
+    SweepClosedAgain,
     /// Some marks were computed anew by tracing.
     MarksRecovered,
     /// All were.

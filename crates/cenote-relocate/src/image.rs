@@ -9,10 +9,10 @@
 use cenote_heap::class::{blocks_per_superblock, class_size};
 use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::heap::{
-    Descriptor, HeapGeometry, MARKS_SIZE, ROOT_COUNT, RootEntry, SUPERBLOCK_SIZE, SuperblockState, mark,
-    marks_offset,
+    Descriptor, HeapGeometry, MARKS_SIZE, ROOT_COUNT, RootEntry, RootSlot, SUPERBLOCK_SIZE, SuperblockState,
 };
 use cenote_layout::id::TypeId;
+use cenote_layout::mark;
 use cenote_layout::moves::{Cursor, Moves};
 use cenote_layout::pointer::{PointerKind, RegionAddress, decode_relative};
 use cenote_layout::types::TypeRecord;
@@ -110,18 +110,26 @@ fn contents(image: &[u8], puddle: &PuddleRecord) -> Result<Contents, String> {
     while number < count {
         let (start, outer) = (number * superblock, outer(number));
         number += 1;
+        // As the heap decides when it adopts the puddle: such a descriptor, or such marks, are damaged.
+        let is_used = |image: &[u8]| {
+            let marks = image.get(outer..outer + MARKS_SIZE as usize).unwrap_or_default();
+            marks.iter().any(|mark| match mark::meaning(*mark) {
+                Some(mark::Meaning::Allocated | mark::Meaning::Condemned | mark::Meaning::Tiny) | None => {
+                    true
+                }
+                Some(_) => false,
+            })
+        };
         match all[number - 1] {
-            Says::Free | Says::Tail(_) => {}
+            Says::Free | Says::Hole | Says::Invalid if is_used(image) => out.damaged += 1,
+            Says::Free | Says::Tail(_) | Says::Invalid => {}
             Says::Hole => match out.holes.last_mut() {
                 Some((offset, len)) if *offset + *len == start as u64 => *len += SUPERBLOCK_SIZE,
                 _ => out.holes.push((start as u64, SUPERBLOCK_SIZE)),
             },
             Says::Small(class, type_id) => {
                 let block = class_size(class);
-                let marks = match marks_offset(block) {
-                    SUPERBLOCK_SIZE => outer,
-                    inside => start + inside as usize,
-                };
+                let marks = layout.marks_at(number as u64 - 1, block) as usize;
                 let (block, count) = (block as usize, blocks_per_superblock(class) as usize);
                 out.extents.push(Extent { start, block, marks, count, type_id });
             }
@@ -137,14 +145,15 @@ fn contents(image: &[u8], puddle: &PuddleRecord) -> Result<Contents, String> {
                     out.extents.push(Extent { start, block, marks: outer, count: 1, type_id });
                 }
             }
-            Says::Invalid => {
-                let marks = image.get(outer..outer + MARKS_SIZE as usize).unwrap_or_default();
-                let used = marks.first() == Some(&mark::TINY) || marks.contains(&mark::ALLOCATED);
-                out.damaged += u64::from(used);
-            }
         }
     }
     Ok(out)
+}
+
+/// Whether a mark says that its block's contents are needed. Condemned blocks may come back: whether
+/// they do, the heap decides later.
+fn is_kept(mark: u8) -> bool {
+    mark == mark::ALLOCATED || mark == mark::CONDEMNED && !planted(Bug::CondemnedNotRewritten)
 }
 
 /// A pointer of a value.
@@ -244,6 +253,11 @@ impl Program {
     }
 }
 
+/// The numbered root at an offset; `None`: it is damaged.
+fn root(image: &[u8], at: usize) -> Option<RootEntry> {
+    RootSlot { word: word(image, at), type_id: TypeId(word(image, at + 8)) }.read()
+}
+
 /// The word at an offset of a block, which the caller has seen to lie in it; 0 otherwise.
 #[inline]
 fn word(block: &[u8], offset: usize) -> u64 {
@@ -274,7 +288,7 @@ fn each_block(
         }
         let values = program.values(extent.block);
         for number in 0..extent.count {
-            if image.get(extent.marks + number) != Some(&mark::ALLOCATED) {
+            if !image.get(extent.marks + number).is_some_and(|mark| is_kept(*mark)) {
                 continue;
             }
             let start = extent.start + number * extent.block;
@@ -311,8 +325,9 @@ pub fn for_each_pointer(
 ) -> Result<(), String> {
     let contents = contents(image, puddle)?;
     for number in 0..contents.roots.map_or(0, |_| ROOT_COUNT as usize) {
-        let at = contents.roots.unwrap_or_default() + number * size_of::<RootEntry>();
-        let target = word(image, at);
+        let at = contents.roots.unwrap_or_default() + number * size_of::<RootSlot>();
+        // A damaged root leads nowhere that is known.
+        let target = root(image, at).map_or(0, |root| root.addr);
         if target != 0 {
             visit(Found { offset: at as u64, kind: PointerKind::NATIVE, target, region: None });
         }
@@ -353,12 +368,15 @@ pub fn rewrite(image: &mut [u8], job: &RewriteJob) -> Result<Rewritten, String> 
     let mut cursor = Cursor::default();
     if let Some(roots) = contents.roots.filter(|_| !planted(Bug::RootsNotRewritten)) {
         for number in 0..ROOT_COUNT as usize {
-            let at = roots + number * size_of::<RootEntry>();
-            let (old, new) = (word(image, at), job.moves.native(word(image, at), 0, &mut cursor));
-            if old != new {
-                set_word(image, at, new);
-                done.native += 1;
+            let at = roots + number * size_of::<RootSlot>();
+            // A damaged root stays as it is, and is found when it is read.
+            let Some(old) = root(image, at).filter(|root| root.addr != 0) else { continue };
+            let addr = job.moves.native(old.addr, 0, &mut cursor);
+            match RootSlot::new(RootEntry { addr, ..old }).filter(|_| addr != old.addr) {
+                Some(slot) => set_word(image, at, slot.word),
+                None => continue,
             }
+            done.native += 1;
         }
     }
     let mut room = Vec::new();
@@ -432,7 +450,7 @@ pub fn repeatable(image: &[u8], job: &RewriteJob) -> Option<Vec<(u64, u64)>> {
     }
     let mut stretches: Vec<(u64, u64)> = Vec::new();
     if let Some(roots) = contents.roots {
-        stretches.push((roots as u64, (roots + ROOT_COUNT as usize * size_of::<RootEntry>()) as u64));
+        stretches.push((roots as u64, (roots + ROOT_COUNT as usize * size_of::<RootSlot>()) as u64));
     }
     let mut known: HashMap<TypeId, (bool, bool)> = HashMap::new();
     for extent in &contents.extents {
@@ -482,7 +500,7 @@ fn rewrite_native(image: &mut [u8], extent: &Extent, program: &Program, moves: &
     let blocks = image.get_mut(extent.start..extent.start + extent.count * extent.block)?;
     let (values, mut cursor, mut counts) = (program.values(extent.block), Cursor::default(), (0, 0));
     let blocks = blocks.chunks_exact_mut(extent.block).zip(&marks);
-    for (block, _) in blocks.filter(|(_, mark)| **mark == mark::ALLOCATED) {
+    for (block, _) in blocks.filter(|(_, mark)| is_kept(**mark)) {
         counts.0 += 1;
         let mut rest = block;
         for _ in 0..values {

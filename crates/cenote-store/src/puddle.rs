@@ -16,7 +16,7 @@ use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::header::{self, HeaderPrefix, read};
 use cenote_layout::id::{PoolId, Uuid};
-use cenote_layout::puddle::{PuddleHeader, Role, header_space};
+use cenote_layout::puddle::{INCOMPAT_MARKS_APART, PuddleHeader, Role, header_space};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{MapMode, Medium, MediumError};
 use cenote_sealed::View;
@@ -442,6 +442,9 @@ pub(crate) fn make_header_of(record: &PuddleRecord, store: Uuid, generation: u64
         generation,
         reserved: [0; 3976],
     };
+    if record.role == Role::Heap {
+        header.prefix.incompat = INCOMPAT_MARKS_APART;
+    }
     header::seal(&mut header);
     header
 }

@@ -70,8 +70,8 @@ mod tx;
 pub use cenote_derive::Persist;
 pub use cenote_heap::locks;
 pub use cenote_heap::{
-    HeapReport, HeapStats, Progress, RecoveryReport, SuperblockInfo, TraceOptions, TrimProgress, TrimReport,
-    Use,
+    Damage as HeapDamage, HeapReport, HeapStats, Progress, RecoveryReport, SuperblockInfo, TraceOptions,
+    TrimProgress, TrimReport, Use,
 };
 pub use cenote_layout::id::{PoolId, TypeId, Uuid};
 pub use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};

@@ -12,8 +12,8 @@ use crate::reader::{Reader, sealed};
 use crate::store::Inner;
 use crate::tx::{Covered, Tx};
 use cenote_heap::{
-    BlockInfo, Heap, HeapReport, HeapStats, RecoveryReport, SuperblockInfo, TraceOptions, TracedHeap,
-    TrimProgress, TrimReport,
+    BlockInfo, Damage as HeapDamage, Heap, HeapReport, HeapStats, RecoveryReport, SuperblockInfo,
+    TraceOptions, TracedHeap, TrimProgress, TrimReport,
 };
 use cenote_layout::heap::RootEntry;
 use cenote_layout::id::{PoolId, TypeId};
@@ -710,10 +710,19 @@ impl Pool {
         Ok(self.inner.heap.stats()?)
     }
 
+    /// Superblocks of the pool's heap that are out of use, because bits of their descriptors or marks have flipped: as far as the
+    /// pool was looked at when it was opened, and since. [`Pool::check`] looks at all of it.
+    #[must_use]
+    pub fn heap_damage(&self) -> Vec<HeapDamage> {
+        self.inner.heap.damage()
+    }
+
     /// Looks for damage, leaks and dangling pointers, and changes nothing. Waits for transactions; views may go on.
     ///
     /// What only another pool leads to is no leak: where something would be one, all pools of the store that can be opened are looked at, and transactions on
     /// any of them are waited for. What only a pool leads to that cannot be opened, or that this thread has a transaction on, counts as a leak.
+    ///
+    /// Links of leaks are verified too, inside the pool: a program may have kept the handle of one.
     ///
     /// # Errors
     /// [`Error::HeapRecover`] if a puddle cannot be mapped; [`Error::WouldDeadlock`] in a transaction of this thread on this pool.
@@ -769,6 +778,9 @@ impl Pool {
     /// Opens all pools of the store, and waits for views and transactions on any of them.
     ///
     /// A block that is not allocated stays so, whatever leads to it: a pointer that dangles is no reason to take what lies there for a value.
+    ///
+    /// All that is given back dies at one moment, also if the process dies meanwhile: the next opener
+    /// finds all of it, or nothing.
     ///
     /// # Errors
     /// [`Error::HeapRecover`]; [`Error::WouldDeadlock`]; [`Error::NotWhole`] if some pool is damaged, because what it has lost may lead to values of this one; as

@@ -19,8 +19,7 @@ use crate::ptr::{FieldOffset, Ptr};
 use crate::reader::{Reader, sealed};
 use crate::store::Inner;
 use cenote_heap::Heap;
-use cenote_layout::heap::RootEntry;
-use cenote_layout::id::TypeId;
+use cenote_layout::heap::{RootEntry, RootSlot};
 use cenote_store::StoreError;
 use cenote_tx::Transaction;
 use core::cell::Cell;
@@ -537,7 +536,7 @@ impl<'p> Tx<'p> {
                 pool.know::<T>()?;
                 RootEntry { addr: ptr.addr(), type_id: T::TYPE_ID }
             }
-            None => RootEntry { addr: 0, type_id: TypeId::UNTYPED },
+            None => RootEntry::NONE,
         })
     }
 
@@ -552,10 +551,12 @@ impl<'p> Tx<'p> {
     /// Writes the heap's own root.
     pub(crate) fn write_root_slot(&mut self, pool: &PoolInner, index: u16, entry: RootEntry) -> Result<()> {
         let slot = pool.heap.root_slot(index)?;
+        let addr = entry.addr;
+        let sealed = RootSlot::new(entry).ok_or(cenote_heap::RootError::Address { index, addr })?;
         // SAFETY: a root slot of a pool that is locked for writing.
         unsafe {
-            self.raw.add(slot.as_ptr().cast(), size_of_val(&entry)).map_err(Error::from)?;
-            slot.write(entry);
+            self.raw.add(slot.as_ptr().cast(), size_of_val(&sealed)).map_err(Error::from)?;
+            slot.write(sealed);
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use cenote_heap::{
     AllocError, BlockInfo, Cancelled, FreeError, HeapReport, HeapStats, RecoverError, RecoveryReport,
     RootError, Taking, Types,
 };
-use cenote_layout::heap::RootEntry;
+use cenote_layout::heap::{RootEntry, RootSlot};
 use cenote_log::{Body, LogWriter, SegmentSource};
 use cenote_medium::counters;
 use cenote_store::LogLease;
@@ -69,7 +69,7 @@ impl Heap for Interrupting<'_> {
     fn root(&self, index: u16) -> std::result::Result<RootEntry, RootError> {
         self.heap.root(index)
     }
-    fn root_slot(&self, index: u16) -> std::result::Result<NonNull<RootEntry>, RootError> {
+    fn root_slot(&self, index: u16) -> std::result::Result<NonNull<RootSlot>, RootError> {
         self.heap.root_slot(index)
     }
     fn set_root(&self, index: u16, addr: u64, type_id: TypeId) -> std::result::Result<(), RootError> {

@@ -145,6 +145,7 @@ fn pool(store: &Store, name: &str, options: TraceOptions<'_>, findings: &mut Fin
                     "puddles": stats.puddles, "bytes": stats.bytes, "reached_blocks": reached,
                     "leaked_blocks": report.leaked_blocks, "leaked_bytes": report.leaked_bytes,
                     "unallocated_blocks": report.unallocated_blocks,
+                    "dangling_blocks": report.dangling_blocks,
                     "faults": report.trace.as_ref().map_or(0, |trace| trace.faults),
                 }),
             }
@@ -187,6 +188,14 @@ fn heap(store: &Store, name: &str, report: &HeapReport, findings: &mut Findings)
     for damage in &report.damage {
         findings.add("heap", Some(name), Some(damage.addr), damage.to_string());
     }
+    for index in &report.damaged_roots {
+        findings.add(
+            "root",
+            Some(name),
+            None,
+            format!("root {index} is damaged: what it led to is not known"),
+        );
+    }
     for leak in &report.leaks {
         let text = format!(
             "{} bytes at {:#x} ({}) are allocated, and no root leads to them",
@@ -207,6 +216,23 @@ fn heap(store: &Store, name: &str, report: &HeapReport, findings: &mut Findings)
         findings.add("unallocated", Some(name), Some(block.addr), text);
     }
     findings.more("unallocated", report.unallocated_blocks.saturating_sub(report.unallocated.len() as u64));
+    for block in &report.dangling {
+        let text = format!(
+            "{} bytes at {:#x} ({}) are not allocated, and a leak leads to them",
+            block.size,
+            block.addr,
+            type_name(store, block.type_id)
+        );
+        findings.add("dangling", Some(name), Some(block.addr), text);
+    }
+    findings.more("dangling", report.dangling_blocks.saturating_sub(report.dangling.len() as u64));
+    if let Some(trace) = &report.leak_trace {
+        for fault in &trace.findings {
+            let text = format!("{fault}, {}; it stands in a leak", type_name(store, fault.target));
+            findings.add("pointer", Some(name), Some(fault.at), text);
+        }
+        findings.more("pointer", trace.faults.saturating_sub(trace.findings.len() as u64));
+    }
     for addr in &report.miscounted {
         let text = format!("the superblock at {addr:#x} has another number of blocks than its marks say");
         findings.add("miscounted", Some(name), Some(*addr), text);

@@ -3,7 +3,7 @@
 use super::keys;
 use super::ls::mode;
 use crate::cli::Create;
-use crate::failure::{Failure, Verdict};
+use crate::failure::{Failure, Verdict, closed};
 use crate::opening;
 use crate::output::Out;
 use crate::units::bytes;
@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: &Create, out: &mut Out) -> Result<Verdict, Failure>
     let store = opening::to_change(&arguments.store)?;
     let options = options_for(&store);
     let id = store.add_pool(name, &options)?;
-    store.close()?;
+    closed(store.close())?;
     out.line(format_args!(
         "{} created pool \"{name}\" of {}, {}, in {dir}",
         out.good("done:"),

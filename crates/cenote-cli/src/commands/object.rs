@@ -7,7 +7,7 @@ use crate::cli::{
     Ls, Object, ObjectCommand, ObjectCreate, ObjectExport, ObjectImport, ObjectInfo as InfoOf, ObjectRm,
     StoreDir,
 };
-use crate::failure::{Failure, Verdict};
+use crate::failure::{Failure, Verdict, closed};
 use crate::opening;
 use crate::output::{Out, asked, somebody_is_there};
 use crate::table::{Align, Table};
@@ -60,7 +60,7 @@ fn create(arguments: &ObjectCreate, out: &mut Out) -> Result<Verdict, Failure> {
     let made = objects.pcreate_with(&arguments.object, arguments.size, key.as_ref(), &options)?;
     let info = objects.info(&arguments.object)?;
     drop(objects);
-    store.close()?;
+    closed(store.close())?;
     let (name, size) = (&arguments.object, bytes(made.record.data_len));
     out.line(format_args!(
         "{} created object \"{name}\" of {size} at {:#x}",
@@ -173,7 +173,7 @@ fn rm(arguments: &ObjectRm, out: &mut Out) -> Result<Verdict, Failure> {
             }
         }
         drop(objects);
-        store.close()?;
+        closed(store.close())?;
         out.line(format_args!("{} removed {what}", out.good("done:")))?;
     }
     for (size, name) in &found {
@@ -256,7 +256,7 @@ fn import(arguments: &ObjectImport, out: &mut Out) -> Result<Verdict, Failure> {
     }
     drop(object);
     drop(objects);
-    store.close()?;
+    closed(store.close())?;
     let name = &arguments.object;
     out.line(format_args!(
         "{} {} into object \"{name}\", {pages} pages changed, {psyncs} psyncs",

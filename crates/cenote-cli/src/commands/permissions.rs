@@ -4,7 +4,7 @@
 //! daemon keeps, whoever may write its files may.
 
 use crate::cli::{Chmod, Chown, StoreDir};
-use crate::failure::{Failure, Verdict};
+use crate::failure::{Failure, Verdict, closed};
 use crate::opening;
 use crate::output::Out;
 use cenote::PermissionChange;
@@ -49,7 +49,7 @@ fn apply(store: &StoreDir, pool: &str, change: PermissionChange, out: &mut Out) 
     let opened = opening::asked_or_change(store)?;
     opened.set_permissions(pool, change)?;
     let found = opened.pools().into_iter().find(|found| found.record.name == pool);
-    opened.close()?;
+    closed(opened.close())?;
     if let Some(found) = found {
         let record = found.record;
         out.line(format_args!(

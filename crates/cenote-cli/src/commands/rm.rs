@@ -5,7 +5,7 @@
 
 use super::stats::chosen;
 use crate::cli::Rm;
-use crate::failure::{Failure, Verdict};
+use crate::failure::{Failure, Verdict, closed};
 use crate::opening;
 use crate::output::{Out, asked, somebody_is_there};
 use crate::units::{bytes, plural};
@@ -66,7 +66,7 @@ fn pools(arguments: &Rm, out: &mut Out) -> Result<Verdict, Failure> {
         out.object(&json!({ "pool": name, "bytes": size, "dry_run": store.is_none() }))?;
     }
     if let Some(store) = store {
-        store.close()?;
+        closed(store.close())?;
     }
     Ok(Verdict::Clean)
 }

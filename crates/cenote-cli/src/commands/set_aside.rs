@@ -3,7 +3,7 @@
 //! As `cenote chmod`, it takes the socket of a daemon in place of the store's directory.
 
 use crate::cli::{Logs, LogsCommand, LogsDecide, LogsList};
-use crate::failure::{Failure, Verdict};
+use crate::failure::{Failure, Verdict, closed};
 use crate::opening;
 use crate::output::Out;
 use cenote::LogDecision;
@@ -40,7 +40,7 @@ fn decided(arguments: &LogsDecide, decision: LogDecision, out: &mut Out) -> Resu
     let dir = &arguments.store;
     let store = opening::asked_or_change(dir)?;
     store.decide_logs(arguments.client, decision)?;
-    store.close()?;
+    closed(store.close())?;
     let what = match decision {
         LogDecision::Apply => "replayed",
         LogDecision::Discard => "forgotten",

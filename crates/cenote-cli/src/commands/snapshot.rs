@@ -3,7 +3,7 @@
 use super::keys;
 use super::object::{objects_of, to_change, to_look};
 use crate::cli::{Restore, Snapshot};
-use crate::failure::{Failure, Verdict};
+use crate::failure::{Failure, Verdict, closed};
 use crate::opening;
 use crate::output::Out;
 use crate::units::bytes;
@@ -39,7 +39,7 @@ pub(crate) fn restore(arguments: &Restore, out: &mut Out) -> Result<Verdict, Fai
     let (store, objects) = to_change(&arguments.store)?;
     let made = objects.restore(&arguments.file, arguments.name.as_deref())?;
     drop(objects);
-    store.close()?;
+    closed(store.close())?;
     let (record, address) = (&made.object.record, format!("{:#x}", made.object.data_addr()));
     out.line(format_args!(
         "{} object \"{}\" of {} at {address}",

@@ -3,7 +3,7 @@
 use super::keys;
 use super::object::{to_change, to_look};
 use crate::cli::{Rekey, Verify};
-use crate::failure::{Failure, Verdict};
+use crate::failure::{Failure, Verdict, closed};
 use crate::output::Out;
 use crate::progress;
 use crate::units::plural;
@@ -136,7 +136,7 @@ pub(crate) fn rekey(arguments: &Rekey, out: &mut Out) -> Result<Verdict, Failure
         false => objects.rekey(name, &old, &new)?,
     }
     drop(objects);
-    store.close()?;
+    closed(store.close())?;
     out.line(format_args!("{} {kind} \"{name}\" is under the new key", out.good("done:")))?;
     out.object(&json!({ kind: name, "rekeyed": true }))?;
     Ok(Verdict::Clean)

@@ -14,10 +14,9 @@
 use crate::adopt::{Holds, contents};
 use crate::class::{blocks_per_superblock, class_size};
 use crate::ground::Plot;
-use crate::marks;
 use crate::superblock::{Claim, PuddleHeap, classify};
 use crate::trace::{Content, Old, Root, Types, content_of};
-use cenote_layout::heap::{SUPERBLOCK_SIZE, mark};
+use cenote_layout::heap::SUPERBLOCK_SIZE;
 use cenote_layout::id::TypeId;
 use cenote_sys::bytes::load_word;
 use core::ptr::with_exposed_provenance;
@@ -77,10 +76,10 @@ impl Snapshot {
             let number = number as u32;
             match (*claim, *holds) {
                 (_, Holds::Damaged(reason)) => return Err((puddle.address(number), reason)),
-                (Claim::Small { class, .. }, Holds::Small { .. }) => {
+                (Claim::Small { class, .. }, Holds::Small { .. } | Holds::Quarantined { .. }) => {
                     let all = puddle.class_marks(number, class);
                     let words = blocks_per_superblock(class).div_ceil(64) as usize;
-                    allocated.extend((0..words).map(|word| marks::bits(all, word, mark::ALLOCATED)));
+                    allocated.extend((0..words).map(|word| puddle.allocated_bits(all, word)));
                 }
                 (Claim::Large { .. }, Holds::Large { .. }) => allocated.push(1),
                 (Claim::Tail { .. }, Holds::Tail) => allocated.push(0),
@@ -103,6 +102,11 @@ impl Snapshot {
 
     pub(super) fn allocated(&self, word: usize) -> u64 {
         self.allocated[word]
+    }
+
+    /// The candidates of a word are these.
+    pub(super) fn set(&mut self, word: usize, bits: u64) {
+        self.allocated[word] = bits;
     }
 
     pub(super) fn forget(&mut self, word: usize, bits: u64) {
@@ -344,6 +348,11 @@ impl Recorder {
 }
 
 impl State {
+    /// Whether there are copies that nobody has looked at.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.old.is_empty()
+    }
+
     /// # Safety
     /// The ranges are readable; they begin and end at multiples of 8.
     unsafe fn keep(&mut self, ranges: &[(u64, u64)]) {

@@ -66,6 +66,8 @@ pub(crate) struct Traced {
     pub(crate) counts: TraceCounts,
     /// Where pointers into other pools lead, if that was asked for.
     pub(crate) foreign: BTreeSet<u64>,
+    /// Numbered roots that are damaged.
+    pub(crate) damaged_roots: Vec<u16>,
 }
 
 /// One traversal of a heap: what is known before, and which blocks were reached.

@@ -5,7 +5,6 @@ use crate::ground::Ground;
 use crate::report::{HeapReport, RecoveryReport};
 use crate::trace::{Root, Traced, Tracer, Types};
 use crate::traced::TracedHeap;
-use cenote_layout::heap::ROOT_COUNT;
 use cenote_layout::id::TypeId;
 use core::fmt;
 use core::num::NonZero;
@@ -100,16 +99,11 @@ impl<G: Ground> TracedHeap<G> {
         foreign: bool,
         options: TraceOptions<'_>,
     ) -> Result<Traced, RecoverError> {
-        // The root puddle is looked up once: there are a thousand roots, and most are null.
-        let puddle = self.root_puddle();
-        let slots = puddle.iter().flat_map(|puddle| (0..ROOT_COUNT as u16).filter_map(|i| puddle.root(i)));
-        let numbered = slots.map(|slot| {
-            let root = crate::roots::load(slot);
-            Root { at: slot.as_ptr().expose_provenance() as u64, to: root.addr, target: root.type_id }
-        });
-        let more = roots.iter().map(|&to| Root { at: 0, to, target: TypeId::UNTYPED });
-        let all: Vec<Root> = numbered.chain(more).collect();
-        tracer.run(&all, foreign, options)
+        let (mut all, damaged) = crate::roots::all(self.root_puddle());
+        all.extend(roots.iter().map(|&to| Root { at: 0, to, target: TypeId::UNTYPED }));
+        let mut traced = tracer.run(&all, foreign, options)?;
+        traced.damaged_roots = damaged;
+        Ok(traced)
     }
 
     /// [`crate::Heap::recover`], by as many threads as `options` allow, with progress reported.

@@ -22,6 +22,14 @@ pub fn ground(puddle_size: u64, size_max: u64) -> MemoryGround {
     MemoryGround::new(MemoryOptions { puddle_size, size_max, writable: true })
 }
 
+/// Bytes of the smallest root puddle with so many superblocks for blocks.
+pub fn room_for(superblocks: u64) -> u64 {
+    let room = |size: &u64| {
+        HeapGeometry::new(*size, true).is_some_and(|g| g.superblocks - g.first_usable >= superblocks)
+    };
+    (2..).map(|count| count * SUPERBLOCK_SIZE).find(room).unwrap()
+}
+
 pub fn heap(puddle_size: u64, size_max: u64) -> Heap {
     TracedHeap::open(ground(puddle_size, size_max)).unwrap()
 }

@@ -8,8 +8,8 @@
 use super::ShipError;
 use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::heap::{
-    Descriptor, HeapGeometry, MARKS_SIZE, ROOT_COUNT, RootEntry, SUPERBLOCK_SIZE, SuperblockState, blocks_of,
-    mark, marks_offset,
+    Descriptor, HeapGeometry, MARKS_SIZE, ROOT_COUNT, RootSlot, SUPERBLOCK_SIZE, SuperblockState, blocks_of,
+    is_tiny, mark,
 };
 use cenote_layout::id::{PoolId, TypeId};
 use cenote_layout::pointer::{PointerKind, RegionAddress, decode_relative};
@@ -64,6 +64,11 @@ pub(super) struct Found {
     pub(super) foreign: BTreeMap<PoolId, (u64, TypeId)>,
 }
 
+/// Whether a mark says that its block's contents count. Condemned blocks may come back.
+fn is_kept(mark: &u8) -> bool {
+    matches!(*mark, mark::ALLOCATED | mark::CONDEMNED)
+}
+
 /// One puddle that is looked at.
 pub(super) struct Scan<'a> {
     /// Reads what the puddle holds, from an offset on.
@@ -106,9 +111,11 @@ impl Scan<'_> {
 
     fn roots(&self, geometry: &HeapGeometry, found: &mut Found) -> Result<(), ShipError> {
         let mut bytes = Vec::new();
-        self.read(geometry.roots, ROOT_COUNT * size_of::<RootEntry>() as u64, &mut bytes)?;
-        for entry in bytes.chunks_exact(size_of::<RootEntry>()) {
-            let Ok(entry) = RootEntry::read_from_bytes(entry) else { continue };
+        self.read(geometry.roots, ROOT_COUNT * size_of::<RootSlot>() as u64, &mut bytes)?;
+        for slot in bytes.chunks_exact(size_of::<RootSlot>()) {
+            let Some(entry) = RootSlot::read_from_bytes(slot).ok().and_then(|slot| slot.read()) else {
+                continue;
+            };
             if entry.addr != 0 {
                 self.leads(self.world.pool_at(entry.addr), entry.type_id, found);
             }
@@ -135,7 +142,7 @@ impl Scan<'_> {
         let record = (self.world.type_of)(id).filter(|_| id != TypeId::UNTYPED);
         if !small {
             let span = size.div_ceil(SUPERBLOCK_SIZE);
-            if marks.first() != Some(&mark::ALLOCATED) || number.saturating_add(span) > geometry.superblocks {
+            if !marks.first().is_some_and(is_kept) || number.saturating_add(span) > geometry.superblocks {
                 return Ok(());
             }
             found.types.insert(id);
@@ -144,27 +151,26 @@ impl Scan<'_> {
                 None => Ok(()),
             };
         }
-        let tiny = marks_offset(size) < SUPERBLOCK_SIZE;
+        let tiny = is_tiny(size);
         let looked_at = record.filter(|record| self.pointers && !record.pointers.is_empty());
-        if !tiny && !marks.contains(&mark::ALLOCATED) || size > SUPERBLOCK_SIZE {
+        if !tiny && !marks.iter().any(is_kept) || size > SUPERBLOCK_SIZE {
             return Ok(());
         }
-        if tiny || looked_at.is_some() {
-            self.read(base, SUPERBLOCK_SIZE, bytes)?;
-        }
         let count = blocks_of(size) as usize;
-        let marks = match tiny {
-            true => bytes.get(marks_offset(size) as usize..).unwrap_or_default(),
-            false => marks,
-        };
+        let mut own = Vec::new();
+        if tiny {
+            self.read(geometry.marks_at(number, size), count as u64, &mut own)?;
+        }
+        let marks = if tiny { &own[..] } else { marks };
         let marks = marks.get(..count).unwrap_or_default();
-        if !marks.contains(&mark::ALLOCATED) {
+        if !marks.iter().any(is_kept) {
             return Ok(());
         }
         found.types.insert(id);
         let Some(record) = looked_at else { return Ok(()) };
+        self.read(base, SUPERBLOCK_SIZE, bytes)?;
         for (block, bytes) in bytes.chunks_exact(size as usize).take(count).enumerate() {
-            if marks[block] == mark::ALLOCATED {
+            if is_kept(&marks[block]) {
                 self.values(base + block as u64 * size, bytes, &record, found);
             }
         }

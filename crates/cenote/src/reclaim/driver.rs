@@ -1,4 +1,5 @@
-//! What the thread of a run does: marks in all pools until nothing is left, and gives back the leaks of those that it is for.
+//! What the thread of a run does: marks in all pools until nothing is left, condemns the leaks of
+//! those that it is for, and gives them back.
 
 use super::run::{Ending, Hold, Run, Slice};
 use super::{OnReclaimProgress, Outcome, ReclaimProgress, ReclaimRefused, ReclaimReport, ReclaimedType};
@@ -43,11 +44,17 @@ pub(super) struct Driver<'r, 'p> {
     progress: Option<&'r mut OnReclaimProgress<'p>>,
     totals: Totals,
     so_far: ReclaimProgress,
+    /// Pools of the run, once it is sealed.
+    ids: Vec<PoolId>,
+    /// Addresses in other pools that were passed on.
+    known: BTreeSet<u64>,
 }
 
 impl<'r, 'p> Driver<'r, 'p> {
     pub(super) fn new(run: &'r Run, hold: Duration, progress: Option<&'r mut OnReclaimProgress<'p>>) -> Self {
-        Self { run, hold, progress, totals: Totals::default(), so_far: ReclaimProgress::default() }
+        let so_far = ReclaimProgress::default();
+        let (ids, known) = (Vec::new(), BTreeSet::new());
+        Self { run, hold, progress, totals: Totals::default(), so_far, ids, known }
     }
 
     fn between(&mut self) -> core::result::Result<(), ReclaimRefused> {
@@ -106,8 +113,15 @@ impl<'r, 'p> Driver<'r, 'p> {
                 self.between()?;
             }
         }
+        self.ids = ids;
+        self.mark_on()
+    }
+
+    /// Marks until there was a moment at which nothing was pending in any pool.
+    fn mark_on(&mut self) -> core::result::Result<(), ReclaimRefused> {
+        let ids = self.ids.clone();
         // Addresses that pools lead to in others, and those of them that were not passed on yet.
-        let mut known = BTreeSet::new();
+        let mut known = core::mem::take(&mut self.known);
         let mut more: BTreeMap<PoolId, Vec<u64>> = BTreeMap::new();
         loop {
             let mut changes = Vec::new();
@@ -124,6 +138,7 @@ impl<'r, 'p> Driver<'r, 'p> {
             }
             // Then all were found with nothing pending, and were so when the last one was: that is the moment.
             if unchanged {
+                self.known = known;
                 return Ok(());
             }
         }
@@ -166,8 +181,23 @@ impl<'r, 'p> Driver<'r, 'p> {
         }
     }
 
+    /// Condemns the leaks of a pool: all of them, in one slice, so that nobody sees a part.
+    fn condemn(&mut self, id: PoolId) -> core::result::Result<(), ReclaimRefused> {
+        loop {
+            match self.run.slice(id, Hold::Exclusive, &mut self.totals, |pool| pool.heap.condemn())? {
+                Slice::Done(true) => return Ok(()),
+                // A transaction has changed something since.
+                Slice::Done(false) => self.mark_on()?,
+                Slice::Busy => self.between()?,
+            }
+        }
+    }
+
     fn give_back(&mut self, id: PoolId) -> Outcome {
         let dry_run = self.run.dry_run;
+        if !dry_run {
+            self.condemn(id)?;
+        }
         let hold = if dry_run { Hold::Shared } else { Hold::Exclusive };
         let mut report = ReclaimReport { dry_run, ..ReclaimReport::default() };
         let mut types: BTreeMap<TypeId, ReclaimedType> = BTreeMap::new();
