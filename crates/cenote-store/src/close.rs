@@ -4,7 +4,6 @@
 //! that this session has opened are trimmed ([`crate::journals`]); (4) the superblock says "clean", that the catalog has this batch, and which headers the journals have: **its sync commits**. A crash before leaves a store that is recovered, with nothing to do.
 
 use crate::error::StoreError;
-use crate::origin::Sessions;
 use crate::store::Inner;
 use cenote_layout::superblock::STATE_CLEAN;
 use cenote_sealed::View;
@@ -107,9 +106,6 @@ impl Drop for Inner {
                 true => core::mem::forget(puddle),
                 false => drop(puddle),
             }
-        }
-        if !forked {
-            Sessions::leave(control.client);
         }
         control.lock = None; // last: whoever gets it finds everything given back
     }

@@ -15,7 +15,6 @@ use crate::fence::Fence;
 use crate::journals::Journals;
 use crate::logs::Logs;
 use crate::options::{DamagePolicy, OpenOptions};
-use crate::origin::Sessions;
 use crate::puddle::DIR;
 use crate::relocate::frontier::Frontier;
 use crate::relocate::hosted::Holds;
@@ -349,7 +348,6 @@ impl Inner {
         let pid = cenote_sys::process::pid();
         control.superblock.opener_pid = u64::from(pid);
         control.superblock.opener_start_ticks = cenote_sys::process::start_ticks(pid).unwrap_or(0);
-        Sessions::enter(control.client);
         match &self.fence {
             Some(fence) => fence.store_next(&mut control.superblock),
             None => Ok(()),

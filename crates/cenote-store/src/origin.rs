@@ -15,19 +15,15 @@
 //! number. Media without identities, and superblocks that name no place, are never compared.
 //!
 //! A store that differs is a copy of an open store, or was put back from one: its files are of different moments. While
-//! the opener lives, under the same boot, it is refused; otherwise the caller's [`CopyPolicy`](crate::CopyPolicy)
-//! decides. A process that has let go of a store without closing it lives on, too: of this process that is known
-//! exactly ([`Sessions`]); of others it is not, and their copies wait until they end.
+//! the opener lives, under the same boot, and has that superblock open, it is refused; otherwise the caller's
+//! [`CopyPolicy`](crate::CopyPolicy) decides.
 //!
 //! A store that lies where it was opened is not asked for its opener: that its locks are free says that nobody has it.
 
-use cenote_layout::id::Uuid;
 use cenote_layout::superblock::{ORIGIN_COPY, Superblock};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileId, MediumKind};
 use cenote_sys::process;
-use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
 
 /// Where a store lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +66,7 @@ impl Place {
             let inodes = (block.directory_inode, block.superblock_inode);
             let moved = inodes != (self.directory.inode, self.superblock.inode)
                 || (same_boot && block.device != self.directory.device);
-            let opener = living_opener(block).filter(|_| same_boot);
+            let opener = same_boot.then(|| opener_at_work(block)).flatten();
             let keeps_numbers = !matches!(kind, MediumKind::Network | MediumKind::Overlay);
             match (moved, opener) {
                 (true, Some(pid)) => return Origin::OfLiving(pid),
@@ -82,32 +78,15 @@ impl Place {
     }
 }
 
-/// The process that a superblock names as its opener, if it may have the store open.
+/// The process that a superblock names as its opener, if it lives.
 pub(crate) fn living_opener(block: &Superblock) -> Option<u32> {
     let pid = u32::try_from(block.opener_pid).ok().filter(|pid| *pid != 0)?;
-    if pid == process::pid() && process::start_ticks(pid) == Some(block.opener_start_ticks) {
-        return Sessions::has(block.client).then_some(pid);
-    }
     process::is_alive(pid, block.opener_start_ticks).then_some(pid)
 }
 
-/// Sessions of writers in this process. A forked child has its parent's list and another process number, so it does not
-/// look here for its parent's.
-#[derive(Debug)]
-pub(crate) struct Sessions;
-
-static OPEN: Mutex<BTreeSet<Uuid>> = Mutex::new(BTreeSet::new());
-
-impl Sessions {
-    pub(crate) fn enter(session: Uuid) {
-        OPEN.lock().unwrap_or_else(PoisonError::into_inner).insert(session);
-    }
-
-    pub(crate) fn leave(session: Uuid) {
-        OPEN.lock().unwrap_or_else(PoisonError::into_inner).remove(&session);
-    }
-
-    fn has(session: Uuid) -> bool {
-        OPEN.lock().unwrap_or_else(PoisonError::into_inner).contains(&session)
-    }
+/// The same, unless that process has let go of the store: of one that has it open, the superblock that is named here is
+/// among its open files. Where the system does not show these it counts as open.
+fn opener_at_work(block: &Superblock) -> Option<u32> {
+    let at_work = |pid: &u32| process::has_open(*pid, block.device, block.superblock_inode) != Some(false);
+    living_opener(block).filter(at_work)
 }
