@@ -1,4 +1,5 @@
-//! Children: this program again, in a role or as the command `cenote`. They end with this process, and talk through a pipe.
+//! Children: this program again, in a role or as the command `cenote`. They end with this process,
+//! and talk through a pipe.
 
 use crate::round::{Outcome, Trouble, found, require};
 use rustix::process::Signal;
@@ -80,7 +81,8 @@ pub(crate) fn role(role: &str, args: &[&dyn AsRef<std::ffi::OsStr>]) -> Outcome<
     Ok(command)
 }
 
-/// How long a program that is run to its end may take. Much more than any takes on a machine that is busy.
+/// How long a program that is run to its end may take. Much more than any takes on a machine that
+/// is busy.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// A child in a role.
@@ -160,7 +162,8 @@ pub(crate) struct Ended {
     pub(crate) err: String,
 }
 
-/// Runs a program to its end; a finding if that takes longer than `limit`. `dir` is for what it says.
+/// Runs a program to its end; a finding if that takes longer than `limit`. `dir` is for what it
+/// says.
 pub(crate) fn run(command: &mut Command, dir: &Path, limit: Duration) -> Outcome<Ended> {
     let (out, err) = (dir.join("run.out"), dir.join("run.err"));
     command.stdin(Stdio::null()).stdout(File::create(&out)?).stderr(File::create(&err)?);

@@ -1,11 +1,14 @@
 //! SIGKILL of a daemon and of clients that share a pool.
 //!
-//! Each client has a list of its own in the pool, and all have one total. A transaction changes a client's list, its step and the
-//! total; the client says the step when that is committed. After each kill, of a client, of the daemon, or of all:
+//! Each client has a list of its own in the pool, and all have one total. A transaction changes a
+//! client's list, its step and the total; the client says the step when that is committed. After
+//! each kill, of a client, of the daemon, or of all:
 //!
-//! * the list of a dead client is at the last step that it said, or at the next one; those of others have lost nothing that was said;
+//! * the list of a dead client is at the last step that it said, or at the next one; those of
+//!   others have lost nothing that was said;
 //! * the total is the sum of the steps; each list is equal to the model of its step;
-//! * clients that live go on, also while there is no daemon; after the end, no block leaks and nothing is damaged.
+//! * clients that live go on, also while there is no daemon; after the end, no block leaks and
+//!   nothing is damaged.
 
 use crate::child::{self, Child};
 use crate::round::{Outcome, Round, found, require};
@@ -122,7 +125,8 @@ struct Scene<'a> {
     seed: u64,
     daemon: Option<Child>,
     clients: Vec<Option<Child>>,
-    /// Of each client, the least step that must be there, and whether it is dead, so that the next one is the most.
+    /// Of each client, the least step that must be there, and whether it is dead, so that the next
+    /// one is the most.
     said: Vec<u64>,
 }
 

@@ -1,12 +1,15 @@
 //! One fault at one system call of one operation: an I/O error, a full disk, SIGKILL.
 //!
-//! An operation is run once untouched under `strace`, which lists its system calls; then again for each call, with the fault injected
-//! there (`strace` injects the n-th call of a name, in each thread). After each:
+//! An operation is run once untouched under `strace`, which lists its system calls; then again for
+//! each call, with the fault injected there (`strace` injects the n-th call of a name, in each
+//! thread). After each:
 //!
 //! * the operation ended with an exit status that it documents, or by the kill, without a panic;
-//! * the store opens, is sound, and what is in it is as before the operation or as after it, nothing between;
-//! * success means after; an error for want of space means before, unless the message says that it, or its first step, is done. After an I/O error nobody knows what the device has, and the next open
-//!   decides: before or after;
+//! * the store opens, is sound, and what is in it is as before the operation or as after it,
+//!   nothing between;
+//! * success means after; an error for want of space means before, unless the message says that it,
+//!   or its first step, is done. After an I/O error it is unknown what the device has, and the next
+//!   open decides: before or after;
 //! * what was not done can be done now.
 
 use crate::child::{self, Ended};
@@ -48,7 +51,8 @@ const OPERATIONS: [&str; 27] = [
     "relocate {s} --key-file {d}/key0",
 ];
 
-/// Calls that can fail for want of a device that works, and those for want of space. What only writes messages is not among them.
+/// Calls that can fail for want of a device that works, and those for want of space. What only
+/// writes messages is not among them.
 const IO: [&str; 17] = [
     "openat",
     "read",
@@ -294,8 +298,9 @@ fn difference(digest: &Digest, before: &Digest, after: &Digest) -> String {
     format!("{}; lists at {:x?}, were at {:x?}", told.join("; "), digest.addresses, before.addresses)
 }
 
-/// Of each name the number of the first call that is about the files in `work`, or comes after one that is, and of the last one that a thread made. Calls before those
-/// are of the loader and of what begins a process.
+/// Of each name the number of the first call that is about the files in `work`, or comes after one
+/// that is, and of the last one that a thread made. Calls before those are of the loader and of
+/// what begins a process.
 fn calls(log: &str, work: &Path) -> BTreeMap<String, RangeInclusive<u64>> {
     let work = format!("\"{}", work.display());
     let mut counts: BTreeMap<(&str, &str), u64> = BTreeMap::new();

@@ -1,11 +1,15 @@
 //! SIGKILL of a program with a store of its own.
 //!
-//! A child goes through the steps of [`crate::table`], with psyncs and trims between them, and says each one that is committed. It is
-//! killed at a random moment, at work or while it opens the store. What must hold then:
+//! A child goes through the steps of [`crate::table`], with psyncs and trims between them, and says
+//! each one that is committed. It is killed at a random moment, at work or while it opens the
+//! store. What must hold then:
 //!
-//! * pools in direct and in shadowed mode are at the last step that was said, or at the next one (committed, but not said yet);
-//! * pools that are protected at rest are at the step of a psync: the last one that was said, or a later one;
-//! * both pools are at the same step, equal to the model byte by byte; nothing is damaged; no block leaks.
+//! * pools in direct and in shadowed mode are at the last step that was said, or at the next one
+//!   (committed, but not said yet);
+//! * pools that are protected at rest are at the step of a psync: the last one that was said, or a
+//!   later one;
+//! * both pools are at the same step, equal to the model byte by byte; nothing is damaged; no block
+//!   leaks.
 
 use crate::child::{self, Child};
 use crate::round::{Outcome, Round, found, require};
@@ -30,7 +34,9 @@ const KINDS: [(PoolMode, AtRest); 5] = [
 
 /// Opens the store and both pools.
 fn open(dir: &Path) -> Outcome<(Store, Pool, Pool)> {
-    let store = Store::open_with(dir, &OpenOptions { key: Some(key(0)?), ..OpenOptions::default() })?;
+    // One pool has a key, the others have none.
+    let options = OpenOptions { key: Some(key(0)?), accept_unprotected: true, ..OpenOptions::default() };
+    let store = Store::open_with(dir, &options)?;
     let (a, b) = (store.pool("table")?, store.pool("index")?);
     Ok((store, a, b))
 }

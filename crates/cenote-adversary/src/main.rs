@@ -1,11 +1,12 @@
 //! `cenote-adversary HARNESS`: attacks real stores, and compares what is left with a model.
 //!
-//! A harness is a function of a seed: one *round*, on files of its own. What it does follows from the seed; when a process is
-//! killed, and which of two processes is first, does not, so a failure may need several tries. Every failure ends with the command
-//! that repeats its round. The last line of a run has its counts.
+//! A harness is a function of a seed: one *round*, on files of its own. What it does follows from
+//! the seed; when a process is killed, and which of two processes is first, does not, so a failure
+//! may need several tries. Every failure ends with the command that repeats its round. The last
+//! line of a run has its counts.
 //!
-//! The program plays every part itself: it starts itself again in a *role* (`__role NAME ...`), and it is the command `cenote` where
-//! it is called by that name.
+//! The program plays every part itself: it starts itself again in a *role* (`__role NAME ...`), and
+//! it is the command `cenote` where it is called by that name.
 
 mod child;
 mod clients;
@@ -44,7 +45,8 @@ const ROLES: [(&str, child::Role); 7] = [
     ("digest", sample::digest_role),
 ];
 
-/// Bugs that are planted in this process and its children if the environment names one: a harness that finds none of them is of no use.
+/// Bugs that are planted in this process and its children if the environment names one: a harness
+/// that finds none of them is of no use.
 const PLANTED: [(&str, Bug); 2] =
     [("AbortKeepsAllocation", Bug::AbortKeepsAllocation), ("PsyncNotSynced", Bug::PsyncNotSynced)];
 

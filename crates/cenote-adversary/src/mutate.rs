@@ -1,10 +1,13 @@
 //! Damage under right checksums: by a writer that knows the format, or a release with a bug.
 //!
-//! A store of [`sample`], closed or as a kill left it, gets one to three fields changed in one kind of place (superblock, catalog,
-//! headers, logs, journals, protection headers, archives, snapshots), and the checksums put right. Then everything opens it:
+//! A store of [`sample`], closed or as a kill left it, gets one to three fields changed in one kind
+//! of place (superblock, catalog, headers, logs, journals, protection headers, archives,
+//! snapshots), and the checksums put right. Then everything opens it:
 //!
-//! * no command and no program dies of a signal, panics, or goes on for ever; errors are typed, with a documented exit status;
-//! * pools and objects whose files were not touched are read as before, unless superblock or catalog are what was changed;
+//! * no command and no program dies of a signal, panics, or goes on for ever; errors are typed,
+//!   with a documented exit status;
+//! * pools and objects whose files were not touched are read as before, unless superblock or
+//!   catalog are what was changed;
 //! * an archive or snapshot that is refused changes nothing.
 
 use crate::child::{self, Child, Ended};
@@ -97,7 +100,8 @@ pub(crate) fn round(round: &mut Round<'_>) -> Outcome {
     for _ in 0..MUTATIONS[usize::from(round.thorough)] {
         let mut place = Place::ALL[round.below(Place::ALL.len() as u64) as usize];
         if place == Place::Sealed && !round.thorough {
-            // A page that fails its check ends `check`, `trim` and `reclaim` with a bus error, which is known and still to be mended.
+            // A page that fails its check ends `check`, `trim` and `reclaim` with a bus error,
+            // which is known and still to be mended.
             place = Place::Puddle;
         }
         round.counts.add("mutations", 1);
@@ -270,8 +274,8 @@ impl Scene<'_> {
             Ok(digest) => digest,
             Err(ended) => {
                 typed(&ended).map_err(|trouble| trouble.at(format_args!("digest, {access:?}")))?;
-                // Without its superblock or catalog nothing can be said of a store. A psync that cannot be brought to the primary keeps
-                // writers out; what is there can be read.
+                // Without its superblock or catalog nothing can be said of a store. A psync that
+                // cannot be brought to the primary keeps writers out; what is there can be read.
                 let kept_out = access == Access::ReadWrite && ended.err.contains("the journal of psyncs");
                 require(!place.is_of_one() || kept_out, || format!("the whole store is refused: {ended:?}"))?;
                 return Ok(None);

@@ -1,11 +1,15 @@
-//! Loss of power on a file system of this harness's own: ext4 in a file, mounted through a loop device.
+//! Loss of power on a file system of this harness's own: ext4 in a file, mounted through a loop
+//! device.
 //!
-//! A child psyncs pools in shadowed mode, protected or not, or objects, and says each psync that has returned. Meanwhile and
-//! afterwards random pages of random files are written back, as a kernel may at any time (a direct read makes it write those pages
-//! first). The child is killed, and the file behind the loop device, which has what reached the device and nothing else, is copied. The
-//! copy is mounted in its place, and the superblock gets another boot's id: that is a machine that lost power. What must hold then:
+//! A child psyncs pools in shadowed mode, protected or not, or objects, and says each psync that
+//! has returned. Meanwhile and afterwards random pages of random files are written back, as a
+//! kernel may at any time (a direct read makes it write those pages first). The child is killed,
+//! and the file behind the loop device, which has what reached the device and nothing else, is
+//! copied. The copy is mounted in its place, and the superblock gets another boot's id: that is a
+//! machine that lost power. What must hold then:
 //!
-//! * every psync that was said is there, or a later one; whole, and the same one in all pools or objects that were psynced together;
+//! * every psync that was said is there, or a later one; whole, and the same one in all pools or
+//!   objects that were psynced together;
 //! * nothing is damaged, and no block leaks; the next child goes on.
 
 use crate::child::{self, Child};
@@ -64,7 +68,7 @@ impl Disk {
     }
 
     fn mount(&self) -> Result<(), String> {
-        // Its journal is written when somebody asks for a sync, and hardly ever by itself.
+        // Its journal is written when a program asks for a sync, and hardly ever by itself.
         run("mount", &[&"-o", &"loop,commit=300", &self.file, &self.at]).map(drop)
     }
 
@@ -134,7 +138,8 @@ fn change_superblock(store: &Path, change: impl Fn(&mut Superblock)) -> Outcome 
     Ok(std::fs::write(&path, bytes)?)
 }
 
-/// Makes the kernel write random pages of random files, and now and then all that it knows of one. Errors are of files that go away.
+/// Makes the kernel write random pages of random files, and now and then all that it knows of one.
+/// Errors are of files that go away.
 fn write_back(store: &Path, random: &mut Random) {
     let mut files = Vec::new();
     for dir in ["", "puddles", "primary"] {

@@ -1,12 +1,17 @@
-//! Races of processes for one store: they open, create, write, remove, check, close and are killed, at random.
+//! Races of processes for one store: they open, create, write, remove, check, close and are killed,
+//! at random.
 //!
-//! Each writes what it does to a *witness*, a file outside the store that all of them append to. What is judged from it, line by line:
+//! Each writes what it does to a *witness*, a file outside the store that all of them append to.
+//! What is judged from it, line by line:
 //!
-//! * **One writer at a time.** A writer writes lines only between the end of its open and the beginning of its close. So once the
-//!   lines of one session have begun, no line of an earlier one may follow. (Appends are atomic and ordered, and no clock is needed.)
-//! * **Nothing acknowledged is lost.** A line says what is tried, another that it is done; each session begins with a line of what it
-//!   found. That must be what was done before, except that the last thing that a killed session tried may be done or not.
-//! * **Errors.** The only error is that the store is in use; everything else ends the session with a line that begins with `bad`.
+//! * **One writer at a time.** A writer writes lines only between the end of its open and the
+//!   beginning of its close. So once the lines of one session have begun, no line of an earlier one
+//!   may follow. (Appends are atomic and ordered, and no clock is needed.)
+//! * **Nothing acknowledged is lost.** A line says what is tried, another that it is done; each
+//!   session begins with a line of what it found. That must be what was done before, except that
+//!   the last thing that a killed session tried may be done or not.
+//! * **Errors.** The only error is that the store is in use; everything else ends the session with
+//!   a line that begins with `bad`.
 
 use crate::child::{self, Child};
 use crate::round::{Outcome, Round, Trouble, found, require};
@@ -161,7 +166,8 @@ fn write(racer: &mut Racer) -> Outcome {
     Ok(store.close()?)
 }
 
-/// Reads every file of the store, as a program does that makes a copy: closing them must not open the door to others.
+/// Reads every file of the store, as a program does that makes a copy: closing them must not open
+/// the door to others.
 fn copy(dir: &Path) {
     let Ok(entries) = std::fs::read_dir(dir) else { return };
     for entry in entries.flatten() {

@@ -171,7 +171,8 @@ pub(crate) fn run(name: &str, harness: Harness, plan: &Plan) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// In memory where that is possible: a round has many syncs, and what it is about does not depend on a disk.
+/// In memory where that is possible: a round has many syncs, and what it is about does not depend
+/// on a disk.
 fn directory() -> std::io::Result<tempfile::TempDir> {
     let builder = tempfile::Builder::new().prefix("cenote-adversary-").to_owned();
     let memory = Path::new("/dev/shm");

@@ -1,4 +1,5 @@
-//! A small store with something of each kind, and what can be said of one by looking at it: its *digest*.
+//! A small store with something of each kind, and what can be said of one by looking at it: its
+//! *digest*.
 
 use crate::child;
 use crate::round::{Outcome, Trouble, found, require};
@@ -52,8 +53,8 @@ fn words(number: u64) -> [u64; 30] {
     core::array::from_fn(|_| random.next_word())
 }
 
-/// Makes the store, `dir/store`; and beside it key files `key0` and `key1`, `data` for an object, archives `direct.archive` and
-/// `sealed.archive`, and the `snapshot` of an object.
+/// Makes the store, `dir/store`; and beside it key files `key0` and `key1`, `data` for an object,
+/// archives `direct.archive` and `sealed.archive`, and the `snapshot` of an object.
 pub(crate) fn make(dir: &Path, seed: u64) -> Outcome {
     let at = dir.join("store");
     child::format(&at)?;
@@ -125,7 +126,8 @@ fn make_objects(at: &Path, seed: u64) -> Outcome {
     Ok(store.close()?)
 }
 
-/// What is in a store, each part by name: a pool, an object. A part that could not be read says why.
+/// What is in a store, each part by name: a pool, an object. A part that could not be read says
+/// why.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Digest {
     /// Without addresses, which may differ from one run to the next.
@@ -134,7 +136,8 @@ pub(crate) struct Digest {
     pub(crate) addresses: BTreeMap<String, u64>,
 }
 
-/// Looks at a store. Opened for writing it is recovered first, and closed again. No store yet: no parts but that.
+/// Looks at a store. Opened for writing it is recovered first, and closed again. No store yet: no
+/// parts but that.
 pub(crate) fn digest(at: &Path, access: Access) -> Outcome<Digest> {
     let mut digest = Digest::default();
     let options = OpenOptions { access, ..OpenOptions::default() };

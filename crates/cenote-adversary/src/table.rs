@@ -1,6 +1,7 @@
-//! What harnesses keep in two pools: a hash table of byte strings of 10 B to 200 KB, and beside it, in the second pool, a skip list with
-//! the key and the sum of each string. Step `n` of a seed changes both in one transaction, always in the same way, so that the
-//! model of any step can be made again.
+//! What harnesses keep in two pools: a hash table of byte strings of 10 B to 200 KB, and beside it,
+//! in the second pool, a skip list with the key and the sum of each string. Step `n` of a seed
+//! changes both in one transaction, always in the same way, so that the model of any step can be
+//! made again.
 
 use crate::round::{Outcome, found, require};
 use cenote::{Error, Persist, Pool, Ptr, Reader, Result, Store, Tx, field};

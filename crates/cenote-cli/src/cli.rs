@@ -93,7 +93,8 @@ pub(crate) struct Format {
     /// The directory
     #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) dir: PathBuf,
-    /// Bytes of the window: all that the store can hold. 768 windows of 64G, or 48 of 1T, fit into one process
+    /// Bytes of the window: all that the store can hold. 768 windows of 64G, or 48 of 1T, fit into
+    /// one process
     #[arg(long, value_name = "SIZE", default_value = "64G", value_parser = parse_bytes)]
     pub(crate) window_size: u64,
     /// First address of the window; chosen if not given

@@ -1,13 +1,15 @@
-//! The `cenote` command, as a library: [`main`] is all of it. The program `cenote` calls it, and so do programs that are this
-//! command under another name.
+//! The `cenote` command, as a library: [`main`] is all of it. The program `cenote` calls it, and so
+//! do programs that are this command under another name.
 //!
 //! Invariants:
 //!
-//! * commands that only look (`ls`, `info`, `check`, `dump`, `stats`, `doctor`) open read-only and change no byte of any file;
-//! * what was asked for goes to standard output, everything else to standard error; with `--json`, standard output holds
-//!   nothing but JSON;
-//! * an error is one line, `cenote: what: why: what to do`, with an exit status of [`failure`]; nothing panics on what
-//!   a user, a medium or the system does, and a reader that goes away ends the command quietly.
+//! * commands that only look (`ls`, `info`, `check`, `dump`, `stats`, `doctor`) open read-only and
+//!   change no byte of any file;
+//! * what was asked for goes to standard output, everything else to standard error; with `--json`,
+//!   standard output holds nothing but JSON;
+//! * an error is one line, `cenote: what: why: what to do`, with an exit status of [`failure`];
+//!   nothing panics on what a user, a medium or the system does, and a reader that goes away ends
+//!   the command quietly.
 
 mod cli;
 mod commands;
@@ -32,7 +34,7 @@ use std::process::ExitCode;
 #[must_use]
 pub fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|info| {
-        // A bug of ours. One line, no backtrace; the store is recovered by whoever opens it next.
+        // A bug of ours. One line, no backtrace; the store is recovered by its next opener.
         let place = info.location().map(ToString::to_string).unwrap_or_default();
         let what = info.payload_as_str().unwrap_or("panic").replace('\n', "; ");
         let _ = writeln!(std::io::stderr(), "cenote: internal error at {place}: {what}: please report it");
@@ -106,12 +108,13 @@ fn run(cli: &Cli, out: &mut Out) -> Result<Verdict, Failure> {
     }
 }
 
-/// Help and version, which are no errors; or one line that says what is wrong with the command line.
+/// Help and version, which are no errors; or one line that says what is wrong with the command
+/// line.
 fn refused(error: &clap::Error) -> ExitCode {
     use clap::error::ErrorKind;
     let missing = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if missing || !error.use_stderr() {
-        // A closed pipe is nobody's business.
+        // A closed pipe is no error.
         let _ = error.print();
         return ExitCode::from(if missing { failure::USAGE } else { 0 });
     }

@@ -501,7 +501,9 @@ fn trim_gives_free_space_back_and_says_how_much() {
         return;
     }
     assert_eq!(done["released_bytes"], would["released_bytes"]);
-    assert!(done["released_bytes"].as_u64().expect("a number") > 60 << 20);
+    // Of 64 MiB, metadata takes 5: places of marks that nothing has taken are holes from the
+    // beginning.
+    assert!(done["released_bytes"].as_u64().expect("a number") > 58 << 20);
     let again = fixture.run("trim", &["--json"]).exits(0).json_lines();
     assert_eq!(again[0]["pool"], "big");
     assert_eq!(

@@ -52,7 +52,8 @@ fn objects_are_made_filled_shown_and_removed() {
     assert!(!std::path::Path::new(&dir).exists(), "the journal stayed");
 }
 
-/// The objects' journal and the superblock, put back one by one: nothing is replayed, nothing is written, `check` says so.
+/// The objects' journal and the superblock, put back one by one: nothing is replayed, nothing is
+/// written, `check` says so.
 #[test]
 fn a_journal_or_superblock_that_was_put_back_is_named_and_not_used() {
     let fixture = empty();

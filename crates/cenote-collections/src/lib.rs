@@ -50,10 +50,11 @@
 //!    collection that this transaction has destroyed still has a live header until commit; its header says so, and counts as gone.
 //! 2. *Invariant: as long as a header is live, the links that start at it lead to live nodes of the right types in the header's pool.* So internals
 //!    follow links without a check, as fast as plain pointers. It holds because only this crate can name headers and nodes: their types are private, and their
-//!    persistent names contain a `/`, which no name given by `#[derive(Persist)]` can have. The heap
-//!    frees what a transaction frees, and what no root leads to. The latter dies as a whole: a handle
-//!    that a program has kept finds a leaked collection whole, or none. Module `condemn` of
-//!    `cenote-heap` states that and says why; links are in the pointer maps, which is what it needs.
+//!    persistent names contain a `/`, which no name given by `#[derive(Persist)]` can have. The
+//!    heap frees what a transaction frees, and what no root leads to. The latter dies as a whole: a
+//!    handle that a program has kept finds a leaked collection whole, or none. Module `condemn` of
+//!    `cenote-heap` states that and says why; links are in the pointer maps, which is what it
+//!    needs.
 //! 3. Each operation keeps the invariant whole or does not happen: it reads and compares first, then allocates, then logs, which are the steps that can fail
 //!    or run code of the caller (`Ord`, `Hash`, `Eq`, closures, iterators); then it writes, which cannot fail. So an error that the caller ignores, or a panic
 //!    that the caller catches inside the transaction, leaves the collection as it was (and perhaps a block that nothing leads to). Where many blocks are freed (`clear`, `destroy`, `truncate`), they are

@@ -2,9 +2,11 @@
 //! its collection whole, or an error, and never a node that is free.
 //!
 //! Handles are kept in variables over close and reopen, and in a second store. The collections they
-//! name are given back by reclaim (to its end, broken off, in the background) and by collect (killed
-//! at each of its steps, and at random moments).
+//! name are given back by reclaim (to its end, broken off, in the background) and by collect
+//! (killed at each of its steps, and at random moments).
 
+#[path = "leaked/generated.rs"]
+mod generated;
 #[path = "leaked/kept.rs"]
 mod kept;
 

@@ -3,9 +3,13 @@
 //! Two images with the same canonical form need one recovery. Invariant: the form of an image follows from its bytes alone, and whatever is not understood is taken
 //! as it stands. What is left out, and why that is sound:
 //!
-//! 1. *What an allocation mark says beside "allocated" or not, after a loss of power*: only the one value is believed, all others that programs write mean free, and the opener
-//!    makes them so. (No crash leaves a mark that no program writes.) And, after any crash, hints, lists and the words of descriptors that mean something only to the processes that have the pool open: whoever opens it first writes them
-//!    again. (Marks that durable entries name are drawn, because replay writes them in either direction; they are not left out of the form, which hid a replay that does not.)
+//! 1. *What an allocation mark says beside "allocated" or not, after a loss of power*: only the one
+//!    value is believed, all others that programs write mean free, and the opener makes them so.
+//!    (No crash leaves a mark that no program writes.) And, after any crash, hints, lists and the
+//!    words of descriptors that mean something only to the processes that have the pool open: its
+//!    first opener writes them again. (Marks that durable entries name are drawn, because replay
+//!    writes them in either direction; they are not left out of the form, which hid a replay that
+//!    does not.)
 //! 2. *`tail` and `last` of a log, after a loss of power*: hints, which the scan reads after a crash of processes only. `last` it never reads.
 //! 3. *The number of the transaction, the epoch, and the half of the log.* The scan compares sequence numbers with the range's only, and checksums with what they
 //!    cover. So an entry is what it says (kind, address, size, data, how many before it were unfenced), and a range is its stage. Where numbers are about to run
@@ -104,7 +108,7 @@ fn heap_parts(image: &Image, name: &str, size: u64, root: bool) -> Option<Parts>
             continue;
         };
         let size = descriptor.block_size;
-        // Of tiny marks only those that a descriptor names: nobody writes the others.
+        // Of tiny marks only those that a descriptor names: no program writes the others.
         if size >= BLOCK_SIZE_MIN && is_tiny(size) && descriptor.is_valid() {
             let start = g.marks_at(number, size);
             parts.marks.push(start..start + TINY_MARKS_SIZE);

@@ -133,11 +133,6 @@ fn caught(bug: Bug, when: When, script: &Script, level: Durability, place: usize
 }
 
 #[test]
-fn marks_that_are_not_cleared_are_found() {
-    caught(Bug::MarksNotCleared, When::Running, &CHANGES_HANDS, Durability::Process, 7);
-}
-
-#[test]
 fn a_descriptor_that_is_not_flushed_is_found() {
     caught(Bug::DescriptorNotFlushed, When::Running, &TAKEN, Durability::Power, 8);
 }

@@ -8,11 +8,17 @@ use cenote_layout::catalog::{AtRest, GuestRecord, HeapKind};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, Image, SimMedium, SimOptions};
-use cenote_medium::{Durability, Medium as _};
+use cenote_medium::{Durability, Medium, OwnedMedium};
 use cenote_store::relocate::{Backend, ImportManifest, ImportPool, ImportPuddle};
 use cenote_store::{
     Access, Credentials, FormatOptions, OpenOptions, PoolMode, PoolOptions, Store, StoreError,
 };
+
+/// A medium whose files a test may change.
+fn own<'a>(medium: &'a (dyn Medium + 'static)) -> OwnedMedium<&'a (dyn Medium + 'static)> {
+    // SAFETY: no reference of this process leads into what a test changes.
+    unsafe { OwnedMedium::new(medium) }
+}
 
 const CLIENT: Uuid = Uuid([0x11; 16]);
 const TOKEN: Uuid = Uuid([0x22; 16]);
@@ -114,7 +120,7 @@ fn mark(sim: &SimMedium, store: &Store, name: &str, mode: PoolMode) {
         let both = [("puddles", true), ("primary", mode == PoolMode::Shadowed)];
         for (dir, _) in both.into_iter().filter(|(_, there)| *there) {
             let file = format!("{dir}/{name}");
-            sim.write_at(&file, puddle.size - 8192, &[MARK; 8192]).expect("write");
+            own(sim).write_at(&file, puddle.size - 8192, &[MARK; 8192]).expect("write");
             sim.sync(&file).expect("sync");
         }
     }
@@ -338,7 +344,7 @@ fn what_a_guest_stores_after_a_move_that_failed_is_psynced_at_the_end() {
         let client = Uuid([0x30 + round; 16]);
         store.admit(GuestRecord { client, ..guest() }).expect("admit");
         store.guest_open(client, &root(), "there", Access::ReadWrite).expect("granted");
-        sim.write_at(&format!("puddles/{name}"), offset, &[round; 4096]).expect("store");
+        own(&*sim).write_at(&format!("puddles/{name}"), offset, &[round; 4096]).expect("store");
         store.guest_end(client, false).expect("ended");
         if round == 1 {
             let moved = store.guest_randomize(&root(), "there");

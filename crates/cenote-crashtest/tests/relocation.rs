@@ -14,7 +14,7 @@ use cenote::{
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, Fault, FaultEffect, FaultPoint, Image, Limits, SimMedium, SimOptions};
 use cenote_medium::{Durability, Medium, Operation};
-use cenote_store::StoreError;
+use cenote_store::{OpenError, StoreError};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,6 +22,8 @@ use std::sync::Arc;
 thread_local! {
     /// How this test's pool in shadowed mode is protected.
     static AT_REST: Cell<AtRest> = const { Cell::new(AtRest::None) };
+    /// Whether images are opened where their window is taken, too.
+    static MEETING: Cell<bool> = const { Cell::new(false) };
 }
 
 fn is_protected() -> bool {
@@ -90,8 +92,12 @@ enum Step {
     /// Lets go of all pools.
     Release,
     Die,
+    /// Dies, and is opened where its window is taken.
+    Meet,
+    /// The same after a close.
+    CloseAndMeet,
 }
-use Step::{Die, Lead, Psync, Push, Randomize, Read, Release, Twin, Write};
+use Step::{CloseAndMeet, Die, Lead, Meet, Psync, Push, Randomize, Read, Release, Twin, Write};
 
 fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
@@ -100,7 +106,13 @@ fn text(error: impl std::fmt::Display) -> String {
 fn open_options() -> OpenOptions {
     // Records of sealed pages are longer, and each page of a journal that grows is a crash point.
     let journal_half_len = if is_protected() { 64 << 10 } else { 8192 };
-    OpenOptions { log_puddle_size: 8 << 10, journal_half_len, key: own_key(), ..OpenOptions::default() }
+    OpenOptions {
+        log_puddle_size: 8 << 10,
+        journal_half_len,
+        key: own_key(),
+        accept_unprotected: true,
+        ..OpenOptions::default()
+    }
 }
 
 /// A free window for this thread's simulations.
@@ -109,6 +121,27 @@ fn window_base() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     thread_local! { static MINE: u64 = 0x3900_0000_0000 + (NEXT.fetch_add(1, Ordering::Relaxed) << 32) }
     MINE.with(|base| *base)
+}
+
+/// A window that another store of this thread has.
+struct Taken {
+    window: (u64, u64),
+    sim: Arc<SimMedium>,
+}
+
+impl Taken {
+    fn new(window: (u64, u64)) -> Result<Self, String> {
+        let sim = SimMedium::new(SimOptions::new(Durability::Process));
+        sim.reserve_window(window.0, window.1).map_err(text)?;
+        Ok(Self { window, sim })
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        // SAFETY: reserved by `new`; nothing was mapped there.
+        let _ = unsafe { self.sim.release_window(self.window.0, self.window.1) };
+    }
 }
 
 fn base_image(level: Durability) -> Result<Image, String> {
@@ -210,7 +243,7 @@ impl World {
                 self.pools.clear();
                 Ok(())
             }
-            Die => Ok(()),
+            Die | Meet | CloseAndMeet => Ok(()),
         }
     }
 
@@ -351,7 +384,10 @@ impl State {
             Psync(name) => {
                 next.psynced.insert(name.into(), self.written[name]);
             }
-            Die if is_protected() => {
+            // All pools are psynced before the window moves.
+            CloseAndMeet => next.psynced = self.written.clone(),
+            Meet if !is_protected() => next.psynced = self.written.clone(),
+            Die | Meet if is_protected() => {
                 let gone = self.psynced.iter().filter(|(name, _)| self.shadowed[*name]);
                 next.written.extend(gone.map(|(name, content)| (name.clone(), *content)));
             }
@@ -374,8 +410,16 @@ fn history(sim: &Arc<SimMedium>, steps: &[Step]) -> Result<Vec<State>, String> {
     let mut states = vec![State::first()];
     sim.note(0);
     for (done, step) in steps.iter().enumerate() {
-        if matches!(step, Die) {
-            world.die();
+        if matches!(step, Die | Meet | CloseAndMeet) {
+            let window = world.store.window();
+            match step {
+                CloseAndMeet => {
+                    world.pools.clear();
+                    world.store.close().map_err(text)?;
+                }
+                _ => world.die(),
+            }
+            let _taken = if matches!(step, Die) { None } else { Some(Taken::new(window)?) };
             world = World::open(sim)?;
         } else {
             world.step(*step).map_err(|e| format!("{step:?}: {e}"))?;
@@ -397,7 +441,62 @@ fn verify(
     let world = World::open(sim)?;
     let contents = world.contents();
     world.die();
-    let contents = contents?;
+    compare(contents?, states, kind, note, level)
+}
+
+/// The same where the window is taken that the image says: by a writer, and before that by a
+/// reader, who changes nothing.
+fn verify_where_taken(
+    image: &Image,
+    states: &[State],
+    kind: CrashKind,
+    level: Durability,
+) -> Result<(), String> {
+    let open = |access| {
+        let sim = SimMedium::from_image_unrecorded(image);
+        let medium: Arc<dyn Medium> = sim.clone();
+        let store = Store::open_on(medium, &OpenOptions { access, ..open_options() });
+        store.map(|store| (sim, World { store, pools: BTreeMap::new() }))
+    };
+    let (_, world) = open(Access::ReadOnly).map_err(|error| format!("at home: {error}"))?;
+    let window = world.store.window();
+    world.die();
+    let _taken = Taken::new(window)?;
+    for access in [Access::ReadOnly, Access::ReadWrite] {
+        let (sim, world) = match open(access) {
+            Ok(opened) => opened,
+            // What is to be opened at home first: pools that power may have torn, protected ones
+            // that are due in part.
+            Err(Error::Open(OpenError::WindowStays { why, .. }))
+                if why.contains("when power failed") || why.contains("in part") =>
+            {
+                continue;
+            }
+            Err(error) => return Err(format!("where its window is taken: {error}")),
+        };
+        let contents = world.contents();
+        world.die();
+        let compared = contents.and_then(|contents| compare(contents, states, kind, image.note(), level));
+        match compared {
+            // A reader cannot trace, at home neither.
+            Err(what) if access == Access::ReadOnly && what.contains("must be traced") => {}
+            compared => compared.map_err(|what| format!("{access:?}, where its window is taken: {what}"))?,
+        }
+        let changed = |name: &String| sim.read(name).ok() != image.file(name);
+        if access == Access::ReadOnly && image.names().iter().any(changed) {
+            return Err("a reader has written".into());
+        }
+    }
+    Ok(())
+}
+
+fn compare(
+    contents: BTreeMap<String, Option<Content>>,
+    states: &[State],
+    kind: CrashKind,
+    note: u64,
+    level: Durability,
+) -> Result<(), String> {
     let between = &states[note as usize..states.len().min(note as usize + 2)];
     let names: std::collections::BTreeSet<&String> =
         contents.keys().chain(between.iter().flat_map(|state| state.written.keys())).collect();
@@ -422,6 +521,7 @@ struct Tally {
     images: u64,
     power: u64,
     recovery: u64,
+    met: u64,
 }
 
 fn explore(steps: &[Step], level: Durability, bug: Bug, every: u64) -> (Tally, Option<String>) {
@@ -452,6 +552,10 @@ fn explore(steps: &[Step], level: Durability, bug: Bug, every: u64) -> (Tally, O
         plant(bug);
         let mut found =
             verify(&SimMedium::from_image_unrecorded(&image), &states, image.kind(), image.note(), level);
+        if found.is_ok() && MEETING.get() && tally.images.is_multiple_of(3) {
+            tally.met += 1;
+            found = verify_where_taken(&image, &states, image.kind(), level);
+        }
         plant(Bug::None);
         if found.is_ok() && tally.images.is_multiple_of(41) {
             found = crash_recovery(&states, &image, level, &mut tally);
@@ -764,4 +868,84 @@ fn a_copy_without_what_only_memory_has() {
 #[test]
 fn a_sealed_copy_that_is_taken_for_its_own() {
     protected(AtRest::Authenticated, || caught(Bug::ImportNotDue, &SEALED[5..7], Durability::Power));
+}
+
+fn meeting(test: impl FnOnce()) {
+    MEETING.set(true);
+    test();
+    MEETING.set(false);
+}
+
+/// A window is taken after a crash, in the middle of an earlier move, and after a close; and moves
+/// again before all is touched.
+const MEETINGS: [Step; 12] = [
+    Write("direct"),
+    Push("direct", 2),
+    Meet,
+    Write("shadowed"),
+    Push("shadowed", 3),
+    Psync("shadowed"),
+    Push("shadowed", 4),
+    Meet,
+    Write("shadowed"),
+    CloseAndMeet,
+    Read("beside"),
+    Read("shadowed"),
+];
+
+#[test]
+fn windows_that_are_taken_at_level_power() {
+    meeting(|| holds("windows", &MEETINGS, Durability::Power, 9));
+}
+
+#[test]
+fn windows_that_are_taken_at_level_process() {
+    meeting(|| holds("windows", &MEETINGS, Durability::Process, 9));
+}
+
+#[test]
+fn windows_that_are_taken_in_the_middle_of_another_move() {
+    let steps = [
+        Twin("direct", "copy"),
+        Read("copy"),
+        Twin("shadowed", "twin"),
+        CloseAndMeet,
+        Write("twin"),
+        Push("twin", 3),
+        Meet,
+        Read("copy"),
+    ];
+    meeting(|| holds("windows and clones", &steps, Durability::Process, 6));
+}
+
+#[test]
+fn windows_of_protected_pools_that_are_taken() {
+    let steps = [
+        Write("shadowed"),
+        Push("shadowed", 3),
+        Psync("shadowed"),
+        Push("shadowed", 4),
+        CloseAndMeet,
+        Write("shadowed"),
+        Push("shadowed", 5),
+        Psync("shadowed"),
+    ];
+    protected(AtRest::Authenticated, || {
+        meeting(|| holds("sealed windows", &steps, Durability::Process, 2));
+    });
+}
+
+#[test]
+fn a_window_that_moves_before_the_store_is_recovered() {
+    meeting(|| caught(Bug::MovedBeforeRecovery, &[Write("direct"), Push("direct", 2)], Durability::Power));
+}
+
+#[test]
+fn a_window_that_moves_and_forgets_what_is_due() {
+    meeting(|| caught(Bug::MovedNotDue, &[Write("direct"), Push("direct", 2)], Durability::Process));
+}
+
+#[test]
+fn a_reader_that_moves_a_window_for_others() {
+    meeting(|| caught(Bug::MovedByReader, &[Write("direct"), Push("direct", 2)], Durability::Process));
 }

@@ -92,7 +92,14 @@ fn open_options() -> OpenOptions {
     let key = own_key();
     // A record of sealed pages is longer, and a journal that grows makes a crash point of every page of it.
     let journal_half_len = if at_rest() == AtRest::None { 8192 } else { 64 << 10 };
-    OpenOptions { log_puddle_size: 8 << 10, journal_half_len, key, ..OpenOptions::default() }
+    OpenOptions {
+        log_puddle_size: 8 << 10,
+        journal_half_len,
+        key,
+        // A pool in direct mode lies beside the protected ones.
+        accept_unprotected: true,
+        ..OpenOptions::default()
+    }
 }
 
 fn pool_options(mode: PoolMode) -> PoolOptions {

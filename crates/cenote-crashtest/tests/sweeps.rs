@@ -1,9 +1,10 @@
-//! A leaked structure is condemned, committed and freed, and crashes at every moment of that: the next
-//! opener finds all of the structure or nothing, and goes on.
+//! A leaked structure is condemned, committed and freed, and crashes at every moment of that: the
+//! next opener finds all of the structure or nothing, and goes on.
 //!
-//! The structure lies in three superblocks: marks beside the blocks, marks inside, and a large block.
-//! The program has its addresses from an earlier session. In one scenario it puts one of them into its
-//! data while reclaim looks for leaks, so that a loss of power finds a pointer to what is condemned.
+//! The structure lies in three superblocks: marks beside the blocks, marks inside, and a large
+//! block. The program has its addresses from an earlier session. In one scenario it puts one of
+//! them into its data while reclaim looks for leaks, so that a loss of power finds a pointer to
+//! what is condemned.
 
 use cenote::{Error, FormatOptions, Persist, Pool, Ptr, Reader, ReclaimOptions, Result, Store};
 use cenote_crashtest::rig::{WINDOW_LEN, open_options, pool_options, window_base};

@@ -167,8 +167,9 @@ impl Repr {
         }
     }
 
-    /// The discriminant of the variant that comes `since` variants after the one at which `written` stands, by the
-    /// language's rule. Of the type that the enum says, which is named by literals alone: `u8` may be another type here.
+    /// The discriminant of the variant that comes `since` variants after the one at which `written`
+    /// stands, by the language's rule. Of the type that the enum says, which is named by literals
+    /// alone: `u8` may be another type here.
     pub(crate) fn tag(&self, written: Option<&Expr>, since: u64) -> TokenStream {
         let suffix = self.integer.as_ref().map(Ident::to_string).unwrap_or_default();
         let literal = |number: u64| -> Literal {

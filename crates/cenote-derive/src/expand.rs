@@ -1,17 +1,20 @@
 //! Writes the implementation.
 //!
-//! *No name decides what is described.* The program may call any crate `cenote`, `core` or `std`, may have any item, macro
-//! or trait in scope, and may expand a macro to something else each time. The code that is written holds against all of it:
+//! *No name decides what is described.* The program may call any crate `cenote`, `core` or `std`,
+//! may have any item, macro or trait in scope, and may expand a macro to something else each time.
+//! The code that is written holds against all of it:
 //!
-//! * `describe` has a parameter of type `LayoutBuilder`. The signature in the trait makes that cenote's own type, or the
-//!   implementation does not compile. All else is asked of that type, as inherent functions, which go before those of traits.
-//! * Field types are not repeated. The compiler infers each from the place of the field in the real type (`&raw const`), and
-//!   computes the offset from the same place, in a constant.
-//! * Discriminants are evaluated where no item of this macro is in scope. Each is then a candidate: a constant writes it into
-//!   memory without a value and lets the compiler match. Another variant, or none, does not compile.
+//! * `describe` has a parameter of type `LayoutBuilder`. The signature in the trait makes that
+//!   cenote's own type, or the implementation does not compile. All else is asked of that type, as
+//!   inherent functions, which go before those of traits.
+//! * Field types are not repeated. The compiler infers each from the place of the field in the real
+//!   type (`&raw const`), and computes the offset from the same place, in a constant.
+//! * Discriminants are evaluated where no item of this macro is in scope. Each is then a candidate:
+//!   a constant writes it into memory without a value and lets the compiler match. Another variant,
+//!   or none, does not compile.
 //! * Tokens of the program stand in no `unsafe` block; names of fields and variants alone do.
-//! * Variables are hygienic, and have names that no constant is likely to have: a constant of that name would be a pattern,
-//!   which does not compile. Nothing of the prelude is used.
+//! * Variables are hygienic, and have names that no constant is likely to have: a constant of that
+//!   name would be a pattern, which does not compile. Nothing of the prelude is used.
 
 use crate::attributes::{Repr, TypeAttributes, member_name};
 use proc_macro2::{Literal, Span, TokenStream};
@@ -63,8 +66,9 @@ pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
             impl #declared_generics PersistentTypesDoNotImplementDrop for #ident #arguments #declared_where {}
         };
         const _: () = {
-            // SAFETY: every field of the type is described as the compiler has it, by cenote's own functions; each asks that
-            // the field's type is `Persist`. The name is that of the package or one that is given.
+            // SAFETY: every field of the type is described as the compiler has it, by cenote's own
+            // functions; each asks that the field's type is `Persist`. The name is that of the
+            // package or one that is given.
             #[automatically_derived]
             #[allow(unreachable_patterns)]
             unsafe impl #generics #cenote::persist::Persist for #ident #arguments #where_clause {
@@ -96,8 +100,8 @@ fn bound_parameters(generics: &mut Generics, attributes: &TypeAttributes, cenote
     }
 }
 
-/// The declared name: what the attribute says, or else package and type. The package's name is read here and not by
-/// `env!` in the program, which may have another macro of that name.
+/// The declared name: what the attribute says, or else package and type. The package's name is read
+/// here and not by `env!` in the program, which may have another macro of that name.
 fn declared_name(input: &DeriveInput, attributes: &TypeAttributes) -> Result<String> {
     if let Some(name) = &attributes.name {
         return Ok(name.value());
@@ -146,7 +150,8 @@ fn take_apart(path: &TokenStream, fields: &[Field]) -> TokenStream {
     quote!(#path { #(#bindings),* })
 }
 
-/// What the generated code is made of: cenote's type, and variables that no token of the program can name.
+/// What the generated code is made of: cenote's type, and variables that no token of the program
+/// can name.
 struct Writer<'a> {
     cenote: &'a Path,
     /// Cenote's type, whose inherent functions do everything.
@@ -296,8 +301,8 @@ impl<'a> Writer<'a> {
                 // SAFETY: at compile time, where an invalid discriminant is an error.
                 let #slot = unsafe { #builder::__tagged::<Self>(#tag as _, #tag_bytes) };
                 let #value = #slot.as_ptr();
-                // SAFETY: at compile time, where reading what has no value is an error: the discriminant alone has one.
-                // Fields are named and not read.
+                // SAFETY: at compile time, where reading what has no value is an error: the
+                // discriminant alone has one. Fields are named and not read.
                 let #place = unsafe {
                     match &*#value {
                         #pattern => (#(#places,)*),

@@ -2,10 +2,11 @@
 //!
 //! What the macro writes must be true for every program that compiles:
 //!
-//! * every field's type is `Persist`, and the list of fields is complete: the compiler infers the types, and generated code
-//!   takes a value apart with a pattern that has no `..`;
-//! * offsets and discriminants are the compiler's (`expand.rs` says how), whatever names, macros and attributes the program
-//!   has; an enum needs `repr(u8)` or the like, because other programs have to find its discriminant;
+//! * every field's type is `Persist`, and the list of fields is complete: the compiler infers the
+//!   types, and generated code takes a value apart with a pattern that has no `..`;
+//! * offsets and discriminants are the compiler's (`expand.rs` says how), whatever names, macros
+//!   and attributes the program has; an enum needs `repr(u8)` or the like, because other programs
+//!   have to find its discriminant;
 //! * there is no `Drop`: the macro implements a trait for the type that is implemented for everything with `Drop` too,
 //!   which the compiler refuses for overlapping.
 
@@ -21,9 +22,9 @@ use proc_macro::TokenStream;
 /// parameters, `repr(packed)` and types that implement `Drop` are refused.
 ///
 /// The type's name in the store is the name of the package and that of the type: `package::Type`. The module is not
-/// part of it, so that a type may move between modules. Data is found by this name: a type or a package that is renamed keeps
-/// the old name with `#[persist(name = "...")]`. In the same way a field or a variant is renamed without making another type
-/// of it.
+/// part of it, so that a type may move between modules. Data is found by this name: a type or a
+/// package that is renamed keeps the old name with `#[persist(name = "...")]`. In the same way a
+/// field or a variant is renamed without making another type of it.
 ///
 /// | attribute | on | meaning |
 /// | --- | --- | --- |

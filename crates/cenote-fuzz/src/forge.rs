@@ -1,7 +1,9 @@
-//! Changes under right checksums: what a writer leaves that knows the format and does not keep its rules.
+//! Changes under right checksums: what a writer leaves that knows the format and does not keep its
+//! rules.
 //!
-//! Each function takes the bytes of one kind of file, changes something that the input chooses, and puts the checksums right again. The
-//! targets of this crate give the result to readers in memory; `cenote-adversary` writes it into stores.
+//! Each function takes the bytes of one kind of file, changes something that the input chooses, and
+//! puts the checksums right again. The targets of this crate give the result to readers in memory;
+//! `cenote-adversary` writes it into stores.
 
 use crate::input::Input;
 use cenote_layout::PAGE_SIZE;
@@ -21,7 +23,8 @@ use cenote_layout::snapshot::SnapshotTrailer;
 use cenote_layout::superblock::Superblock;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Most forged batch numbers stay below this, so that they meet others; the rest are anything at all.
+/// Most forged batch numbers stay below this, so that they meet others; the rest are anything at
+/// all.
 const BATCH_MAX: u64 = 1000;
 
 type Section = (SectionHeader, Vec<u8>);
@@ -42,7 +45,8 @@ const fn of<H: Header>() -> ([u8; 8], usize, u64) {
     (H::MAGIC, size_of::<H>(), H::SEED)
 }
 
-/// Changes one of the headers that a file has, of any kind, and puts its checksum right. Whether there is one.
+/// Changes one of the headers that a file has, of any kind, and puts its checksum right. Whether
+/// there is one.
 pub fn header(input: &mut Input<'_>, bytes: &mut [u8]) -> bool {
     let mut found = Vec::new();
     for at in (0..bytes.len()).step_by(64) {
@@ -56,7 +60,8 @@ pub fn header(input: &mut Input<'_>, bytes: &mut [u8]) -> bool {
     let (at, len, seed) = found[input.below(found.len())];
     let header = &mut bytes[at..at + len];
     for _ in 0..1 + input.below(2) {
-        // Most of a header is reserved: fields lie in its first part. What readers look at first stays, mostly.
+        // Most of a header is reserved: fields lie in its first part. What readers look at first
+        // stays, mostly.
         let reach = if input.one_in(8) { len } else { len.min(256) };
         let from = if input.one_in(8) { 0 } else { 48 };
         input.damage(&mut header[from..reach]);
@@ -67,7 +72,8 @@ pub fn header(input: &mut Input<'_>, bytes: &mut [u8]) -> bool {
     true
 }
 
-/// Changes an entry of a log, or the number of its transaction, and puts the checksum right. `bytes` is the file of a log's segment; one that is none stays.
+/// Changes an entry of a log, or the number of its transaction, and puts the checksum right.
+/// `bytes` is the file of a log's segment; one that is none stays.
 pub fn log(input: &mut Input<'_>, bytes: &mut [u8]) {
     let start =
         (0..bytes.len()).step_by(PAGE_SIZE as usize).find(|at| bytes[*at..].starts_with(&LogHeader::MAGIC));
@@ -157,7 +163,8 @@ pub fn catalog(input: &mut Input<'_>, bytes: &mut [u8]) {
     frame[..48].copy_from_slice(header.as_bytes());
 }
 
-/// Changes a header of the journal or a record, and puts its checksums right again. Whether anything was there to be changed.
+/// Changes a header of the journal or a record, and puts its checksums right again. Whether
+/// anything was there to be changed.
 pub fn journal(input: &mut Input<'_>, bytes: &mut [u8]) -> bool {
     let page = PAGE_SIZE as usize;
     if input.one_in(3) {

@@ -13,7 +13,7 @@ use cenote_layout::PAGE_SIZE;
 use cenote_layout::id::Uuid;
 use cenote_layout::object::JOURNAL_HALVES_OFFSET;
 use cenote_medium::sim::{SimMedium, SimOptions};
-use cenote_medium::{Durability, FileHandle, Medium};
+use cenote_medium::{Durability, FileHandle, OwnedMedium};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -36,12 +36,14 @@ impl Guard for Trusting {
 /// Runs as they are in a record: object, first line, contents.
 type Runs = Vec<(u32, u64, Vec<u8>)>;
 
-fn home(medium: &Arc<dyn Medium>) -> Home {
-    Home { medium: Arc::clone(medium), store: STORE, name: "journal", guard: Arc::new(Trusting) }
+fn home(medium: &OwnedMedium) -> Home {
+    Home { medium: medium.clone(), store: STORE, name: "journal", guard: Arc::new(Trusting) }
 }
 
 pub(crate) fn run(input: &mut Input<'_>) {
-    let medium: Arc<dyn Medium> = SimMedium::new(SimOptions::new(Durability::Process));
+    // SAFETY: nothing maps the files of this simulation.
+    let medium: OwnedMedium =
+        unsafe { OwnedMedium::new(SimMedium::new(SimOptions::new(Durability::Process))) };
     let half_len = PAGE_SIZE * (2 + input.below(3) as u64);
     let settings = Settings { half_len_max: 64 * PAGE_SIZE, syncs: true, background: false };
     let journal = Journal::create(home(&medium), half_len, 1, settings).expect("a new journal");

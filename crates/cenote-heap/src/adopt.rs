@@ -1,17 +1,20 @@
 //! Adoption: what a puddle's descriptors and marks say together, and the volatile words that follow from it.
 //!
-//! The heap adopts a puddle when it first touches it, and again after recovery; nobody uses the puddle meanwhile. It does
-//! not look at what a former session left in volatile words. It *normalises* marks: every legal mark but "allocated"
-//! becomes free. So what was in caches of a dead process, held by a transaction that is over, or half spilled comes back
-//! here without a record of it anywhere. Condemned marks are decided before ([`crate::condemn`]). A superblock with free blocks is LISTED from the start: in the hands of the
-//! adopter, which pushes it to its list once the puddle is known to all. In a pool that is open for reading only, marks stay
-//! as they are, and volatile words are private.
+//! The heap adopts a puddle when it first touches it, and again after recovery; no thread uses the
+//! puddle meanwhile. It does not look at what a former session left in volatile words. It
+//! *normalises* marks: every legal mark but "allocated" becomes free. So what was in caches of a
+//! dead process, held by a transaction that is over, or half spilled comes back here without a
+//! record of it anywhere. Condemned marks are decided before ([`crate::condemn`]). A superblock
+//! with free blocks is LISTED from the start: in the hands of the adopter, which pushes it to its
+//! list once the puddle is known to all. In a pool that is open for reading only, marks stay as
+//! they are, and volatile words are private.
 //!
-//! **Quarantine.** One flipped bit of a legal mark makes it illegal ([`cenote_layout::mark`]). A superblock whose descriptor
-//! is whole and which has an illegal mark is *quarantined*: its anchor says DAMAGED, so no block is handed out or freed
-//! there; its geometry stays, so its allocated blocks can be read and written. Its marks stay as they are, as evidence, and
-//! for tracing, which can repair them ([`crate::recover`]). A large block whose only mark is illegal is damaged as if its
-//! descriptor were.
+//! **Quarantine.** One flipped bit of a legal mark makes it illegal ([`cenote_layout::mark`]). A
+//! superblock whose descriptor is whole and which has an illegal mark is *quarantined*: its anchor
+//! says DAMAGED, so no block is handed out or freed there; its geometry stays, so its allocated
+//! blocks can be read and written. Its marks stay as they are, as evidence, and for tracing, which
+//! can repair them ([`crate::recover`]). A large block whose only mark is illegal is damaged as if
+//! its descriptor were.
 
 use crate::anchor;
 use crate::class::{blocks_per_superblock, class_size};
@@ -99,7 +102,7 @@ pub(crate) struct Adopted {
     pub(crate) damage: Vec<Damage>,
 }
 
-/// Writes the volatile words of a puddle that nobody uses, and normalises its marks.
+/// Writes the volatile words of a puddle that no thread uses, and normalises its marks.
 pub(crate) fn adopt(puddle: &PuddleHeap) -> Adopted {
     let (mut listed, mut damage) = (Vec::new(), Vec::new());
     let mut free = vec![0u64; puddle.superblocks().div_ceil(64) as usize];
@@ -169,7 +172,8 @@ pub(crate) fn adopt(puddle: &PuddleHeap) -> Adopted {
     Adopted { listed, damage }
 }
 
-/// Makes every mark that is neither "allocated" nor "condemned" free, and marks of no block zero. None is illegal.
+/// Makes every mark that is neither "allocated" nor "condemned" free, and marks of no block zero.
+/// None is illegal.
 fn normalise(puddle: &PuddleHeap, number: u32, class: u32) {
     let marks = puddle.class_marks(number, class);
     let kept = if planted(Bug::CachedKept) { mark::CACHED } else { mark::ALLOCATED };

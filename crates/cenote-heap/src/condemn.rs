@@ -2,33 +2,33 @@
 //!
 //! # The invariant
 //!
-//! **What is live leads to what is live.** *If safe code finds a block live, then every block that it
-//! leads to by a link which is followed without a check is live too, and is of the type that the link
-//! says.* It holds whenever safe code can read the pool, and for what the next opener makes of the
-//! marks after any crash. Links that are followed without a check lead from a collection's header or
-//! node to a node of the same collection, so within one pool (`cenote-collections`). All other
-//! pointers are checked where they are followed: one that dangles is an error.
+//! **What is live leads to what is live.** *If safe code finds a block live, then every block that
+//! it leads to by a link which is followed without a check is live too, and is of the type that the
+//! link says.* It holds whenever safe code can read the pool, and for what the next opener makes of
+//! the marks after any crash. Links that are followed without a check lead from a collection's
+//! header or node to a node of the same collection, so within one pool (`cenote-collections`). All
+//! other pointers are checked where they are followed: one that dangles is an error.
 //!
-//! Transactions keep the invariant by themselves: what a transaction frees dies at its commit, and it
-//! has taken the links out. This module keeps it for blocks that are given back because no root leads
-//! to them: by reclaim ([`crate::reclaim`]) and by collect ([`crate::recover`]). A program may have
-//! their addresses all the same: a handle is `Copy`, and lies in a variable over close and reopen, or
-//! in another store. So they may not die one by one.
+//! Transactions keep the invariant by themselves: what a transaction frees dies at its commit, and
+//! it has taken the links out. This module keeps it for blocks that are given back because no root
+//! leads to them: by reclaim ([`crate::reclaim`]) and by collect ([`crate::recover`]). A program
+//! may have their addresses all the same: a handle is `Copy`, and lies in a variable over close and
+//! reopen, or in another store. So they may not die one by one.
 //!
 //! 1. *The set is closed.* No live block outside of it leads into it by such a link. Collect traces
 //!    what is there now, with everybody stopped: what it reached leads to what it reached. Reclaim
-//!    traces what was there at its beginning, and all that a transaction has changed since, as it was
-//!    before the change. A collection that takes a node over changes a block that led to the node, so
-//!    the node was reached ([`crate::reclaim`], 2). Copies that nobody has looked at keep reclaim from
-//!    condemning.
-//! 2. *It dies at one moment.* The whole set is condemned while no view and no transaction of the pool
-//!    is open. [`mark::CONDEMNED`] is not live to any program, so each of them, in every thread, finds
-//!    all of the set live before that, and none of it after.
+//!    traces what was there at its beginning, and all that a transaction has changed since, as it
+//!    was before the change. A collection that takes a node over changes a block that led to the
+//!    node, so the node was reached ([`crate::reclaim`], 2). Copies that the tracer has not seen
+//!    keep reclaim from condemning.
+//! 2. *It dies at one moment.* The whole set is condemned while no view and no transaction of the
+//!    pool is open. [`mark::CONDEMNED`] is not live to any program, so each of them, in every
+//!    thread, finds all of the set live before that, and none of it after.
 //! 3. *A crash leaves all of it or none.* The state in the root puddle decides, see below.
 //! 4. *Blocks are given out again only after that.* They are freed one by one, in any order.
 //!
-//! A header whose place was given to a header of the same type names that one: of the right type, and
-//! whole.
+//! A header whose place was given to a header of the same type names that one: of the right type,
+//! and whole.
 //!
 //! # States
 //!
@@ -40,20 +40,20 @@
 //! | `Committed`, durable | condemned, or freed | makes them free: the sweep is finished |
 //! | `Closed` | all freed, durable | nothing is left |
 //!
-//! **The store of `Committed` commits.** An opener decides puddle by puddle, when it adopts one, and
-//! leaves the state as it is: a crash there repeats it. The state is `Closed` again, and may become
-//! `Open` again, only after every puddle was adopted and every mark is decided, durably: so no
-//! condemned mark of one sweep is taken for one of another.
+//! **The store of `Committed` commits.** An opener decides puddle by puddle, when it adopts one,
+//! and leaves the state as it is: a crash there repeats it. The state is `Closed` again, and may
+//! become `Open` again, only after every puddle was adopted and every mark is decided, durably: so
+//! no condemned mark of one sweep is taken for one of another.
 //!
 //! After a loss of power marks are decided first, and then believed by tracing: a set that is
-//! discarded counts as marked, one that is committed does not. So a stale pointer that a program has
-//! put into its data finds all of a structure, or nothing.
+//! discarded counts as marked, one that is committed does not. So a stale pointer that a program
+//! has put into its data finds all of a structure, or nothing.
 //!
-//! A state that nobody can read is damage, which `check` tells. Condemned blocks are then neither live
-//! nor given out, so what leads to one finds what was written there; and nothing is condemned.
+//! A state that cannot be read is damage, which `check` tells. Condemned blocks are then neither
+//! live nor given out, so what leads to one finds what was written there; and nothing is condemned.
 //!
-//! A process that reads only decides nothing. Condemned blocks are not live to it, and nobody writes
-//! to them: what a live header leads to is what was written there.
+//! A process that reads only decides nothing. Condemned blocks are not live to it, and no process
+//! writes to them: what a live header leads to is what was written there.
 //!
 //! Where processes share the pool, one that is alone condemns ([`crate::recover`]). If it dies, the
 //! next one that gets its turn decides, before it looks at a value ([`TracedHeap::catch_up`]).
@@ -67,7 +67,7 @@ use cenote_layout::heap::{SweepState, mark};
 use cenote_medium::planted::{Bug, Step, planted, reach};
 use core::sync::atomic::{AtomicU8, Ordering, compiler_fence};
 
-/// What is wrong with a state that nobody can read.
+/// What is wrong with a state that cannot be read.
 pub(crate) const SWEEP_UNKNOWN: &str = "it does not say how far the last sweep has come";
 
 /// Superblocks of a puddle that hold blocks, with the marks of each.
@@ -80,12 +80,13 @@ fn marked(puddle: &PuddleHeap) -> impl Iterator<Item = (u32, u32)> {
 }
 
 impl<G: Ground> TracedHeap<G> {
-    /// How far the last sweep has come; `None` if nobody can tell.
+    /// How far the last sweep has come; `None` if it cannot be read.
     pub(crate) fn sweep_state(&self) -> Option<SweepState> {
         self.root_puddle().map_or(Some(SweepState::Closed), PuddleHeap::sweep_state)
     }
 
-    /// What was stored before is durable before the state, and the state before what is stored next.
+    /// What was stored before is durable before the state, and the state before what is stored
+    /// next.
     fn set_sweep_state(&self, state: SweepState) {
         let Some(line) = self.root_puddle().and_then(PuddleHeap::sweep_line) else { return };
         self.ground.fence();
@@ -107,7 +108,7 @@ impl<G: Ground> TracedHeap<G> {
         unsafe { self.ground.flush(marks.as_ptr().cast(), marks.len()) };
     }
 
-    /// Makes of a puddle's condemned marks what the state says. Nobody uses the blocks.
+    /// Makes of a puddle's condemned marks what the state says. No thread uses the blocks.
     pub(crate) fn decide(&self, puddle: &PuddleHeap, state: SweepState) {
         let to = match state {
             SweepState::Closed => return,
@@ -126,8 +127,8 @@ impl<G: Ground> TracedHeap<G> {
         self.ground.fence();
     }
 
-    /// Decides all marks, and closes the sweep. Every puddle is attached, and nobody uses the heap; if
-    /// a sweep of this session was committed, the caller adopts all puddles anew.
+    /// Decides all marks, and closes the sweep. Every puddle is attached, and no thread uses the
+    /// heap; if a sweep of this session was committed, the caller adopts all puddles anew.
     pub(crate) fn decide_all(&self) {
         match self.sweep_state() {
             None | Some(SweepState::Closed) => return,
@@ -144,8 +145,8 @@ impl<G: Ground> TracedHeap<G> {
         }
     }
 
-    /// Frees what an earlier sweep of this session has condemned and not freed, and closes it. Every
-    /// puddle is attached.
+    /// Frees what an earlier sweep of this session has condemned and not freed, and closes it.
+    /// Every puddle is attached.
     pub(crate) fn finish_sweep(&self) {
         if self.sweep_state() == Some(SweepState::Committed) {
             for puddle in self.puddles.all() {
@@ -156,6 +157,8 @@ impl<G: Ground> TracedHeap<G> {
                     let blocks = addresses(&puddle, (number, class), found);
                     self.free_condemned(&blocks, &mut |_| ());
                 }
+                // Those of quarantined superblocks are not handed out, and stay there.
+                self.decide(&puddle, SweepState::Committed);
             }
         }
         self.close_sweep();
@@ -170,8 +173,8 @@ impl<G: Ground> TracedHeap<G> {
             let Resolved::Block { block, size, type_id, mark, .. } = self.resolve(puddle, addr) else {
                 continue;
             };
-            // SAFETY: a mark of this heap, in the mapping; all accesses to marks in a running process
-            // are atomic bytes, or words of them.
+            // SAFETY: a mark of this heap, in the mapping; all accesses to marks in a running
+            // process are atomic bytes, or words of them.
             let mark = unsafe { AtomicU8::from_ptr(mark.byte().as_ptr()) };
             if block == addr && change(mark, from, self.held) {
                 self.flush_marks(core::slice::from_ref(mark));
@@ -205,8 +208,8 @@ pub(crate) fn addresses(
     out
 }
 
-/// A sweep that is being condemned. Dropped before [`Condemning::commit`], it is discarded by the next
-/// opener, as a crash would have it.
+/// A sweep that is being condemned. Dropped before [`Condemning::commit`], it is discarded by the
+/// next opener, as a crash would have it.
 pub(crate) struct Condemning<'h, G: Ground> {
     heap: &'h TracedHeap<G>,
     open: bool,
@@ -219,7 +222,8 @@ impl<'h, G: Ground> Condemning<'h, G> {
         Self { heap, open: false }
     }
 
-    /// Condemns those of up to 64 blocks whose bits are set and that are allocated: which they were.
+    /// Condemns those of up to 64 blocks whose bits are set and that are allocated: which they
+    /// were.
     pub(crate) fn condemn(&mut self, marks: &[AtomicU8], doomed: u64) -> u64 {
         let doomed = doomed & marks::bits(marks, 0, mark::ALLOCATED);
         if doomed == 0 {

@@ -8,9 +8,10 @@
 //! bit  63         the marks are tiny marks
 //! ```
 //!
-//! A superblock without blocks has the lower 46 bits and the last zero: no block begins at any offset, so every question is
-//! answered by no. One word says it all, so a reader that races with a superblock changing hands still computes an address
-//! in the marks of the puddle, which are mapped.
+//! A superblock without blocks has the lower 46 bits and the last zero: no block begins at any
+//! offset, so every question is answered by no. One word says it all, so a reader that races with a
+//! superblock changing hands still computes an address in the marks of the puddle, which are
+//! mapped.
 
 use cenote_layout::heap::{SUPERBLOCK_SIZE, is_tiny};
 

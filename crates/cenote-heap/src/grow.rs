@@ -567,8 +567,9 @@ impl<G: Ground> TracedHeap<G> {
         Ok(())
     }
 
-    /// Looks at a puddle: which superblocks are free, which have blocks. Where processes share the heap, one adopts the puddle
-    /// for all. `false`: no process has adopted it, and this one may not.
+    /// Looks at a puddle: which superblocks are free, which have blocks. Where processes share the
+    /// heap, one adopts the puddle for all. `false`: no process has adopted it, and this one may
+    /// not.
     fn attach(&self, growth: &mut Growth, plot: &Plot, how: How) -> Result<bool, OpenError> {
         let (index, addr, size) = (plot.index, plot.addr, plot.size);
         self.ground.map(plot).map_err(|source| OpenError::Ground { index, addr, source })?;
@@ -649,12 +650,13 @@ impl<G: Ground> TracedHeap<G> {
         });
     }
 
-    /// Gives the superblocks of a puddle's own metadata their descriptors, if they do not have them: it is new, or they are
-    /// damaged. They say nothing that the puddle's size does not, but for descriptor 0: whether the file may have no space
-    /// for tiny marks. It says "no" at level `power` only, where taking space costs a sync, and of a puddle that is new.
+    /// Gives the superblocks of a puddle's own metadata their descriptors, if they do not have
+    /// them: it is new, or they are damaged. They say nothing that the puddle's size does not, but
+    /// for descriptor 0: whether the file may have no space for tiny marks. It says "no" at level
+    /// `power` only, where taking space costs a sync, and of a puddle that is new.
     ///
-    /// A new puddle at level `process` gives the space of its tiny marks back: after the descriptor says so, and before any
-    /// thread knows the puddle.
+    /// A new puddle at level `process` gives the space of its tiny marks back: after the descriptor
+    /// says so, and before any thread knows the puddle.
     fn label(&self, puddle: &PuddleHeap, how: How) {
         let is_metadata = |number: u32| {
             let descriptor = puddle.descriptor(number);
@@ -673,7 +675,8 @@ impl<G: Ground> TracedHeap<G> {
         unsafe { self.ground.flush(first.cast(), count as usize * size_of::<Descriptor>()) };
         if how == How::New && is_new && self.cuts() {
             let layout = &puddle.layout;
-            // SAFETY: the tiny marks of a puddle that no thread knows yet, and in which no superblock is in use.
+            // SAFETY: the tiny marks of a puddle that no thread knows yet, and in which no
+            // superblock is in use.
             let released =
                 unsafe { self.ground.release(puddle.base + layout.tiny, layout.marks - layout.tiny) };
             // Space that stays is no fault: the descriptor says that it may be missing.
@@ -681,8 +684,9 @@ impl<G: Ground> TracedHeap<G> {
         }
     }
 
-    /// Superblocks that are out of use in the puddles that were looked at so far: because bits of their descriptors or marks
-    /// have flipped. A puddle is looked at when it is first touched; [`Heap::check`](crate::Heap::check) looks at all.
+    /// Superblocks that are out of use in the puddles that were looked at so far: because bits of
+    /// their descriptors or marks have flipped. A puddle is looked at when it is first touched;
+    /// [`Heap::check`](crate::Heap::check) looks at all.
     #[must_use]
     pub fn damage(&self) -> Vec<Damage> {
         lock(&self.growth).damage.clone()

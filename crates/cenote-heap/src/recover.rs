@@ -1,19 +1,20 @@
 //! Recovery, check, walk and counts: whatever looks at the whole heap.
 //!
-//! Recovery replaces every mark by what tracing found, and then adopts every puddle anew, as at open.
-//! Marks are written only after the whole heap was traced. What is not reached is condemned first, all
-//! of it: a recovery that stops anywhere has freed all of that or nothing ([`crate::condemn`]), so
-//! nobody has to repeat it. Where blocks are revived too, after a loss of power, the caller's record
-//! makes the next opener trace again. Descriptors change in one case: a taking that the crash
-//! interrupted is made free again. All caches are dead afterwards: the heap gets another number, under
-//! which no thread has one.
+//! Recovery replaces every mark by what tracing found, and then adopts every puddle anew, as at
+//! open. Marks are written only after the whole heap was traced. What is not reached is condemned
+//! first, all of it: a recovery that stops anywhere has freed all of that or nothing
+//! ([`crate::condemn`]), so no opener has to repeat it. Where blocks are revived too, after a loss
+//! of power, the caller's record makes the next opener trace again. Descriptors change in one case:
+//! a taking that the crash interrupted is made free again. All caches are dead afterwards: the heap
+//! gets another number, under which no thread has one.
 //!
 //! Where marks are believed ([`TraceOptions::believe_marks`]) allocated is what is reached *and* marked. So no free block becomes a value again because a pointer that
 //! dangles leads there. What a free block's bytes lead to is reached all the same: that only keeps what is allocated anyway. Marks that were cleared are durable
 //! before recovery returns, so before their places are given out: a later loss of power brings none of them back, although a program may know the address and have put it into its data.
 //!
-//! *Illegal marks* ([`crate::adopt`], quarantine) are repaired here: such a block is allocated if it is reached and, where marks are believed, most bits of its mark say so.
-//! *A damaged root* may have led to any block: then no block that was allocated is made free.
+//! *Illegal marks* ([`crate::adopt`], quarantine) are repaired here: such a block is allocated if
+//! it is reached and, where marks are believed, most bits of its mark say so. *A damaged root* may
+//! have led to any block: then no block that was allocated is made free.
 //!
 //! Nothing here stops other threads but growth. While others allocate and free, check, walk and counts may see a block or not; recovery is for a heap
 //! that nobody else uses: where processes share a heap, it is refused as long as another one is there.
@@ -85,6 +86,8 @@ impl<G: Ground> TracedHeap<G> {
         let traced = self.trace(&tracer, roots, false, options)?;
         let (trace, damaged_roots) = (traced.counts, traced.damaged_roots);
         let mut report = RecoveryReport { trace, damaged_roots, ..RecoveryReport::default() };
+        // What an earlier sweep has left is decided, whatever the roots say.
+        self.decide_all();
         if report.damaged_roots.is_empty() {
             self.condemn_unreached(&tracer, &puddles);
         }
@@ -121,7 +124,6 @@ impl<G: Ground> TracedHeap<G> {
 
     /// Condemns what is allocated and not reached.
     fn condemn_unreached(&self, tracer: &Tracer<'_, G>, puddles: &[Arc<PuddleHeap>]) {
-        self.decide_all();
         let known = self.sweep_state().is_some();
         if !known || planted(Bug::GivenBackOneByOne) || planted(Bug::RecoveryKeepsMarks) {
             return;
@@ -189,10 +191,12 @@ impl<G: Ground> TracedHeap<G> {
         let all = puddle.class_marks(number, class);
         for (w, marks) in all.chunks(64).enumerate() {
             let (old, illegal) = survey::allocated(all, w);
-            let old = old | marks::bits(all, w, mark::CONDEMNED);
+            let condemned = marks::bits(all, w, mark::CONDEMNED);
             let new = tracer.reached(ordinal, number, w);
             let keep = planted(Bug::RecoveryKeepsMarks) || !report.damaged_roots.is_empty();
-            let new = if keep { new | old } else { new };
+            // Without a sweep of its own it finds condemned marks only where the state cannot be
+            // read.
+            let new = if keep { new | old | condemned } else { new };
             let new = if believe {
                 report.dangling_blocks += u64::from((new & !old).count_ones());
                 new & old
@@ -200,9 +204,9 @@ impl<G: Ground> TracedHeap<G> {
                 new
             };
             report.repaired_marks += u64::from(illegal);
-            if old != new || illegal != 0 {
-                report.freed_blocks += u64::from((old & !new).count_ones());
-                report.revived_blocks += u64::from((new & !old).count_ones());
+            if old != new || illegal != 0 || condemned != 0 {
+                report.freed_blocks += u64::from(((old | condemned) & !new).count_ones());
+                report.revived_blocks += u64::from((new & !(old | condemned)).count_ones());
                 for (k, byte) in marks.iter().enumerate() {
                     let reached = new >> k & 1 != 0;
                     marks::write(byte, if reached { mark::ALLOCATED } else { mark::FREE });

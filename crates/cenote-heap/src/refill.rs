@@ -10,9 +10,11 @@
 //! when all eight are others' share one: whoever pops a superblock of another kind keeps it aside for a moment and pushes it where it belongs. Idle runs
 //! of large blocks are in these lists too ([`crate::large`]).
 //!
-//! A superblock is set up as small in these steps, each after the one before: space taken for tiny marks, if it needs them; marks zero; descriptor written, flushed and fenced; TINY if it
-//! uses tiny marks; marks CACHED; geometry; anchor FULL. A crash in between leaves it free. (Marks are not flushed: no mark of a superblock that is free says "allocated" on the medium,
-//! since the free of its last block made that durable.)
+//! A superblock is set up as small in these steps, each after the one before: space taken for tiny
+//! marks, if it needs them; marks zero; descriptor written, flushed and fenced; TINY if it uses
+//! tiny marks; marks CACHED; geometry; anchor FULL. A crash in between leaves it free. (Marks are
+//! not flushed: no mark of a superblock that is free says "allocated" on the medium, since the free
+//! of its last block made that durable.)
 //!
 //! Where processes share the heap, all of this happens inside the gate ([`crate::gate`]).
 
@@ -93,8 +95,8 @@ impl<G: Ground> TracedHeap<G> {
         set_current(bin, puddle.address(number), marks.as_ptr(), left);
     }
 
-    /// Makes a superblock that this thread has taken one of the bin's kind, with all its blocks the bin's. If there is no
-    /// space for its marks, it is as it was.
+    /// Makes a superblock that this thread has taken one of the bin's kind, with all its blocks the
+    /// bin's. If there is no space for its marks, it is as it was.
     fn set_up(&self, bin: &mut Bin, puddle: &PuddleHeap, number: u32) -> Result<(), GroundError> {
         reach(Step::Taken);
         let size = class_size(bin.class);

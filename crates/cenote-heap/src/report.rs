@@ -27,7 +27,8 @@ pub struct Damage {
     pub pointers: u64,
     /// Whether the superblock is lost. If not, a whole descriptor says what it is, or nothing was in it.
     pub lost: bool,
-    /// Of a superblock whose descriptor is whole: what its marks say. Its blocks can be read, and none is handed out or freed.
+    /// Of a superblock whose descriptor is whole: what its marks say. Its blocks can be read, and
+    /// none is handed out or freed.
     pub quarantine: Option<Quarantine>,
 }
 
@@ -185,7 +186,8 @@ pub struct RecoveryReport {
     pub damage: Vec<Damage>,
     /// Illegal marks that were made what tracing found.
     pub repaired_marks: u64,
-    /// Numbered roots that are damaged. What they led to is not known: then no block that was allocated is made free.
+    /// Numbered roots that are damaged. What they led to is not known: then no block that was
+    /// allocated is made free.
     pub damaged_roots: Vec<u16>,
     /// How long it took.
     pub took: Duration,
@@ -199,7 +201,8 @@ pub struct HeapReport {
     pub stats: HeapStats,
     /// Damaged descriptors, and superblocks that are out of use because of their marks.
     pub damage: Vec<Damage>,
-    /// Numbered roots that are damaged: bits of them have flipped, and what they led to is not known.
+    /// Numbered roots that are damaged: bits of them have flipped, and what they led to is not
+    /// known.
     pub damaged_roots: Vec<u16>,
     /// What tracing saw, if types were given.
     pub trace: Option<TraceCounts>,
@@ -213,7 +216,8 @@ pub struct HeapReport {
     pub unallocated_blocks: u64,
     /// The first of them, up to [`LISTED_MAX`].
     pub unallocated: Vec<BlockInfo>,
-    /// What tracing from the leaks saw, if there are any: a program may have kept the address of one.
+    /// What tracing from the leaks saw, if there are any: a program may have kept the address of
+    /// one.
     pub leak_trace: Option<TraceCounts>,
     /// Blocks that only leaks lead to and that are not allocated.
     pub dangling_blocks: u64,

@@ -1,9 +1,12 @@
 //! The 1,024 numbered roots of a pool (RAL-6): 16 bytes each in the root puddle.
 //!
-//! A root is two words, the address with a check over both, and the type ([`cenote_layout::root`]). Outside a transaction the first word decides: it is
-//! cleared, then the type is written, then the address with its check, each step durable before the next. At every moment the root is the old one, none, or the new one.
+//! A root is two words, the address with a check over both, and the type ([`cenote_layout::root`]).
+//! Outside a transaction the first word decides: it is cleared, then the type is written, then the
+//! address with its check, each step durable before the next. At every moment the root is the old
+//! one, none, or the new one.
 //!
-//! A root whose check does not fit is damaged: reading it is an error, and what it led to is not known.
+//! A root whose check does not fit is damaged: reading it is an error, and what it led to is not
+//! known.
 
 use crate::error::RootError;
 use crate::ground::Ground;

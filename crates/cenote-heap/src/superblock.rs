@@ -6,16 +6,18 @@
 //! memory in any order; the checksum decides: before all of them are there the descriptor is invalid (or still the old one), after that it is the new
 //! one. A superblock is *given back* without a write: a valid descriptor with no mark that says "allocated" describes free space.
 //!
-//! So an invalid descriptor is either a taking that a crash interrupted, and then nothing is in the superblock, or it is
-//! damage. The same holds for a descriptor that says "free" or "hole" where marks say otherwise ([`classify`]).
+//! So an invalid descriptor is either a taking that a crash interrupted, and then nothing is in the
+//! superblock, or it is damage. The same holds for a descriptor that says "free" or "hole" where
+//! marks say otherwise ([`classify`]).
 //!
-//! * After a crash of processes, marks tell: none is set before the descriptor is complete. An invalid descriptor is free if
-//!   every mark of its superblock is one that means "free" to an opener; else it is damaged, and its superblock is not used.
-//!   Tiny marks are not looked at for that, because the file may have no space for them: the first mark of such a superblock
-//!   in the other marks is TINY while it is in use. (Taken in this order: tiny marks cleared, descriptor durable, TINY
-//!   written, use. Given back: no block is left, then TINY is cleared.)
-//! * After a loss of power, tracing tells: an interrupted taking is of a superblock that nothing points into. One that a
-//!   pointer leads to is damaged; any other is free.
+//! * After a crash of processes, marks tell: none is set before the descriptor is complete. An
+//!   invalid descriptor is free if every mark of its superblock is one that means "free" to an
+//!   opener; else it is damaged, and its superblock is not used. Tiny marks are not looked at for
+//!   that, because the file may have no space for them: the first mark of such a superblock in the
+//!   other marks is TINY while it is in use. (Taken in this order: tiny marks cleared, descriptor
+//!   durable, TINY written, use. Given back: no block is left, then TINY is cleared.)
+//! * After a loss of power, tracing tells: an interrupted taking is of a superblock that nothing
+//!   points into. One that a pointer leads to is damaged; any other is free.
 //!
 //! Space of a free superblock may be given back to the file system: its descriptor says "hole" then ([`crate::trim`]), before it is one, and whoever takes it takes
 //! space first. One whose descriptor is invalid may be a hole too. What is behind the blocks of a superblock may be given back while it is in use: its state says "cut" then, and goes on to when it
@@ -32,8 +34,9 @@
 //! `is_live`, the check behind every safe pointer access, reads the descriptor's line and one mark, and then the geometry again. If that is the same
 //! as before, the superblock has not changed hands in between (a taking changes the generation), so type, geometry and mark belong together: when hands
 //! change, the geometry is "none" before the type is written, and the new one is there before a block is marked; a mark is stored with release and read
-//! with acquire, so a reader that sees a mark of a later life also sees that life's geometry, or a later one, when it reads it again. The 17 bits of generation
-//! come again after 131,072 takings; a reader would have to sleep through exactly so many.
+//! with acquire, so a reader that sees a mark of a later life also sees that life's geometry, or a
+//! later one, when it reads it again. The 17 bits of generation come again after 131,072 takings; a
+//! reader would have to sleep through exactly so many.
 
 use crate::anchor;
 use crate::class::{blocks_per_superblock, class_size};
@@ -186,8 +189,9 @@ impl Place {
         Some((unsafe { &*self.lines.add((offset / SUPERBLOCK_SIZE) as usize) }, offset))
     }
 
-    /// The mark of the block that begins at `offset` in the puddle, in a superblock of this geometry. `None`: no block begins
-    /// there (but a place behind the last block of a superblock is answered with a mark that is never set).
+    /// The mark of the block that begins at `offset` in the puddle, in a superblock of this
+    /// geometry. `None`: no block begins there (but a place behind the last block of a superblock
+    /// is answered with a mark that is never set).
     ///
     /// # Safety
     /// As `line_at`, which has said yes to `offset`.
@@ -201,8 +205,8 @@ impl Place {
         } else {
             self.marks + number * MARKS_SIZE + index
         };
-        // SAFETY: the mark lies in the puddle's marks, or tiny marks, of this superblock: a test of `Geometry` goes through all
-        // classes and offsets. Both are mapped.
+        // SAFETY: the mark lies in the puddle's marks, or tiny marks, of this superblock: a test of
+        // `Geometry` goes through all classes and offsets. Both are mapped.
         Some(unsafe { &*with_exposed_provenance::<AtomicU8>(at as usize) })
     }
 
@@ -240,8 +244,9 @@ pub struct PuddleHeap {
     /// Whether anchors are to be believed.
     pub(crate) adopted: AtomicBool,
     pub(crate) writable: bool,
-    /// Whether condemned marks count as allocated: in a pool that is open for reading only and whose
-    /// next writer will make them so, and where nobody can tell ([`crate::condemn`]).
+    /// Whether condemned marks count as allocated: in a pool that is open for reading only and
+    /// whose next writer will make them so, and where the state cannot be read
+    /// ([`crate::condemn`]).
     pub(crate) restores: bool,
     /// What `lines` points to in a pool that is open for reading only.
     _copy: Option<Box<[Line]>>,
@@ -393,7 +398,8 @@ impl PuddleHeap {
         self.marks_from(self.layout.marks + u64::from(number) * MARKS_SIZE, MARKS_SIZE)
     }
 
-    /// The tiny marks of a superblock. The file has space for them if the superblock was ever set up for tiny blocks.
+    /// The tiny marks of a superblock. The file has space for them if the superblock was ever set
+    /// up for tiny blocks.
     pub(crate) fn tiny_marks(&self, number: u32) -> &[AtomicU8] {
         assert!(number < self.count);
         self.marks_from(self.layout.tiny + u64::from(number) * TINY_MARKS_SIZE, TINY_MARKS_SIZE)
@@ -404,18 +410,21 @@ impl PuddleHeap {
         if is_tiny_class(class) { self.tiny_marks(number) } else { self.outer_marks(number) }
     }
 
-    /// The marks of a superblock with blocks of this class; the one mark of a large block's head, if the class is 0.
+    /// The marks of a superblock with blocks of this class; the one mark of a large block's head,
+    /// if the class is 0.
     pub(crate) fn class_marks(&self, number: u32, class: u32) -> &[AtomicU8] {
         let blocks = blocks_per_superblock(class).max(1);
         &self.room_of_marks(number, class)[..blocks as usize]
     }
 
-    /// Makes all marks in the metadata of a superblock zero, but for tiny marks; writes only what is not.
+    /// Makes all marks in the metadata of a superblock zero, but for tiny marks; writes only what
+    /// is not.
     pub(crate) fn clear_outer_marks(&self, number: u32) {
         clear(self.outer_marks(number));
     }
 
-    /// Whether marks say that something is allocated in a superblock of whatever class, or one of them is illegal.
+    /// Whether marks say that something is allocated in a superblock of whatever class, or one of
+    /// them is illegal.
     pub(crate) fn has_marks(&self, number: u32) -> bool {
         let says = |byte: &AtomicU8| match mark::meaning(byte.load(Ordering::Acquire)) {
             Some(mark::Meaning::Allocated | mark::Meaning::Condemned | mark::Meaning::Tiny) | None => true,
@@ -430,7 +439,8 @@ impl PuddleHeap {
         self.descriptor(0).may_lack_tiny()
     }
 
-    /// A bit for each of the 64 marks from `64 * word` on, which are of this puddle: whether it says that a block is allocated.
+    /// A bit for each of the 64 marks from `64 * word` on, which are of this puddle: whether it
+    /// says that a block is allocated.
     pub(crate) fn allocated_bits(&self, marks: &[AtomicU8], word: usize) -> u64 {
         let condemned = if self.restores { marks::bits(marks, word, mark::CONDEMNED) } else { 0 };
         marks::bits(marks, word, mark::ALLOCATED) | condemned
@@ -515,14 +525,14 @@ impl PuddleHeap {
 
     /// The line of the last sweep: its state, and what is reserved. Only the root puddle has it.
     pub(crate) fn sweep_line(&self) -> Option<&[AtomicU64]> {
-        // SAFETY: in the mapping by the geometry, aligned to 64, as long as `self` lives; all accesses
-        // are atomic.
+        // SAFETY: in the mapping by the geometry, aligned to 64, as long as `self` lives; all
+        // accesses are atomic.
         (self.index == 0).then(|| unsafe {
             core::slice::from_raw_parts(self.pointer(self.layout.sweep).as_ptr(), SWEEP_SIZE as usize / 8)
         })
     }
 
-    /// How far the last sweep has come; `None` in other puddles, and if nobody can tell.
+    /// How far the last sweep has come; `None` in other puddles, and if it cannot be read.
     pub(crate) fn sweep_state(&self) -> Option<SweepState> {
         let (word, reserved) = self.sweep_line()?.split_first()?;
         let is_zero = reserved.iter().all(|word| word.load(Ordering::Relaxed) == 0);
@@ -691,8 +701,9 @@ pub(crate) fn classify(puddle: &PuddleHeap) -> Vec<Claim> {
     claims
 }
 
-/// Whether marks contradict a descriptor that says "free" or "hole". While the puddle is in use, marks may be of a taking that has begun
-/// since the descriptor was read: its descriptor was there before them.
+/// Whether marks contradict a descriptor that says "free" or "hole". While the puddle is in use,
+/// marks may be of a taking that has begun since the descriptor was read: its descriptor was there
+/// before them.
 fn is_marked_all_the_same(puddle: &PuddleHeap, number: u32, descriptor: &Descriptor) -> bool {
     !planted(Bug::ZeroDescriptorBelieved)
         && puddle.has_marks(number)

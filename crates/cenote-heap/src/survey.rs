@@ -1,7 +1,8 @@
 //! Surveys: what all marks of a superblock say together, in one pass, for openers and for tracing.
 //!
-//! Eight marks are read as one word ([`crate::sync`]). A word whose bytes are all FREE or ALLOCATED equals its lowest bits
-//! times 255: that is one multiplication and one comparison, and the lowest bits are the count.
+//! Eight marks are read as one word ([`crate::sync`]). A word whose bytes are all FREE or ALLOCATED
+//! equals its lowest bits times 255: that is one multiplication and one comparison, and the lowest
+//! bits are the count.
 
 use cenote_layout::mark::{self, Meaning, is_illegal, meaning};
 use cenote_medium::planted::{Bug, planted};
@@ -29,7 +30,8 @@ pub(crate) struct Survey {
 fn word(marks: &[AtomicU8], at: usize) -> u64 {
     let place = &raw const marks[at];
     debug_assert!(place.addr().is_multiple_of(STEP));
-    // SAFETY: marks begin at a multiple of 1,024 and have room up to one, so the word is aligned and mapped. About mixed sizes see `sync`.
+    // SAFETY: marks begin at a multiple of 1,024 and have room up to one, so the word is aligned
+    // and mapped. About mixed sizes see `sync`.
     let word = unsafe { (*place.cast::<AtomicU64>()).load(Ordering::Acquire) };
     match marks.len() - at {
         left @ 0..STEP => word & ((1 << (8 * left)) - 1),
@@ -72,8 +74,8 @@ pub(crate) fn survey(marks: &[AtomicU8]) -> Survey {
     survey
 }
 
-/// Bit `i` for each of the 64 marks from `64 * word` on that says "allocated", or is illegal and said so before bits flipped; and how many are
-/// illegal.
+/// Bit `i` for each of the 64 marks from `64 * word` on that says "allocated", or is illegal and
+/// said so before bits flipped; and how many are illegal.
 pub(crate) fn allocated(marks: &[AtomicU8], word: usize) -> (u64, u32) {
     let (mut bits, mut illegal) = (0, 0);
     for (k, byte) in marks.iter().skip(word * 64).take(64).enumerate() {

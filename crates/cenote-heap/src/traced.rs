@@ -530,7 +530,8 @@ impl<G: Ground> TracedHeap<G> {
     }
 }
 
-/// Whether no block of a superblock may be handed out or freed: its descriptor or its marks are damaged.
+/// Whether no block of a superblock may be handed out or freed: its descriptor or its marks are
+/// damaged.
 #[inline]
 fn is_out_of_use(line: &Line) -> bool {
     anchor::state(line.anchor.load(Ordering::Acquire)) == anchor::DAMAGED

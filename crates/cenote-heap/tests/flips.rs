@@ -1,11 +1,14 @@
-//! Damage of a heap's metadata is found when the puddle is adopted, or it changes nothing; no block is handed out twice,
-//! and none that lives is written over.
+//! Damage of a heap's metadata is found when the puddle is adopted, or it changes nothing; no block
+//! is handed out twice, and none that lives is written over.
 //!
-//! The oracle of a flipped bit: the heap that opens names the superblock, or the metadata is, byte for byte, what it is
-//! after an open of the heap without the flip. In the second case nothing that happens later can be different.
+//! The oracle of a flipped bit: the heap that opens names the superblock, or the metadata is, byte
+//! for byte, what it is after an open of the heap without the flip. In the second case nothing that
+//! happens later can be different.
 
 use crate::common::{A, B, Heap, Random, TypeMap, field, ground, record, zero};
-use cenote_heap::{FreeError, Ground as _, Heap as _, MemoryGround, RootError, TraceOptions, TracedHeap};
+use cenote_heap::{
+    Cancelled, FreeError, Ground as _, Heap as _, MemoryGround, RootError, TraceOptions, TracedHeap,
+};
 use cenote_layout::heap::{
     Descriptor, HeapGeometry, MEMBERS_SIZE, ROOT_COUNT, SUPERBLOCK_SIZE, SuperblockState,
 };
@@ -44,8 +47,8 @@ struct Left {
 }
 
 impl Left {
-    /// Blocks of these sizes, some of them freed. Half of the heaps are left as a dead process leaves them: with blocks in
-    /// caches, held and taken.
+    /// Blocks of these sizes, some of them freed. Half of the heaps are left as a dead process
+    /// leaves them: with blocks in caches, held and taken.
     fn new(puddle: u64, kinds: &[u64]) -> Self {
         let ground = ground(puddle, puddle);
         let heap = TracedHeap::open(ground.clone()).unwrap();
@@ -82,8 +85,8 @@ impl Left {
         bytes(&self.ground)[metadata.clone()].copy_from_slice(&self.image[metadata]);
     }
 
-    /// Whether the metadata is what it is in `opened`, but for words that tell one life of a superblock from another, and for
-    /// descriptors of metadata, which openers write again.
+    /// Whether the metadata is what it is in `opened`, but for words that tell one life of a
+    /// superblock from another, and for descriptors of metadata, which openers write again.
     fn is_as(&self, opened: &[u8]) -> bool {
         let (g, now) = (self.geometry(), &*bytes(&self.ground));
         let line = |image: &[u8], i: u64| {
@@ -107,7 +110,8 @@ impl Left {
         TracedHeap::open(self.ground.clone()).unwrap()
     }
 
-    /// Allocates all that there is: how many blocks overlap with one that lives, or with each other.
+    /// Allocates all that there is: how many blocks overlap with one that lives, or with each
+    /// other.
     fn overlaps(&self, heap: &Heap) -> usize {
         let mut all: Vec<(u64, u64)> = self.live.iter().map(|(addr, size, _)| (*addr, *size)).collect();
         for (i, &size) in self.kinds.iter().enumerate() {
@@ -122,7 +126,8 @@ impl Left {
         all.windows(2).filter(|w| w[0].0 + w[0].1 > w[1].0).count()
     }
 
-    /// The superblock of which byte `at` of the metadata says something, if it is a descriptor or a mark.
+    /// The superblock of which byte `at` of the metadata says something, if it is a descriptor or a
+    /// mark.
     fn superblock_of(&self, at: u64) -> Option<u64> {
         let g = self.geometry();
         let of = |range: Range<u64>, size| range.contains(&at).then(|| (at - range.start) / size);
@@ -223,7 +228,8 @@ fn what_only_running_processes_read_is_written_anew_whatever_stands_there() {
     let some = (0..3000).map(|_| bits[random.below(bits.len() as u64) as usize]).collect::<Vec<_>>();
     let counts = flip_each(&left, some.into_iter());
     assert_eq!((counts.named, counts.silent), (0, 0), "{counts:?}");
-    // The table of members means nothing to a process that has the pool alone: nobody reads it, nobody writes it.
+    // The table of members means nothing to a process that has the pool alone: the heap neither
+    // reads nor writes it.
     let mut members = flip_each(&left, g.members * 8..(g.members + 64) * 8);
     members.harmless += members.silent;
     assert_eq!((members.named, members.handed_out_twice, MEMBERS_SIZE % 64), (0, 0, 0));
@@ -319,7 +325,8 @@ fn blocks_of_a_quarantined_superblock_can_be_read_and_are_not_freed_until_tracin
     }
 }
 
-/// Writes over what is behind the last block of a superblock with blocks of `size` bytes; all of them but one are allocated.
+/// Writes over what is behind the last block of a superblock with blocks of `size` bytes; all of
+/// them but one are allocated.
 fn overflow(size: u64, len: usize) -> Left {
     let ground = ground(PUDDLE, PUDDLE);
     let heap = TracedHeap::open(ground.clone()).unwrap();
@@ -414,6 +421,23 @@ fn a_zeroed_descriptor_with_marks_behind_it_is_damage() {
             assert_eq!(heap.free(*addr), Err(FreeError::Damaged { addr: *addr }));
             assert_eq!(left.overlaps(&heap), 0);
         }
+    }
+}
+
+#[test]
+fn tiny_marks_that_a_dead_process_left_take_no_block_from_the_next() {
+    for bug in [Bug::None, Bug::MarksNotCleared] {
+        // One superblock for blocks.
+        let ground = ground(128 << 10, 128 << 10);
+        let heap = TracedHeap::open(ground.clone()).unwrap();
+        // All its blocks are in a cache, and none is allocated.
+        assert!(heap.alloc_with(16, 16, A, &mut |_| Err(Cancelled)).is_err());
+        drop(heap);
+        let heap = TracedHeap::open(ground).unwrap();
+        plant(bug);
+        let blocks = std::iter::from_fn(|| heap.alloc(16, 16, B).ok()).take(5000).count();
+        plant(Bug::None);
+        assert_eq!(blocks == 4096, bug == Bug::None, "{bug:?}: {blocks}");
     }
 }
 

@@ -212,7 +212,7 @@ fn settle(heap: &Heap, control: &Control, context: &str) {
 
 /// A pool of an earlier session, with two puddles half full; nobody is in it.
 fn used_pool(seed: u64) -> Files {
-    let files = Files::new(1 << 20, 12 << 20);
+    let files = Files::new(common::room_for(15), 12 << 20);
     let heap = Heap::open(files.played(100)).unwrap();
     let worker = &heap.ground().control().workers[0];
     let mut random = Random(seed);

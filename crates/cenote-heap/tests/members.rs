@@ -89,7 +89,8 @@ fn members_share_blocks_puddles_and_free_space() {
 
 #[test]
 fn a_join_that_adopts_again_is_noticed() {
-    // Whether one of them has blocks in caches where the other one looks first is a matter of the seed.
+    // Whether one of them has blocks in caches where the other one looks first is a matter of the
+    // seed.
     let found = |seed| {
         std::panic::catch_unwind(|| {
             passing(|| {

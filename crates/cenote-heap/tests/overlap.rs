@@ -200,7 +200,7 @@ fn a_thread_local_that_frees_when_its_thread_ends_finds_a_cache() {
 
 #[test]
 fn what_was_in_caches_when_a_process_was_killed_is_free_again() {
-    let ground = common::ground(1 << 20, 1 << 20);
+    let ground = common::ground(common::room_for(15), common::room_for(15));
     {
         let heap = TracedHeap::open(ground.clone()).unwrap();
         heap.alloc(64, 16, TypeId(1)).unwrap();

@@ -306,6 +306,88 @@ fn histories_notice_a_free_that_is_not_recorded() {
     assert!(failed, "no history noticed that what freed blocks held was not looked at");
 }
 
+/// A header is found through an address that was kept, and its node is taken over by a new one that
+/// a root leads to: after the last slice, and before leaks are condemned. Whether the node is live
+/// then.
+fn taken_over_late(bug: Bug) -> (bool, bool) {
+    let ground = ground(512 << 10, 64 << 20);
+    let (header, node) = {
+        let heap = TracedHeap::open(ground.clone()).unwrap();
+        let (header, node) = (new(&heap, 32, A), new(&heap, 32, A));
+        write(header, 0, node);
+        (header, node)
+    };
+    let heap = TracedHeap::open(ground).unwrap();
+    begin(&heap);
+    while slice(&heap) {}
+    let other = new(&heap, 32, A);
+    set(header, 0, 0);
+    set(other, 0, node);
+    heap.set_root(0, other, A).unwrap();
+    plant(bug);
+    while !heap.condemn().unwrap() {
+        while slice(&heap) {}
+    }
+    plant(Bug::None);
+    while heap.give_back_slice(3, false, &mut |_| {}).unwrap() {}
+    heap.end_reclaim();
+    (heap.find(node).is_ok(), heap.find(header).is_ok())
+}
+
+#[test]
+fn what_is_taken_over_before_leaks_are_condemned_is_kept() {
+    let _alone = alone();
+    assert_eq!(taken_over_late(Bug::None), (true, false));
+    let noticed = taken_over_late(Bug::CondemnedUnheard) != (true, false);
+    assert!(noticed, "nothing noticed that a copy was not looked at");
+}
+
+#[test]
+fn a_run_that_ends_early_leaves_dead_blocks_that_the_next_one_frees() {
+    let _alone = alone();
+    // It cannot grow.
+    let heap = crate::common::heap(512 << 10, 512 << 10);
+    let leaks: BTreeSet<u64> = (0..3000).map(|_| new(&heap, 32, A)).collect();
+    begin(&heap);
+    while slice(&heap) {}
+    assert!(heap.condemn().unwrap());
+    assert!(leaks.iter().all(|&leak| heap.find(leak).is_err() && heap.free(leak).is_err()));
+    heap.give_back_slice(10, false, &mut |_| {}).unwrap();
+    heap.end_reclaim();
+    assert!(allocated(&heap).is_empty());
+    let more = new(&heap, 48, A);
+    begin(&heap);
+    while slice(&heap) {}
+    assert!(heap.condemn().unwrap());
+    let mut given = Vec::new();
+    while heap.give_back_slice(10, false, &mut |block| given.push(block.addr)).unwrap() {}
+    heap.end_reclaim();
+    assert_eq!(given, [more]);
+    // All places are given out again, each once.
+    let mut again = BTreeSet::new();
+    while let Ok(block) = heap.alloc(32, 16, A) {
+        assert!(again.insert(block.addr.as_ptr() as u64));
+    }
+    assert!(leaks.is_subset(&again));
+}
+
+#[test]
+fn check_verifies_the_links_of_leaks() {
+    let types = TypeMap::from([(A, record(A, 32, false, vec![field(0, 2, A)]))]);
+    let heap = crate::common::heap(512 << 10, 64 << 20);
+    let (header, node, other) = (new(&heap, 32, A), new(&heap, 32, A), new(&heap, 16, LEAF));
+    write(header, 0, node);
+    let report = heap.check(Some(&types)).unwrap();
+    assert_eq!((report.leaked_blocks, report.dangling_blocks), (3, 0));
+    heap.free(node).unwrap();
+    write(header, 8, other);
+    let report = heap.check(Some(&types)).unwrap();
+    assert_eq!((report.dangling_blocks, report.unallocated_blocks), (1, 0));
+    assert_eq!(report.dangling[0].addr, node);
+    let trace = report.leak_trace.expect("there are leaks");
+    assert!(trace.findings.iter().any(|found| found.at == header + 8), "{trace:?}");
+}
+
 /// A root that is set outside transactions hides a value: it is taken out of one root before roots are looked at, and put into another after that.
 fn hidden_by_roots() -> Vec<u64> {
     let ground = ground(512 << 10, 64 << 20);

@@ -1,4 +1,5 @@
-//! Macros that try to deceive `#[derive(Persist)]` and `field!`: the tests of crate `cenote` use them, nothing else.
+//! Macros that try to deceive `#[derive(Persist)]` and `field!`: the tests of crate `cenote` use
+//! them, nothing else.
 //!
 //! None of them writes `unsafe`. So no use of them may make a safe program unsound.
 
@@ -10,8 +11,8 @@ use proc_macro::{TokenStream, TokenTree};
 /// Expansions of [`in_turn!`] so far, by its input.
 static EXPANSIONS: Mutex<Option<HashMap<String, usize>>> = Mutex::new(None);
 
-/// `in_turn! { {a} {b} {c} }` is `a` where it is expanded first, `b` where it is expanded next, and `c` from then on.
-/// The count is of equal inputs.
+/// `in_turn! { {a} {b} {c} }` is `a` where it is expanded first, `b` where it is expanded next, and
+/// `c` from then on. The count is of equal inputs.
 #[proc_macro]
 pub fn in_turn(input: TokenStream) -> TokenStream {
     let mut expansions = EXPANSIONS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -25,8 +26,8 @@ pub fn in_turn(input: TokenStream) -> TokenStream {
     }
 }
 
-/// Puts the item in its argument in place of the item that it stands on. A derive macro that stands above it has seen the
-/// old item.
+/// Puts the item in its argument in place of the item that it stands on. A derive macro that stands
+/// above it has seen the old item.
 #[proc_macro_attribute]
 pub fn instead(item: TokenStream, _: TokenStream) -> TokenStream {
     item

@@ -66,7 +66,8 @@ impl Changes {
     /// The primary cannot be read. What was added is incomplete.
     ///
     /// # Safety
-    /// The pages of the shadow are mapped and the caller's to change, and nobody else uses them meanwhile.
+    /// The pages of the shadow are mapped and the caller's to change, and no other thread uses them
+    /// meanwhile.
     pub unsafe fn add(
         &mut self,
         object: u32,
@@ -76,7 +77,7 @@ impl Changes {
     ) -> Result<(), MediumError> {
         for range in pages {
             let (at, count) = (range.start as usize, (range.end - range.start) as usize);
-            // SAFETY: the pages are mapped, and nobody else uses them, by the caller's promise.
+            // SAFETY: the pages are mapped, and no other thread uses them, by the caller's promise.
             let ours = unsafe { cenote_sys::bytes::settled(shadow.add(at * PAGE), count * PAGE) };
             self.add_copy(object, range.start, ours, primary)?;
         }

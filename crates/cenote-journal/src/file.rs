@@ -8,8 +8,7 @@ use cenote_layout::header::{HeaderPrefix, read, seal};
 use cenote_layout::id::Uuid;
 use cenote_layout::object::{JOURNAL_HALVES_OFFSET, JournalHeader};
 use cenote_layout::superblock::JournalMark;
-use cenote_medium::{FileHandle, Medium, MediumError, MediumKind};
-use std::sync::Arc;
+use cenote_medium::{FileHandle, MediumError, MediumKind, OwnedMedium};
 use zerocopy::IntoBytes;
 
 /// A header of a journal, to be sealed by [`write_header`].
@@ -94,7 +93,7 @@ pub(crate) fn read_header(
 /// Makes a journal with this header and puts it in place of whatever is there. It is open before it has its name: who fails to open it afterwards would go on with a
 /// file that has none any more. So if this fails, what was there is there still; or the directory cannot be synced, which is a failed sync.
 pub(crate) fn replace(
-    medium: &Arc<dyn Medium>,
+    medium: &OwnedMedium,
     name: &str,
     header: &mut JournalHeader,
 ) -> Result<FileHandle, MediumError> {
@@ -111,7 +110,7 @@ pub(crate) fn replace(
 }
 
 fn fill(
-    medium: &Arc<dyn Medium>,
+    medium: &OwnedMedium,
     new: &str,
     header: &mut JournalHeader,
     end: u64,

@@ -24,7 +24,7 @@ use cenote_layout::id::Uuid;
 use cenote_layout::object::JournalHeader;
 use cenote_layout::superblock::JournalMark;
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{FileHandle, Medium, MediumError};
+use cenote_medium::{FileHandle, MediumError, OwnedMedium};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -59,7 +59,7 @@ pub struct Settings {
 #[derive(Clone, Debug)]
 pub struct Home {
     /// The store's directory.
-    pub medium: Arc<dyn Medium>,
+    pub medium: OwnedMedium,
     /// The store.
     pub store: Uuid,
     /// The journal's file.
@@ -149,7 +149,8 @@ impl State {
 pub(crate) type Locked<'a> = MutexGuard<'a, State>;
 
 impl Journal {
-    /// Makes the journal of a store that has none, with this epoch, which no journal of the store had before.
+    /// Makes the journal of a store that has none, with this epoch, which no journal of the store
+    /// had before.
     ///
     /// # Errors
     /// The medium; there is none then, or a whole one.

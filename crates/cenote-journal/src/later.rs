@@ -249,10 +249,11 @@ impl Journal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::own;
     use crate::{Draft, Guard, Home, Settings, Stopped, scan};
     use cenote_layout::object::Run;
+    use cenote_medium::Durability;
     use cenote_medium::sim::{CrashKind, Image, SimMedium, SimOptions};
-    use cenote_medium::{Durability, Medium};
 
     #[derive(Debug)]
     struct Healthy;
@@ -270,11 +271,10 @@ mod tests {
     const STORE: Uuid = Uuid([9; 16]);
 
     /// A journal whose halves are large enough for all records of a test; nothing is applied by itself.
-    fn journal() -> (Arc<SimMedium>, Arc<dyn Medium>, Journal) {
+    fn journal() -> (Arc<SimMedium>, cenote_medium::OwnedMedium, Journal) {
         let sim = SimMedium::new(SimOptions::new(Durability::Process));
-        let medium: Arc<dyn Medium> = sim.clone();
-        let home =
-            Home { medium: Arc::clone(&medium), store: STORE, name: "journal", guard: Arc::new(Healthy) };
+        let medium = own(sim.clone());
+        let home = Home { medium: medium.clone(), store: STORE, name: "journal", guard: Arc::new(Healthy) };
         let settings = Settings { half_len_max: 64 << 20, syncs: true, background: false };
         let journal = Journal::create(home, 32 << 20, 1, settings).expect("a journal");
         (sim, medium, journal)
@@ -343,7 +343,7 @@ mod tests {
             let changes = changes(&[(0, 7, 1, 3), (0, 100, lines, 5), (0, 99, 1, 4)]);
             let ids = [id(0)];
             let found = |image: &Image| {
-                let medium: Arc<dyn Medium> = SimMedium::from_image_unrecorded(image);
+                let medium = own(SimMedium::from_image_unrecorded(image));
                 let file = FileHandle::open(&medium, "journal").expect("it is there");
                 let scan = scan::scan(&file, STORE, true).expect("read").expect("believed");
                 assert_eq!(scan.damage, None);
@@ -415,7 +415,7 @@ mod tests {
 
     #[test]
     fn what_is_read_is_what_was_committed_last_whatever_the_file_holds() {
-        let medium: Arc<dyn Medium> = SimMedium::new(SimOptions::new(Durability::Process));
+        let medium = own(SimMedium::new(SimOptions::new(Durability::Process)));
         medium.create("p", 3 * 4096).expect("a file");
         medium.create("q", 4096).expect("a file");
         let file = |name| Arc::new(FileHandle::open(&medium, name).expect("it is there"));

@@ -361,9 +361,9 @@ impl Drop for Inside<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::own;
     use cenote_medium::sim::{SimMedium, SimOptions};
-    use cenote_medium::{Durability, FileHandle, Medium};
-    use std::sync::Arc;
+    use cenote_medium::{Durability, FileHandle};
 
     const PAGE: usize = PAGE_SIZE as usize;
 
@@ -373,7 +373,7 @@ mod tests {
 
     #[test]
     fn pages_come_as_the_lines_that_differ_and_lines_as_they_are() {
-        let medium: Arc<dyn Medium> = SimMedium::new(SimOptions::new(Durability::Process));
+        let medium = own(SimMedium::new(SimOptions::new(Durability::Process)));
         medium.create("p", 8 * PAGE_SIZE).expect("a file");
         let file = FileHandle::open(&medium, "p").expect("it is there");
         let mut shadow = vec![0u8; 8 * PAGE];

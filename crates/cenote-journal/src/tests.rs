@@ -4,12 +4,18 @@ use crate::{Changes, Draft, Guard, Home, Journal, JournalError, Settings, Stoppe
 use cenote_layout::id::Uuid;
 use cenote_layout::object::Run;
 use cenote_medium::sim::{Fault, FaultEffect, FaultPoint, SimMedium, SimOptions};
-use cenote_medium::{Durability, FileHandle, Medium, Operation};
+use cenote_medium::{Durability, FileHandle, Operation, OwnedMedium};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 const STORE: Uuid = Uuid([9; 16]);
 const EFFECTS: [FaultEffect; 3] = [FaultEffect::Io, FaultEffect::NoSpace, FaultEffect::ReadOnly];
+
+/// A simulated medium whose files a test may change.
+pub(crate) fn own(medium: Arc<SimMedium>) -> OwnedMedium {
+    // SAFETY: nothing maps the files of these simulations.
+    unsafe { OwnedMedium::new(medium) }
+}
 
 /// Stops as soon as it is poisoned.
 #[derive(Debug, Default)]
@@ -36,10 +42,10 @@ struct Rig {
 impl Rig {
     fn new(half_len: u64) -> Self {
         let sim = SimMedium::new(SimOptions::new(Durability::Process));
-        let medium: Arc<dyn Medium> = sim.clone();
+        let medium = own(sim.clone());
         let told = Arc::new(Told::default());
         let guard: Arc<dyn Guard> = told.clone();
-        let home = Home { medium: Arc::clone(&medium), store: STORE, name: "journal", guard };
+        let home = Home { medium: medium.clone(), store: STORE, name: "journal", guard };
         let settings = Settings { half_len_max: 1 << 20, syncs: true, background: false };
         let journal = Journal::create(home, half_len, 1, settings).expect("a journal");
         medium.create("p", 1 << 20).expect("a file");
@@ -68,7 +74,7 @@ impl Rig {
     /// What the primary holds after a loss of power that takes all that it can, and recovery.
     fn recovered(&self) -> Vec<u8> {
         let image = self.sim.state_now().image_oldest();
-        let medium: Arc<dyn Medium> = SimMedium::from_image_unrecorded(&image);
+        let medium = own(SimMedium::from_image_unrecorded(&image));
         let mut bytes = medium.read("p").expect("read");
         let journal = FileHandle::open(&medium, "journal").expect("it is there");
         let scan = scan(&journal, STORE, true).expect("read").expect("believed");

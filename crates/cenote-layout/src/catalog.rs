@@ -381,6 +381,15 @@ pub enum Record {
         /// Whose contents it has.
         identity: Uuid,
     },
+    /// The window, where it is another one than the superblock says: it moved, or became longer.
+    /// Puddles that it took along have their records in the same batch, before it. Only in stores
+    /// whose superblock has [`crate::superblock::INCOMPAT_WINDOW_MOVED`].
+    Window {
+        /// First address.
+        base: u64,
+        /// Bytes.
+        len: u64,
+    },
 }
 
 impl Record {

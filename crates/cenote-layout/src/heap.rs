@@ -7,15 +7,18 @@
 //! | 64 B each    | a page | 4,096 B each | 1,024 B each | 1 bit each | bers, sweep (root puddle only)     |     |                 |
 //! ```
 //!
-//! Superblock `i` is the 64 KiB at `puddle + i * 64 KiB`; descriptor `i` and marks `i` are about it. The superblocks that
-//! hold the metadata themselves have the state [`SuperblockState::Metadata`]. Byte `k` of the marks says whether block `k`
-//! is allocated ([`mark`]); it changes with every allocation, and only commits flush it (crate `cenote-tx`). A superblock
-//! of blocks of less than 64 bytes has more than 1,024 blocks: it uses its page of the tiny marks. The file may have no
-//! space for the tiny marks: descriptor 0 says so ([`Descriptor::may_lack_tiny`]), and the heap takes space for a page
-//! before it uses the page. The checksummed part of a descriptor changes when its superblock is taken, and is flushed then.
+//! Superblock `i` is the 64 KiB at `puddle + i * 64 KiB`; descriptor `i` and marks `i` are about
+//! it. The superblocks that hold the metadata themselves have the state
+//! [`SuperblockState::Metadata`]. Byte `k` of the marks says whether block `k` is allocated
+//! ([`mark`]); it changes with every allocation, and only commits flush it (crate `cenote-tx`). A
+//! superblock of blocks of less than 64 bytes has more than 1,024 blocks: it uses its page of the
+//! tiny marks. The file may have no space for the tiny marks: descriptor 0 says so
+//! ([`Descriptor::may_lack_tiny`]), and the heap takes space for a page before it uses the page.
+//! The checksummed part of a descriptor changes when its superblock is taken, and is flushed then.
 //!
-//! Hints, lists, members and the words of a descriptor behind `span` mean something only to the processes that have the
-//! pool open now. The first opener writes them again and believes nothing of what stands there.
+//! Hints, lists, members and the words of a descriptor behind `span` mean something only to the
+//! processes that have the pool open now. The first opener writes them again and believes nothing
+//! of what stands there.
 
 pub use crate::root::{RootEntry, RootSlot};
 
@@ -31,7 +34,8 @@ pub const SUPERBLOCK_SIZE: u64 = 64 << 10;
 pub const BLOCK_SIZE_MIN: u64 = 16;
 /// Bytes of one superblock's marks, if its blocks have 64 bytes or more.
 pub const MARKS_SIZE: u64 = 1024;
-/// Bytes of one superblock's tiny marks: one for each block of [`BLOCK_SIZE_MIN`] bytes, and a page of its own.
+/// Bytes of one superblock's tiny marks: one for each block of [`BLOCK_SIZE_MIN`] bytes, and a page
+/// of its own.
 pub const TINY_MARKS_SIZE: u64 = SUPERBLOCK_SIZE / BLOCK_SIZE_MIN;
 /// Heads of lists in a pool's root puddle, 16 bytes each.
 pub const LIST_COUNT: u64 = 384;
@@ -205,14 +209,15 @@ impl Descriptor {
         geometry: 0,
     };
 
-    /// The descriptor of a superblock of metadata. `holes`: the file may have no space for tiny marks (descriptor 0 says
-    /// so for the whole puddle).
+    /// The descriptor of a superblock of metadata. `holes`: the file may have no space for tiny
+    /// marks (descriptor 0 says so for the whole puddle).
     #[must_use]
     pub fn metadata(holes: bool) -> Self {
         Self::new(SuperblockState::Metadata, 0, 0, TypeId::UNTYPED, holes as u64)
     }
 
-    /// Of descriptor 0: whether space must be taken before a page of tiny marks is used. Only a whole descriptor says no.
+    /// Of descriptor 0: whether space must be taken before a page of tiny marks is used. Only a
+    /// whole descriptor says no.
     #[must_use]
     pub fn may_lack_tiny(&self) -> bool {
         self.state != SuperblockState::Metadata as u32 || self.span != 0 || !self.is_valid()

@@ -1,8 +1,9 @@
 //! Marks: one byte a block that says whether the block is allocated, and how.
 //!
-//! Invariant: every legal mark has an even number of bits set, so one flipped bit of any mark makes it illegal. Only FREE,
-//! ALLOCATED and CONDEMNED survive the processes that have the pool open; every other legal mark means *free* to the next opener. An
-//! opener that finds an illegal mark takes the superblock out of use (crate `cenote-heap`, `adopt`).
+//! Invariant: every legal mark has an even number of bits set, so one flipped bit of any mark makes
+//! it illegal. Only FREE, ALLOCATED and CONDEMNED survive the processes that have the pool open;
+//! every other legal mark means *free* to the next opener. An opener that finds an illegal mark
+//! takes the superblock out of use (crate `cenote-heap`, `adopt`).
 //!
 //! | mark | value | bits |
 //! | --- | --- | --- |
@@ -13,9 +14,9 @@
 //! | in a cache of member 1 to 56 | the next words with 4 bits | 4 |
 //! | held by member 1 to 56 | the last words with 4 bits, then words with 2 or 6 | 4, 2, 6 |
 //!
-//! So all that a pool of one process writes is at distance 4 from FREE and from ALLOCATED: three flipped bits of a mark are
-//! found there too. FREE and ALLOCATED are at distance 8. Words above TAKEN have no meaning but ALLOCATED, so one
-//! comparison says whether a block is live.
+//! So all that a pool of one process writes is at distance 4 from FREE and from ALLOCATED: three
+//! flipped bits of a mark are found there too. FREE and ALLOCATED are at distance 8. Words above
+//! TAKEN have no meaning but ALLOCATED, so one comparison says whether a block is live.
 
 use crate::heap::MEMBER_COUNT;
 
@@ -23,15 +24,17 @@ use crate::heap::MEMBER_COUNT;
 pub const FREE: u8 = 0;
 /// Allocated: the only value that survives a crash as such.
 pub const ALLOCATED: u8 = 0xff;
-/// Taken by a transaction at level `power` that has not committed: allocated for the running processes, free for the next
-/// opener.
+/// Taken by a transaction at level `power` that has not committed: allocated for the running
+/// processes, free for the next opener.
 pub const TAKEN: u8 = 0xf0;
-/// In place of the first mark in the metadata of a superblock that uses its tiny marks, while it is in use.
+/// In place of the first mark in the metadata of a superblock that uses its tiny marks, while it is
+/// in use.
 pub const TINY: u8 = WORDS[0];
 /// No program may use the block: no root leads to it. What an opener makes of it,
 /// [`SweepState`](crate::heap::SweepState) says.
 pub const CONDEMNED: u8 = WORDS[1];
-/// Values without a meaning yet, illegal so far. A new mark is named here, gets a [`Meaning`], and says there what an opener makes of it.
+/// Values without a meaning yet, illegal so far. A new mark is named here, gets a [`Meaning`], and
+/// says there what an opener makes of it.
 pub const SPARE: [u8; 3] = [WORDS[2], WORDS[3], WORDS[4]];
 /// In a cache of member 1, and of the only process where there is one.
 pub const CACHED: u8 = cached(1);
@@ -70,8 +73,8 @@ pub const fn cached(member: u8) -> u8 {
     WORDS[RESERVED + member as usize - 1]
 }
 
-/// The mark of a block that a transaction of a member freed and that is not over yet: not allocated, and not to be given
-/// out.
+/// The mark of a block that a transaction of a member freed and that is not over yet: not
+/// allocated, and not to be given out.
 #[must_use]
 pub const fn held(member: u8) -> u8 {
     WORDS[RESERVED + MEMBERS + member as usize - 1]

@@ -8,7 +8,7 @@
 //! Looking up is a comparison with the range that was found last, and a binary search over the ranges if that was another. Neighbours that moved by
 //! the same distance are one range.
 
-use crate::catalog::RelocationRecord;
+use crate::catalog::{MoveRecord, RelocationRecord};
 use crate::id::PoolId;
 use crate::pointer::{RegionAddress, decode_relative, encode_relative};
 
@@ -40,6 +40,33 @@ pub struct Moves {
 /// The range that was found last; each user has one of its own.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cursor(usize);
+
+/// What `moves` and, after them, a move of the whole window `base..base + len` by `distance` come
+/// to. Sorted by rising old address, as `moves` are.
+///
+/// A word that `moves` would change becomes what it would have become, further on by `distance`.
+/// Any other word that leads into the window moves with it: what `moves` left where it was, and,
+/// where a puddle was being rewritten in its file, what was rewritten already. The second is told
+/// from the first by its address, because a puddle is rewritten in its file only if nothing came to
+/// where something that moved had been ([`Moves::is_repeatable`]).
+#[must_use]
+pub fn and_window(moves: &[MoveRecord], (base, len): (u64, u64), distance: u64) -> Vec<MoveRecord> {
+    let end = base.saturating_add(len);
+    let mut out = Vec::with_capacity(2 * moves.len() + 1);
+    let rest = |from: u64, to: u64| {
+        let (from, to) = (from.max(base), to.min(end));
+        (from < to).then(|| MoveRecord { from, to: from.wrapping_add(distance), size: to - from })
+    };
+    let mut at = base;
+    for moved in moves {
+        out.extend(rest(at, moved.from));
+        let inside = moved.to >= base && moved.to < end;
+        out.push(MoveRecord { to: moved.to.wrapping_add(if inside { distance } else { 0 }), ..*moved });
+        at = at.max(moved.from.saturating_add(moved.size));
+    }
+    out.extend(rest(at, end));
+    out
+}
 
 impl Moves {
     /// Reads a record.
@@ -257,6 +284,46 @@ mod tests {
     }
 
     proptest! {
+        /// A word that is old, and one that was rewritten before the window moved, come to the same
+        /// place; whichever window was the one before, and however often it moves.
+        #[test]
+        fn a_window_that_moves_takes_along_what_moved_in_it_and_what_stayed(
+            sizes in proptest::collection::vec((1..9u64, 0..3u64, 1..1u64 << 20), 1..12),
+            windows in proptest::collection::vec(0..4u64, 1..6),
+            inside in any::<bool>(),
+            questions in proptest::collection::vec((any::<proptest::sample::Index>(), 1..0x1000u64), 1..32),
+        ) {
+            const LEN: u64 = 1 << 40;
+            let (mut base, mut all) = (1u64 << 44, Vec::new());
+            // What moved came into the window, from elsewhere in it or from outside.
+            let mut list = laid_out(sizes);
+            list.iter_mut().for_each(|moved| moved.0 += if inside { base + LEN / 4 * 3 } else { 0 });
+            all.extend(list.iter().map(|&(from, to, size)| MoveRecord { from, to: base + to % (LEN / 2), size }));
+            let record = |moves| RelocationRecord { id: Uuid([1; 16]), moves, pools: Vec::new() };
+            let start = Moves::new(&record(all.clone())).unwrap();
+            let mut distance = 0u64;
+            for window in windows {
+                let next = (1 << 44) + window * LEN;
+                all = and_window(&all, (base, LEN), next.wrapping_sub(base));
+                distance = distance.wrapping_add(next.wrapping_sub(base));
+                base = next;
+            }
+            let m = Moves::new(&record(all)).unwrap();
+            for (which, by) in questions {
+                let (from, _, size) = list[which.index(list.len())];
+                let old = from + 1 + by % size;
+                let once = start.native(old, 0, &mut Cursor::default());
+                prop_assert_eq!(m.native(old, 0, &mut Cursor::default()), once.wrapping_add(distance));
+                // What stayed, and what was rewritten already, where that can be told.
+                if start.is_repeatable() {
+                    prop_assert_eq!(m.native(once, 0, &mut Cursor::default()), once.wrapping_add(distance));
+                }
+                let stayed = (1 << 44) + LEN / 2 + by * 8 + 1;
+                let expected = stayed.wrapping_add(distance);
+                prop_assert_eq!(m.native(stayed, 0, &mut Cursor::default()), expected);
+            }
+        }
+
         #[test]
         fn what_is_repeatable_is_the_same_when_it_is_repeated(
             sizes in proptest::collection::vec((1..4u64, 0..4u64, 1..40u64), 1..6),

@@ -64,7 +64,8 @@ pub struct PuddleHeader {
     /// The store that it belongs to.
     pub store: Uuid,
     /// The address for which the contents are right: the assigned one, a multiple of [`SLOT_SIZE`] in the store's window, or the one before it while the
-    /// catalog says that the puddle is still to be rewritten ([`crate::catalog::DueRecord`]).
+    /// catalog says that the puddle is still to be rewritten ([`crate::catalog::DueRecord`]). What
+    /// an object holds is right at any address: its header says the first one that it had.
     pub addr: u64,
     /// Bytes of the puddle, header included: a multiple of [`PAGE_SIZE`].
     pub size: u64,
@@ -83,8 +84,9 @@ pub struct PuddleHeader {
 /// `compat` bit of a puddle that is still to be rewritten: its file may share blocks with another, so that a store into it may need space. A file that is rewritten has its own, and has not the bit.
 pub const COMPAT_SHARES_BLOCKS: u64 = 1;
 
-/// Incompatible feature of heap puddles, which all of them have: marks lie apart from all blocks, roots have checks ([`crate::heap`]). One without it was made by an earlier release,
-/// and its marks are elsewhere.
+/// Incompatible feature of heap puddles, which all of them have: marks lie apart from all blocks,
+/// roots have checks ([`crate::heap`]). One without it was made by an earlier release, and its
+/// marks are elsewhere.
 pub const INCOMPAT_MARKS_APART: u64 = 1;
 
 const _: () = assert!(size_of::<PuddleHeader>() as u64 == PAGE_SIZE);

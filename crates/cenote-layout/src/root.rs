@@ -7,10 +7,11 @@
 //! word 1          type
 //! ```
 //!
-//! The address and its check are one word, so **the store of that word commits a root**, as it does without a check.
-//! The check is the upper bits of a sum of products, one for each word. A flipped bit of the address or the type adds or
-//! takes away a multiple of its factor that changes these bits whatever the rest is: a test goes through all bits. A bit
-//! that flips in a word that is 0 leaves bit 63 clear, or no address: both are damage.
+//! The address and its check are one word, so **the store of that word commits a root**, as it does
+//! without a check. The check is the upper bits of a sum of products, one for each word. A flipped
+//! bit of the address or the type adds or takes away a multiple of its factor that changes these
+//! bits whatever the rest is: a test goes through all bits. A bit that flips in a word that is 0
+//! leaves bit 63 clear, or no address: both are damage.
 
 use crate::id::TypeId;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -83,7 +84,8 @@ mod tests {
 
     #[test]
     fn no_flipped_bit_can_leave_the_check_as_it_was() {
-        // A difference `d` of the sum leaves its upper bits as they were only if those of `d` are all clear or all set.
+        // A difference `d` of the sum leaves its upper bits as they were only if those of `d` are
+        // all clear or all set.
         let all = (1 << CHECK_BITS) - 1;
         for factor in [ADDR_FACTOR, TYPE_FACTOR] {
             for bit in 0..64 {

@@ -29,6 +29,9 @@ pub const INCOMPAT_HOSTED: u64 = 1 << 0;
 pub const INCOMPAT_POOLS_AT_REST: u64 = 1 << 1;
 /// Incompatible feature: the catalog may have records of puddles that are sealed under another's identity ([`crate::catalog::Record::SealedAs`]).
 pub const INCOMPAT_SEALED_AS: u64 = 1 << 2;
+/// Incompatible feature: the catalog may say another window than the superblock
+/// ([`crate::catalog::Record::Window`]).
+pub const INCOMPAT_WINDOW_MOVED: u64 = 1 << 6;
 
 /// No writer has opened the store yet.
 pub const DURABILITY_UNSAID: u32 = 0;
@@ -50,7 +53,8 @@ pub struct Superblock {
     pub prefix: HeaderPrefix,
     /// The store's identity.
     pub store: Uuid,
-    /// First address of the window: where the store's puddles lie in every process. A multiple of [`SLOT_SIZE`].
+    /// First address of the window that the store was formatted with: where its puddles lie in
+    /// every process, unless the catalog says another window. A multiple of [`SLOT_SIZE`].
     pub window_base: u64,
     /// Bytes of the window, a multiple of [`SLOT_SIZE`].
     pub window_len: u64,
@@ -74,7 +78,11 @@ pub struct Superblock {
     pub client: Uuid,
     /// The catalog had this batch, durably, when this copy was written. Catalog files that both end earlier were rolled back.
     pub catalog_batch: u64,
-    /// Where the last writer opened the store: the device of its directory. 0 with both others: no writer has said.
+    /// The headers of the files `journal` and `journal.pools`, as a session that opened them, or
+    /// closed the store, left them: an older file was put back.
+    pub journals: [JournalMark; 2],
+    /// Where the last writer opened the store: the device of its directory. 0 with both others: no
+    /// writer has said.
     pub device: u64,
     /// Inode of its directory.
     pub directory_inode: u64,
@@ -84,9 +92,6 @@ pub struct Superblock {
     pub origin: u64,
     /// Zero.
     pub reserved1: [u8; 3840],
-    /// The headers of the files `journal` and `journal.pools`, as a session that opened them, or closed the store, left
-    /// them: an older file was put back.
-    pub journals: [JournalMark; 2],
 }
 
 /// What the superblock says about a journal. All zero: nothing.
@@ -115,18 +120,21 @@ const _: () = assert!(core::mem::offset_of!(Superblock, window_base) == 64);
 const _: () = assert!(core::mem::offset_of!(Superblock, boot_id) == 96);
 const _: () = assert!(core::mem::offset_of!(Superblock, client) == 136);
 const _: () = assert!(core::mem::offset_of!(Superblock, catalog_batch) == 152);
-const _: () = assert!(core::mem::offset_of!(Superblock, device) == 160);
-const _: () = assert!(core::mem::offset_of!(Superblock, directory_inode) == 168);
-const _: () = assert!(core::mem::offset_of!(Superblock, superblock_inode) == 176);
-const _: () = assert!(core::mem::offset_of!(Superblock, origin) == 184);
-const _: () = assert!(core::mem::offset_of!(Superblock, reserved1) == 192);
-const _: () = assert!(core::mem::offset_of!(Superblock, journals) == 4032);
+const _: () = assert!(core::mem::offset_of!(Superblock, journals) == 160);
+const _: () = assert!(core::mem::offset_of!(Superblock, device) == 224);
+const _: () = assert!(core::mem::offset_of!(Superblock, directory_inode) == 232);
+const _: () = assert!(core::mem::offset_of!(Superblock, superblock_inode) == 240);
+const _: () = assert!(core::mem::offset_of!(Superblock, origin) == 248);
+// All that is not zero lies in one sector: no loss of power tears a copy that is being written.
+const _: () = assert!(core::mem::offset_of!(Superblock, reserved1) == 256);
+const _: () = assert!(core::mem::offset_of!(Superblock, reserved1) <= 512);
 
 impl Header for Superblock {
     const NAME: &'static str = "superblock";
     const MAGIC: [u8; 8] = *b"CENOTESB";
     const SEED: u64 = crate::checksum::seed::SUPERBLOCK;
-    const KNOWN_INCOMPAT: u64 = INCOMPAT_HOSTED | INCOMPAT_POOLS_AT_REST | INCOMPAT_SEALED_AS;
+    const KNOWN_INCOMPAT: u64 =
+        INCOMPAT_HOSTED | INCOMPAT_POOLS_AT_REST | INCOMPAT_SEALED_AS | INCOMPAT_WINDOW_MOVED;
 
     fn check_fields(&self) -> Result<(), HeaderError> {
         let bad = |field, value| Err(HeaderError::Field { what: Self::NAME, field, value });

@@ -261,7 +261,8 @@ impl Condition {
         value.get(offset..offset + size).is_some_and(|tag| self.is_tag(tag))
     }
 
-    /// Whether these bytes, the `size` bytes at `offset` of a value, are those that the condition asks for.
+    /// Whether these bytes, the `size` bytes at `offset` of a value, are those that the condition
+    /// asks for.
     #[must_use]
     pub fn is_tag(&self, tag: &[u8]) -> bool {
         let mut word = [0; 8];

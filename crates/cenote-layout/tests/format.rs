@@ -143,12 +143,12 @@ fn headers_are_drawn_as_they_are() {
             (offset_of!(Superblock, formatted_at_s), "formatted_at_s"),
             (offset_of!(Superblock, client), "client"),
             (offset_of!(Superblock, catalog_batch), "catalog_batch"),
+            (offset_of!(Superblock, journals), "journals"),
             (offset_of!(Superblock, device), "device"),
             (offset_of!(Superblock, directory_inode), "directory_inode"),
             (offset_of!(Superblock, superblock_inode), "superblock_inode"),
             (offset_of!(Superblock, origin), "origin"),
             (offset_of!(Superblock, reserved1), "zero"),
-            (offset_of!(Superblock, journals), "journals"),
             (size_of::<Superblock>(), ""),
         ],
     );
@@ -313,6 +313,7 @@ fn the_catalog_is_drawn_as_it_is() {
         Record::PoolMade { client: uuid, token: uuid, pool },
         Record::PoolAtRest(PoolId(3), AtRest::Authenticated),
         Record::SealedAs { puddle: uuid, identity: uuid },
+        Record::Window { base: 1 << 40, len: 1 << 36 },
     ];
     let documented = rows(section(&text, "### Payload"));
     let documented: Vec<&Vec<String>> =

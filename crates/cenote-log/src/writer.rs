@@ -226,8 +226,9 @@ impl LogWriter {
     /// [`LogError::Grow`] if the log is full; then nothing was appended.
     ///
     /// # Safety
-    /// As many bytes from `data` as [`Kind::data_len`] says are readable, and none is uninitialised (`cenote_sys::bytes::settle`). The data fits
-    /// into a segment: callers split with [`LogWriter::append_range`].
+    /// As many bytes from `data` as [`Kind::data_len`] says are readable, and none is uninitialised
+    /// (`cenote_sys::bytes::settle`). The data fits into a segment: callers split with
+    /// [`LogWriter::append_range`].
     #[inline]
     pub unsafe fn append(
         &mut self,
@@ -365,7 +366,8 @@ impl LogWriter {
     /// An entry of one line: put together in registers, then written whole.
     ///
     /// # Safety
-    /// The line at the cursor is ours; `data_len`, at most [`INLINE_DATA_LEN`], bytes are readable and initialised at `data`.
+    /// The line at the cursor is ours; `data_len`, at most [`INLINE_DATA_LEN`], bytes are readable
+    /// and initialised at `data`.
     #[inline(always)]
     unsafe fn put_line(&mut self, words: [u64; HEADER_WORDS], data: *const u8, data_len: usize) -> u64 {
         let mut line = Line { words: [0; LINE_WORDS] };
@@ -393,7 +395,8 @@ impl LogWriter {
     /// An entry of several lines: the data from its second line on goes straight from where it is to the log.
     ///
     /// # Safety
-    /// `total` bytes at the cursor are ours; `data_len`, more than [`INLINE_DATA_LEN`], bytes are readable and initialised at `data`.
+    /// `total` bytes at the cursor are ours; `data_len`, more than [`INLINE_DATA_LEN`], bytes are
+    /// readable and initialised at `data`.
     #[inline(never)]
     unsafe fn put_long(
         &mut self,

@@ -3,8 +3,10 @@
 //! On a real medium the handle has a descriptor of its own, and each call is one system call; a failed write-back is
 //! reported to it because it was open when that failed. A medium without descriptors gets the same calls by name, so that
 //! the simulated medium sees, and can fail, every one of them.
+//!
+//! A handle writes, so the owner of the files opens it.
 
-use crate::{FileId, FileName, Medium, MediumError, Operation};
+use crate::{FileId, FileName, MediumError, Operation, OwnedMedium};
 use cenote_layout::PAGE_SIZE;
 use cenote_sys::filesystem::start_writing;
 use cenote_sys::memory::{self, OwnedRegion};
@@ -14,14 +16,13 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::sync::Arc;
 
 type Result<T> = core::result::Result<T, MediumError>;
 
 /// An open file of a medium. It must not be the lock file, nor be renamed while the handle lives but by [`FileHandle::rename`].
 #[derive(Debug)]
 pub struct FileHandle {
-    medium: Arc<dyn Medium>,
+    medium: OwnedMedium,
     name: String,
     file: Option<File>,
 }
@@ -30,20 +31,21 @@ impl FileHandle {
     /// Opens a file that exists: for reading, and for writing if the medium is writable.
     ///
     /// # Errors
-    /// As [`Medium::read_at`]: there is no such file, or it may not be opened.
-    pub fn open(medium: &Arc<dyn Medium>, name: &str) -> Result<Self> {
+    /// As [`Medium::read_at`](crate::Medium::read_at): there is no such file, or it may not be
+    /// opened.
+    pub fn open(medium: &OwnedMedium, name: &str) -> Result<Self> {
         let file = medium.descriptor(name)?;
         if file.is_none() && !medium.exists(name)? {
             return Err(MediumError::NotFound { op: Operation::Examine, name: FileName::new(name) });
         }
-        Ok(Self { medium: Arc::clone(medium), name: name.to_owned(), file })
+        Ok(Self { medium: medium.clone(), name: name.to_owned(), file })
     }
 
     /// Gives the file another name, replacing `to` atomically if it exists, and goes with it: it need not be opened under its new name, which might fail when the file
     /// has it already.
     ///
     /// # Errors
-    /// As [`Medium::rename`].
+    /// As [`Medium::rename`](crate::Medium::rename).
     pub fn rename(&mut self, to: &str) -> Result<()> {
         self.medium.rename(&self.name, to)?;
         to.clone_into(&mut self.name);
@@ -59,7 +61,7 @@ impl FileHandle {
     /// Bytes of the file.
     ///
     /// # Errors
-    /// As [`Medium::len`].
+    /// As [`Medium::len`](crate::Medium::len).
     pub fn len_bytes(&self) -> Result<u64> {
         match &self.file {
             None => self.medium.len(&self.name),
@@ -85,7 +87,7 @@ impl FileHandle {
     /// Reads from `offset` until `buf` is full or the file ends; returns the bytes read.
     ///
     /// # Errors
-    /// As [`Medium::read_at`].
+    /// As [`Medium::read_at`](crate::Medium::read_at).
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let Some(file) = &self.file else { return self.medium.read_at(&self.name, offset, buf) };
         let mut done = 0;
@@ -120,7 +122,7 @@ impl FileHandle {
     /// Writes all of `data` at `offset`.
     ///
     /// # Errors
-    /// As [`Medium::write_at`]; part of it may be written.
+    /// As [`Medium::write_at`](crate::Medium::write_at); part of it may be written.
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         match &self.file {
             None => self.medium.write_at(&self.name, offset, data),
@@ -215,7 +217,8 @@ impl FileHandle {
     /// Waits until what was written to the file, by whomever, survives loss of power.
     ///
     /// # Errors
-    /// As [`Medium::sync`]: nothing is known then about what was written since the last one.
+    /// As [`Medium::sync`](crate::Medium::sync): nothing is known then about what was written since
+    /// the last one.
     pub fn sync(&self) -> Result<()> {
         match &self.file {
             None => self.medium.sync(&self.name),

@@ -17,6 +17,7 @@
 //! * Space is taken when a file is created ([`Medium::create`]), so that a full disk is an error of that call and
 //!   never a `SIGBUS` from a store.
 //! * A file is mapped only if it is long enough, and only inside a window that the medium reserved.
+//! * A file is changed only by its owner ([`OwnedMedium`]): elsewhere that takes `unsafe`.
 //! * A read-only medium is never written to, not even to find out what it is.
 
 pub mod counters;
@@ -24,6 +25,7 @@ mod error;
 mod handle;
 mod hook;
 mod medium;
+mod owned;
 mod persistence;
 pub mod planted;
 mod real;
@@ -33,5 +35,6 @@ pub use error::{FileName, MediumError, NAME_LEN_MAX, Operation};
 pub use handle::FileHandle;
 pub use hook::{SIM_SLOTS, SimHook, SimSlot};
 pub use medium::{FileId, Holder, LockGuard, LockKind, MapMode, Medium, MediumInfo, MediumKind};
+pub use owned::OwnedMedium;
 pub use persistence::{Durability, Persistence, UnknownDurability};
 pub use real::{GrantedMedium, MediumOptions, RealMedium};

@@ -144,12 +144,25 @@ impl fmt::Debug for LockGuard {
 /// removed is durable after [`sync_dir`](Medium::sync_dir) of its directory. After a failed sync nothing is known
 /// about what was written since the one before: the caller must not acknowledge anything any more.
 ///
-/// Memory: the pages of a mapping are reached only through raw pointers; whoever dereferences such a pointer has to know
-/// that the range is mapped and stays mapped. So the methods that change what is mapped are unsafe: a program that has kept a
-/// medium under a store must not pull pages from under the store's references. The window belongs to the store that
-/// reserved it, and no method touches addresses outside windows that this medium reserved. Methods that change a file are safe, as those
-/// of [`std::fs`] are: what other hands do to a store's files is beyond what a process can be kept from.
-pub trait Medium: Send + Sync + fmt::Debug {
+/// Memory: the pages of a mapping are reached only through raw pointers; the code that follows one
+/// has to know that the range is mapped and stays mapped. So the methods that change what is mapped
+/// are unsafe: a program that has kept a medium under a store must not pull pages from under the
+/// store's references. The window belongs to the store that reserved it, and no method touches
+/// addresses outside windows that this medium reserved.
+///
+/// Contents: what is mapped changes with its file, and a store relies on files that it has not
+/// mapped yet. So the methods that change what a file holds, change which file has a name, or hand
+/// out a descriptor to write through are unsafe too. *Their contract:* no byte changes that is
+/// mapped and that a reference leads to, and none that another part of this process takes for
+/// unchanged, as an open store takes all of its files. The owner of a directory's files keeps it;
+/// [`OwnedMedium`](crate::OwnedMedium) is how it says so once. What other processes and `std::fs`
+/// do to the files is outside: no type can prevent it.
+///
+/// # Safety
+/// Callers rely on what an implementation says for the validity of memory: that a mapping that
+/// succeeded is there, as long as it should be, shows the file, and that nothing else is mapped or
+/// unmapped.
+pub unsafe trait Medium: Send + Sync + fmt::Debug {
     /// What this medium is and what it gives.
     fn describe(&self) -> MediumInfo;
 
@@ -188,18 +201,27 @@ pub trait Medium: Send + Sync + fmt::Debug {
     fn read(&self, name: &str) -> Result<Vec<u8>>;
 
     /// Writes all of `data` at `offset` of a file that exists; the file grows if it must.
-    fn write_at(&self, name: &str, offset: u64, data: &[u8]) -> Result<()>;
+    ///
+    /// # Safety
+    /// The trait's contract for contents, for what `data` covers.
+    unsafe fn write_at(&self, name: &str, offset: u64, data: &[u8]) -> Result<()>;
 
     /// Creates a file of `len_bytes` zeros and takes its space. If there is no space the error is
     /// [`MediumError::NoSpace`] and the file is gone again; if there is such a file, [`MediumError::Exists`].
     fn create(&self, name: &str, len_bytes: u64) -> Result<()>;
 
     /// Sets the length of a file; what is added reads as zeros and has no space taken.
-    fn truncate(&self, name: &str, len_bytes: u64) -> Result<()>;
+    ///
+    /// # Safety
+    /// The trait's contract for contents, for what is cut off; what is cut off is not mapped.
+    unsafe fn truncate(&self, name: &str, len_bytes: u64) -> Result<()>;
 
     /// Makes a whole file zeros in place, with its space taken, so that nothing of what was in it can be read any more. The length stays. Nothing may be
     /// mapped of it. After an error the file holds zeros, what it held, or both, and may have lost its space.
-    fn clear(&self, name: &str) -> Result<()>;
+    ///
+    /// # Safety
+    /// The trait's contract for contents, for the whole file.
+    unsafe fn clear(&self, name: &str) -> Result<()>;
 
     /// Bytes that new files can still take, as far as the system tells; `u64::MAX` where it does not.
     fn free_bytes(&self) -> u64 {
@@ -231,14 +253,21 @@ pub trait Medium: Send + Sync + fmt::Debug {
     fn sync(&self, name: &str) -> Result<()>;
 
     /// A descriptor of a file, for [`FileHandle`](crate::FileHandle); `None` where files have none.
-    fn descriptor(&self, name: &str) -> Result<Option<std::fs::File>> {
+    ///
+    /// # Safety
+    /// What is written through the descriptor keeps the trait's contract for contents.
+    unsafe fn descriptor(&self, name: &str) -> Result<Option<std::fs::File>> {
         let _ = name;
         Ok(None)
     }
 
     /// A descriptor of a file to be handed to another process, with no more rights than to read it, or to read and write it. `None` where files
     /// have none.
-    fn grant(&self, name: &str, writable: bool) -> Result<Option<std::fs::File>> {
+    ///
+    /// # Safety
+    /// What is written through the descriptor, by this process, keeps the trait's contract for
+    /// contents.
+    unsafe fn grant(&self, name: &str, writable: bool) -> Result<Option<std::fs::File>> {
         let _ = (name, writable);
         Ok(None)
     }
@@ -254,10 +283,17 @@ pub trait Medium: Send + Sync + fmt::Debug {
     fn sync_dir(&self, dir: &str) -> Result<()>;
 
     /// Renames a file, replacing `to` atomically if it exists.
-    fn rename(&self, from: &str, to: &str) -> Result<()>;
+    ///
+    /// # Safety
+    /// The trait's contract for contents, for both names.
+    unsafe fn rename(&self, from: &str, to: &str) -> Result<()>;
 
     /// Removes a file.
-    fn remove(&self, name: &str) -> Result<()>;
+    ///
+    /// # Safety
+    /// The trait's contract for contents: no part of this process expects the file to be there, as
+    /// openers do of a lock's.
+    unsafe fn remove(&self, name: &str) -> Result<()>;
 
     /// Names of what is in a directory, sorted, without `.` and `..`. Names that no file of a store can have are
     /// listed too: the caller may want to report them.

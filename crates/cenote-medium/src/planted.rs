@@ -141,6 +141,12 @@ pub enum Bug {
     CopyNotPsynced,
     /// A pool moves while the journal of psyncs has records of it.
     MovedNotTrimmed,
+    /// A window that is taken moves before the store is recovered.
+    MovedBeforeRecovery,
+    /// A window moves, and its puddles are not due.
+    MovedNotDue,
+    /// A store that is open for reading writes into the catalog that its window moved.
+    MovedByReader,
     /// Rewriting leaves out the roots.
     RootsNotRewritten,
     /// A psync that failed forgets which pages were dirty.
@@ -185,7 +191,7 @@ pub enum Bug {
     ReclaimTakesNew,
     /// Leaks are given back one by one, and not condemned before.
     GivenBackOneByOne,
-    /// Leaks are condemned although nobody has looked at what was changed since.
+    /// Leaks are condemned although the tracer has not seen what was changed since.
     CondemnedUnheard,
     /// Leaks are condemned, and no state says that they are being.
     SweepNotOpened,
@@ -219,11 +225,13 @@ pub enum Bug {
     JournalNamedEarly,
     /// What the header of a protection says of its object's name and length is not compared.
     BindingIgnored,
-    /// A psync of a protected pool leaves the list of its puddles in the root puddle's header as it was.
+    /// A psync of a protected pool leaves the list of its puddles in the root puddle's header as it
+    /// was.
     MembersNotUpdated,
     /// The list of a pool's puddles in the root puddle's header is not compared.
     MembersIgnored,
-    /// Another key is put in the place of the old one by one write, whose failure leaves open which of them it is.
+    /// Another key is put in the place of the old one by one write, whose failure leaves open which
+    /// of them it is.
     RekeyInOneStep,
     /// A puddle that a protected pool takes is in no psync.
     GrownNotPsynced,

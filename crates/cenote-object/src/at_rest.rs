@@ -101,7 +101,7 @@ pub(crate) fn rekey(
     new: &Keyring,
 ) -> Result<(), ObjectError> {
     let name = &info.record.name;
-    let primary = Arc::new(FileHandle::open(shared.store.medium(), &info.file())?);
+    let primary = Arc::new(FileHandle::open(shared.files(), &info.file())?);
     let Some(source) = source_of(shared, info, Arc::clone(&primary)) else {
         return Err(ObjectError::NotProtected { name: name.clone() });
     };

@@ -180,7 +180,7 @@ impl Attached {
         asked: Option<Found>,
     ) -> Result<(Arc<FileHandle>, Found), ObjectError> {
         let medium = shared.store.medium();
-        let primary = Arc::new(FileHandle::open(medium, &info.file())?);
+        let primary = Arc::new(FileHandle::open(shared.files(), &info.file())?);
         let found = match asked {
             Some(found) => found,
             None => header::found(&primary, info.header_offset(), info.id(), &**medium, None)?,

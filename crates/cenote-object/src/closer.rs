@@ -12,10 +12,12 @@
 //! *Nothing is committed meanwhile.* A psync of the object goes through [`Closer::finish`] before it looks at anything, which returns when no page is being closed. So what a page is compared with is what the psync committed that
 //! queued it. Where that is read from, committed lines that are not in the file yet are laid over (`cenote-journal`, `later.rs`).
 //!
-//! *Nothing here reads the shadow.* Safe code may hold a `&mut [u8]` of it while the thread works. The kernel copies the pages of a closed range
-//! (`bytes::copy_by_kernel`), and the copy is compared. A store during the copying faults, because the page is closed; the fault notes the page before it
-//! opens it. So a copy that has some of that store may come to either result: the next psync looks at the page in any case. A kernel that refuses to copy leaves the
-//! range in doubt.
+//! *Nothing here reads the shadow.* Safe code may hold a `&mut [u8]` of it while the thread works.
+//! The kernel copies the pages of a closed range (`bytes::copy_by_kernel`), and the copy is
+//! compared. A store during the copying faults, because the page is closed; the fault notes the
+//! page before it opens it. So a copy that has some of that store may come to either result: the
+//! next psync looks at the page in any case. A kernel that refuses to copy leaves the range in
+//! doubt.
 //!
 //! *Hot pages* are not closed: what changed in three psyncs, one after the other, most likely changes before the fourth, and closing it buys a fault. Such a page is compared by every psync; one that is found unchanged is closed.
 //!

@@ -20,6 +20,7 @@ use crate::error::ObjectError;
 use crate::header::{self, Writer};
 use crate::objects::Objects;
 use crate::options::Permission;
+use crate::shared::files;
 use cenote_journal::{Delivered, Limits, ParcelError, Target, distinct};
 use cenote_layout::catalog::AtRest;
 use cenote_layout::id::Uuid;
@@ -122,7 +123,7 @@ impl Objects {
         let (shared, store) = (self.shared(), self.store());
         store.verify_object(info)?;
         self.settle(info.id())?;
-        let primary = FileHandle::open(store.medium(), &info.file())?;
+        let primary = FileHandle::open(files(store), &info.file())?;
         let medium = &**store.medium();
         let writer = Writer { pid: guest.pid, start_ticks: guest.start_ticks };
         let asks = writable.then_some(writer);
@@ -157,7 +158,7 @@ impl Objects {
         let Ok((info, writable)) = store.guest_object(guest.client, object) else { return Ok(()) };
         self.settle(object)?;
         if writable {
-            let primary = FileHandle::open(store.medium(), &info.file())?;
+            let primary = FileHandle::open(files(store), &info.file())?;
             header::write(&primary, info.header_offset(), object, None, &**store.medium())?;
         }
         Ok(store.guest_detach_object(guest.client, object)?)
@@ -188,7 +189,7 @@ impl Objects {
             if !writable {
                 return Err(ObjectError::ReadOnly { name: info.record.name });
             }
-            let file = Arc::new(FileHandle::open(store.medium(), &info.file())?);
+            let file = Arc::new(FileHandle::open(files(store), &info.file())?);
             let lines = info.record.at_rest != AtRest::None;
             // Sealed lines may be any of its body, others are pages of its data.
             let len = if lines { info.body_len() } else { info.record.span() };

@@ -13,8 +13,8 @@ use cenote_store::ObjectInfo;
 use cenote_sys::memory::{self, Access};
 use std::sync::Arc;
 
-/// Whether an object has protection at rest. One that has none takes no key, and is not for a program that gave the store a
-/// key: it may stand in the place of one that has.
+/// Whether an object has protection at rest. One that has none takes no key, and is not for a
+/// program that gave the store a key: it may stand in the place of one that has.
 pub(crate) fn is_protected(
     shared: &Shared,
     info: &ObjectInfo,

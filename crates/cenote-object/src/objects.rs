@@ -262,7 +262,7 @@ impl Objects {
         let info = shared.store.object(name)?;
         may(&info, Permission::ReadWrite)?;
         if key.is_some() {
-            let file = Arc::new(FileHandle::open(shared.store.medium(), &info.file())?);
+            let file = Arc::new(FileHandle::open(shared.files(), &info.file())?);
             let source =
                 at_rest::source_of(shared, &info, file).filter(|_| info.record.at_rest != AtRest::None);
             let source = source.ok_or_else(|| ObjectError::NotProtected { name: name.into() })?;

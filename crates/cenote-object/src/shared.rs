@@ -13,7 +13,7 @@ use cenote_layout::id::Uuid;
 use cenote_layout::object::ObjectState;
 use cenote_layout::superblock::JournalMark;
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{FileHandle, MediumError, MediumKind};
+use cenote_medium::{FileHandle, MediumError, MediumKind, OwnedMedium};
 use cenote_store::{ObjectInfo, Store, StoreError};
 use cenote_sys::process;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -120,7 +120,19 @@ pub(crate) fn busy(name: &str, used: &Use) -> ObjectError {
     ObjectError::Busy { name: name.into(), what, pid: process::pid() }
 }
 
+/// The files of a store's objects: primaries and the journal.
+pub(crate) fn files(store: &Store) -> &OwnedMedium {
+    // SAFETY: this crate alone writes them, and shows what is mapped of them to one writer or to
+    // readers (`Use`).
+    unsafe { store.files() }
+}
+
 impl Shared {
+    /// As [`files`].
+    pub(crate) fn files(&self) -> &OwnedMedium {
+        files(&self.store)
+    }
+
     /// Reads the journal, and brings the primaries up to it.
     pub(crate) fn recover(store: &Store, options: &ObjectsOptions) -> Result<Self, ObjectError> {
         let kind = store.medium().describe().kind;
@@ -144,7 +156,7 @@ impl Shared {
             return Ok(shared); // the daemon has the journal
         }
         let found = if store.medium().exists(JOURNAL)? {
-            let file = FileHandle::open(store.medium(), JOURNAL)?;
+            let file = FileHandle::open(files(store), JOURNAL)?;
             match scan(&file, store.uuid(), store.is_writable())? {
                 Ok(Scan { damage: Some(detail), .. }) | Err(detail) => Err(detail),
                 Ok(scan) => match store.check_objects_journal(&scan.found()) {
@@ -208,7 +220,7 @@ impl Shared {
                             }
                             error => error.into(),
                         })?;
-                        new.insert(FileHandle::open(self.store.medium(), &info.file())?)
+                        new.insert(FileHandle::open(self.files(), &info.file())?)
                     }
                 };
                 primary.write_in_pieces(info.data_offset() + offset, bytes)?;
@@ -263,7 +275,7 @@ impl Shared {
 
     fn home(&self) -> Home {
         Home {
-            medium: Arc::clone(self.store.medium()),
+            medium: self.files().clone(),
             store: self.store.uuid(),
             name: JOURNAL,
             guard: Arc::new(StoreGuard(self.store.clone())),
@@ -421,7 +433,7 @@ impl Shared {
             let state = if state == ObjectState::Write && behind { ObjectState::Copy } else { state };
             return Ok(Info { object, state, found });
         }
-        let file = FileHandle::open(self.store.medium(), &object.file())?;
+        let file = FileHandle::open(self.files(), &object.file())?;
         let found = header::found(&file, object.header_offset(), object.id(), &**self.store.medium(), None)?;
         // In a read-only store nothing was changed by recovery: what it found still holds.
         let recovered = self.recovery.objects.iter().find(|(name, _)| *name == object.record.name);

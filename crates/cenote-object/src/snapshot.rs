@@ -179,11 +179,13 @@ impl Target for OnMedium<'_> {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.medium.truncate(self.name, len).map_err(plain)
+        // SAFETY: the file that `create` has made; nothing maps it.
+        unsafe { self.medium.truncate(self.name, len) }.map_err(plain)
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.medium.write_at(self.name, offset, bytes).map_err(plain)
+        // SAFETY: the file that `create` has made; nothing maps it.
+        unsafe { self.medium.write_at(self.name, offset, bytes) }.map_err(plain)
     }
 
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
@@ -202,7 +204,8 @@ impl Target for OnMedium<'_> {
     }
 
     fn remove(&mut self) {
-        let _ = self.medium.remove(self.name);
+        // SAFETY: the file that `create` has made; nothing maps it.
+        let _ = unsafe { self.medium.remove(self.name) };
     }
 }
 
@@ -256,7 +259,7 @@ fn take_to(
 ) -> Result<Snapshot, ObjectError> {
     let failed = file_error("make", path);
     reach(Step::SnapshotBegun);
-    let primary = FileHandle::open(shared.store.medium(), &info.file())?;
+    let primary = FileHandle::open(shared.files(), &info.file())?;
     target.create().map_err(&failed)?;
     let made = write(shared, info, &primary, &*target, blocks, &failed).and_then(|made| {
         if !planted(Bug::SnapshotNameNotSynced) {

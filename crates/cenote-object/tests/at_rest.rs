@@ -2,7 +2,7 @@
 //! is found, page by page, and everything else stays readable; every crash leaves an object whose pages and tree fit.
 
 use crate::common::Step::{Die, Psync, PsyncAll, Reopen, Write};
-use crate::common::{self, Reach, Step, When, base_image, explore, key_of, protect, the_key};
+use crate::common::{self, Reach, Step, When, base_image, explore, key_of, own, protect, the_key};
 use cenote_layout::at_rest::Regions;
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, Fault, FaultEffect, FaultPoint, Limits, SimMedium, SimOptions};
@@ -470,7 +470,7 @@ fn places(info: &ObjectInfo) -> Places {
 fn flip(sim: &SimMedium, file: &str, at: u64, mask: u8) {
     let mut byte = [0];
     sim.read_at(file, at, &mut byte).expect("read");
-    sim.write_at(file, at, &[byte[0] ^ mask]).expect("written");
+    own(sim).write_at(file, at, &[byte[0] ^ mask]).expect("written");
 }
 
 #[test]
@@ -605,17 +605,17 @@ fn of_a_thousand_objects_none_is_disclosed_and_every_change_is_found() {
             4 => {
                 let (mut page, mut side) = (vec![0; 4096], [0; 64]);
                 sim.read_at(&at.file, at.data, &mut page).expect("read");
-                sim.write_at(&at.file, at.data + 4096, &page).expect("written");
+                own(&*sim).write_at(&at.file, at.data + 4096, &page).expect("written");
                 if has_side {
                     sim.read_at(&at.file, side_at, &mut side).expect("read");
-                    sim.write_at(&at.file, side_at + 64, &side).expect("written");
+                    own(&*sim).write_at(&at.file, side_at + 64, &side).expect("written");
                 }
             }
             _ => {
                 let (page, side) = &older[number];
-                sim.write_at(&at.file, at.data, page).expect("written");
+                own(&*sim).write_at(&at.file, at.data, page).expect("written");
                 if has_side {
-                    sim.write_at(&at.file, side_at, side).expect("written");
+                    own(&*sim).write_at(&at.file, side_at, side).expect("written");
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! Journals and primaries that are not what they were: flipped bits, other stores' files, missing and shortened ones. Nothing is
 //! believed, nothing is guessed, and what is not damaged stays as it is.
 
-use crate::common::{State, Step, World, base_image, contents, history, open, options};
+use crate::common::{State, Step, World, base_image, contents, history, open, options, own};
 use cenote_medium::Medium;
 use cenote_medium::sim::{CrashKind, Image, SimMedium};
 use cenote_object::{ObjectError, Objects, ObjectsOptions, Permission, Store};
@@ -33,7 +33,7 @@ fn unapplied() -> (Image, Vec<State>) {
     drop(store);
     for info in infos {
         let zeros = vec![0; info.record.data_len.next_multiple_of(4096) as usize];
-        sim.write_at(&info.file(), info.data_offset(), &zeros).expect("write");
+        own(&*sim).write_at(&info.file(), info.data_offset(), &zeros).expect("write");
     }
     (sim.image_now(CrashKind::Power), states)
 }
@@ -123,16 +123,16 @@ fn a_damaged_journal_is_accepted_only_on_demand_and_psyncs_go_on_then() {
 fn a_journal_that_is_missing_short_or_anothers_is_named() {
     let (image, _) = crashed();
     let sim = SimMedium::from_image_unrecorded(&image);
-    sim.remove("journal").expect("remove");
+    own(&*sim).remove("journal").expect("remove");
     assert!(damaged(try_open(&sim, false)).contains("missing"));
 
     let sim = SimMedium::from_image_unrecorded(&image);
-    sim.truncate("journal", 20000).expect("truncate");
+    own(&*sim).truncate("journal", 20000).expect("truncate");
     assert!(damaged(try_open(&sim, false)).contains("truncated"));
 
     for zeros in [0u64, 4096, 8192] {
         let sim = SimMedium::from_image_unrecorded(&image);
-        sim.write_at("journal", 0, &vec![0; zeros as usize]).expect("write");
+        own(&*sim).write_at("journal", 0, &vec![0; zeros as usize]).expect("write");
         let opened = try_open(&sim, false);
         match zeros {
             8192 => assert!(damaged(opened).contains("neither header")),
@@ -152,7 +152,7 @@ fn a_journal_that_is_missing_short_or_anothers_is_named() {
         let mut copy =
             <cenote_layout::object::JournalHeader as zerocopy::FromBytes>::read_from_bytes(&header).unwrap();
         cenote_layout::header::seal(&mut copy);
-        sim.write_at("journal", slot, zerocopy::IntoBytes::as_bytes(&copy)).expect("write");
+        own(&*sim).write_at("journal", slot, zerocopy::IntoBytes::as_bytes(&copy)).expect("write");
     }
     assert!(damaged(try_open(&sim, false)).contains("journal of store 77777777"));
 }
@@ -168,8 +168,8 @@ fn a_swapped_or_missing_primary_is_refused_and_the_others_are_not() {
     // Both have two pages: only their headers tell them apart.
     let (mine, other) = (sim.read(&b).expect("read"), sim.read(&still).expect("read"));
     assert_eq!(sim.len(&b).expect("len"), sim.len(&still).expect("len"));
-    sim.write_at(&b, 0, &other).expect("write");
-    sim.write_at(&still, 0, &mine).expect("write");
+    own(&*sim).write_at(&b, 0, &other).expect("write");
+    own(&*sim).write_at(&still, 0, &mine).expect("write");
     {
         let (_store, objects) = open(&sim, 8192).expect("open");
         for name in ["b", "still"] {
@@ -180,8 +180,8 @@ fn a_swapped_or_missing_primary_is_refused_and_the_others_are_not() {
         }
         objects.attach("a", Permission::ReadWrite, None).expect("not touched");
     }
-    sim.remove(&b).expect("remove");
-    sim.truncate(&still, 4096).expect("truncate");
+    own(&*sim).remove(&b).expect("remove");
+    own(&*sim).truncate(&still, 4096).expect("truncate");
     let (_store, objects) = open(&sim, 8192).expect("open");
     let error = objects.attach("b", Permission::Read, None).expect_err("missing").to_string();
     assert!(error.contains("missing"), "{error}");
@@ -199,7 +199,7 @@ fn a_committed_psync_whose_primary_is_missing_waits_for_it_and_removing_the_obje
     let file = store.object("b").expect("object").file();
     drop(store);
     let kept = sim.read(&file).expect("read");
-    sim.remove(&file).expect("remove");
+    own(&*sim).remove(&file).expect("remove");
     match try_open(&sim, false) {
         Err(ObjectError::PrimaryDamaged { name, .. }) => assert_eq!(name, "b"),
         other => panic!("{other:?}"),
@@ -207,7 +207,7 @@ fn a_committed_psync_whose_primary_is_missing_waits_for_it_and_removing_the_obje
     let sim_without = SimMedium::from_image_unrecorded(&sim.image_now(CrashKind::Process));
     // Brought back, the psync is completed.
     sim.create(&file, kept.len() as u64).expect("create");
-    sim.write_at(&file, 0, &kept).expect("write");
+    own(&*sim).write_at(&file, 0, &kept).expect("write");
     {
         let (_store, objects) = try_open(&sim, false).expect("open");
         assert_eq!(contents(&objects).expect("contents"), states[3]);

@@ -1,7 +1,8 @@
-//! A journal, or a superblock, that was put back: refused, and nothing is replayed, whatever session and moment it is of. Every
-//! copy that sessions leave behind is put in the place of the last one.
+//! A journal, or a superblock, that was put back: refused, and nothing is replayed, whatever
+//! session and moment it is of. Every copy that sessions leave behind is put in the place of the
+//! last one.
 
-use crate::common::{Reach, State, Step, When, World, base_image, bytes_of, contents, explore, options};
+use crate::common::{Reach, State, Step, When, World, base_image, bytes_of, contents, explore, options, own};
 use cenote_medium::Medium;
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, Image, SimMedium};
@@ -16,7 +17,8 @@ const SESSIONS: u8 = 4;
 /// A file's copy, and the session that it is of.
 type Copy = (u8, Vec<u8>);
 
-/// What a history leaves: the medium, copies of its journal and superblock at every moment, and what the objects hold.
+/// What a history leaves: the medium, copies of its journal and superblock at every moment, and
+/// what the objects hold.
 struct Past {
     image: Image,
     journals: Vec<Copy>,
@@ -61,8 +63,8 @@ fn with(image: &Image, name: &str, bytes: &[u8]) -> Option<Arc<SimMedium>> {
     if sim.read(name).expect("read") == bytes {
         return None;
     }
-    sim.truncate(name, bytes.len() as u64).expect("truncate");
-    sim.write_at(name, 0, bytes).expect("write");
+    own(&*sim).truncate(name, bytes.len() as u64).expect("truncate");
+    own(&*sim).write_at(name, 0, bytes).expect("write");
     Some(sim)
 }
 

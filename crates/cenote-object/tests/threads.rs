@@ -40,7 +40,8 @@ impl Slow {
     }
 }
 
-impl Medium for Slow {
+// SAFETY: every call goes to the simulated medium.
+unsafe impl Medium for Slow {
     fn describe(&self) -> MediumInfo {
         self.inner.describe()
     }
@@ -72,18 +73,21 @@ impl Medium for Slow {
     fn read(&self, name: &str) -> Result<Vec<u8>> {
         self.inner.read(name)
     }
-    fn write_at(&self, name: &str, offset: u64, data: &[u8]) -> Result<()> {
+    unsafe fn write_at(&self, name: &str, offset: u64, data: &[u8]) -> Result<()> {
         self.note("write", name);
-        self.inner.write_at(name, offset, data)
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.inner.write_at(name, offset, data) }
     }
     fn create(&self, name: &str, len_bytes: u64) -> Result<()> {
         self.inner.create(name, len_bytes)
     }
-    fn truncate(&self, name: &str, len_bytes: u64) -> Result<()> {
-        self.inner.truncate(name, len_bytes)
+    unsafe fn truncate(&self, name: &str, len_bytes: u64) -> Result<()> {
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.inner.truncate(name, len_bytes) }
     }
-    fn clear(&self, name: &str) -> Result<()> {
-        self.inner.clear(name)
+    unsafe fn clear(&self, name: &str) -> Result<()> {
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.inner.clear(name) }
     }
     fn sync(&self, name: &str) -> Result<()> {
         self.note("sync", name);
@@ -96,11 +100,13 @@ impl Medium for Slow {
     fn sync_dir(&self, dir: &str) -> Result<()> {
         self.inner.sync_dir(dir)
     }
-    fn rename(&self, from: &str, to: &str) -> Result<()> {
-        self.inner.rename(from, to)
+    unsafe fn rename(&self, from: &str, to: &str) -> Result<()> {
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.inner.rename(from, to) }
     }
-    fn remove(&self, name: &str) -> Result<()> {
-        self.inner.remove(name)
+    unsafe fn remove(&self, name: &str) -> Result<()> {
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.inner.remove(name) }
     }
     fn list(&self, dir: &str) -> Result<Vec<String>> {
         self.inner.list(dir)

@@ -110,7 +110,8 @@ fn contents(image: &[u8], puddle: &PuddleRecord) -> Result<Contents, String> {
     while number < count {
         let (start, outer) = (number * superblock, outer(number));
         number += 1;
-        // As the heap decides when it adopts the puddle: such a descriptor, or such marks, are damaged.
+        // As the heap decides when it adopts the puddle: such a descriptor, or such marks, are
+        // damaged.
         let is_used = |image: &[u8]| {
             let marks = image.get(outer..outer + MARKS_SIZE as usize).unwrap_or_default();
             marks.iter().any(|mark| match mark::meaning(*mark) {
@@ -150,8 +151,8 @@ fn contents(image: &[u8], puddle: &PuddleRecord) -> Result<Contents, String> {
     Ok(out)
 }
 
-/// Whether a mark says that its block's contents are needed. Condemned blocks may come back: whether
-/// they do, the heap decides later.
+/// Whether a mark says that its block's contents are needed. Condemned blocks may come back:
+/// whether they do, the heap decides later.
 fn is_kept(mark: u8) -> bool {
     mark == mark::ALLOCATED || mark == mark::CONDEMNED && !planted(Bug::CondemnedNotRewritten)
 }

@@ -5,6 +5,7 @@
 
 use cenote_heap::{Heap as _, TracedHeap};
 use cenote_layout::catalog::{MoveRecord, PuddleRecord, RelocationRecord};
+use cenote_layout::heap::{HeapGeometry, mark};
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::moves::Moves;
 use cenote_layout::pointer::{PointerKind, RegionAddress, decode_relative, encode_relative};
@@ -498,6 +499,50 @@ fn roots_that_are_forgotten_are_found() {
     let found = (1..5).find_map(|seed| one(seed).err());
     plant(Bug::None);
     assert!(found.is_some_and(|what| what.contains("root")));
+}
+
+/// Whether puddles are rewritten alike when blocks in them are condemned: a sweep that was not
+/// committed makes them allocated again.
+fn condemned_are_rewritten() -> bool {
+    let random = &mut Random(12);
+    let (_medium, source) = store_on(&blank(0));
+    let graph = build(&source, random);
+    let original = files(&source);
+    let types: Arc<TypeTable> =
+        Arc::new(types().into_iter().map(|record| (record.id, Arc::new(record))).collect());
+    let moves =
+        graph.puddles.iter().map(|p| MoveRecord { from: p.addr, to: p.addr + (1 << 36), size: p.size });
+    let relocation = RelocationRecord { id: Uuid([1; 16]), moves: moves.collect(), pools: Vec::new() };
+    let moves = Arc::new(Moves::new(&relocation).unwrap());
+    graph.puddles.iter().all(|puddle| {
+        let job = RewriteJob {
+            puddle: PuddleRecord { addr: puddle.addr + (1 << 36), ..*puddle },
+            from: puddle.addr,
+            moves: Arc::clone(&moves),
+            types: Arc::clone(&types),
+        };
+        let geometry = HeapGeometry::new(puddle.size, puddle.index == 0).unwrap();
+        let marks = geometry.marks as usize..geometry.hints as usize;
+        let mut plain = original[&puddle.uuid].clone();
+        let mut condemned = plain.clone();
+        let allocated = |mark: &&mut u8| **mark == mark::ALLOCATED;
+        condemned[marks.clone()].iter_mut().filter(allocated).for_each(|mark| *mark = mark::CONDEMNED);
+        assert!(condemned != plain);
+        image::rewrite(&mut plain, &job).unwrap();
+        image::rewrite(&mut condemned, &job).unwrap();
+        plain[marks.clone()].fill(0);
+        condemned[marks].fill(0);
+        plain == condemned
+    })
+}
+
+#[test]
+fn pointers_in_condemned_blocks_are_rewritten() {
+    assert!(condemned_are_rewritten());
+    plant(Bug::CondemnedNotRewritten);
+    let rewritten = condemned_are_rewritten();
+    plant(Bug::None);
+    assert!(!rewritten, "nothing noticed that condemned blocks are left as they were");
 }
 
 /// Images that are no puddle's, or a puddle's with damage: no panic, and no byte is changed that is not a pointer in a block.

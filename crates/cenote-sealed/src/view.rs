@@ -370,8 +370,9 @@ impl Inner {
     /// See [`View::copy_out`].
     fn copy_out(&self, offset: u64, bytes: &mut [u8]) {
         debug_assert!(offset + bytes.len() as u64 <= self.pages * PAGE_LEN as u64);
-        // SAFETY: inside the alias, which is always readable; what others store meanwhile the caller answers for. The
-        // copy takes padding along, and `bytes`, which is the caller's alone, is settled then.
+        // SAFETY: inside the alias, which is always readable; what others store meanwhile the
+        // caller answers for. The copy takes padding along, and `bytes`, which is the caller's
+        // alone, is settled then.
         unsafe {
             let from = self.alias().add(offset as usize);
             core::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len());

@@ -35,7 +35,7 @@ use cenote_layout::puddle::Role;
 use cenote_layout::superblock::Superblock;
 use cenote_layout::types::TypeRecord;
 use cenote_log::CrashKind;
-use cenote_medium::{Durability, GrantedMedium, MapMode, Medium, MediumError, MediumInfo};
+use cenote_medium::{Durability, GrantedMedium, MapMode, MediumError, MediumInfo, OwnedMedium};
 use cenote_sys::{fault, fork_guard};
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicBool;
@@ -378,29 +378,32 @@ impl Store {
     /// A store that a daemon keeps, as one of its clients. No file is opened, nothing is recovered: the daemon has done that.
     ///
     /// # Errors
-    /// The window's addresses are taken in this process; the daemon cannot be reached, or says what cannot be.
+    /// The window's addresses are taken in this process ([`OpenError::WindowOfDaemon`]); the daemon
+    /// cannot be reached, or says what cannot be.
     pub fn connect(home: &Home, keeper: Box<dyn Keeper>) -> Result<Self, OpenError> {
         let path = home.medium.path.clone();
         let failed = |source| OpenError::Medium { path: path.clone(), source: Box::new(source) };
         let refused = |error: StoreError| OpenError::Daemon { path: path.clone(), detail: error.to_string() };
         let (base, len) = (home.window_base, home.window_len);
         let files = Arc::new(GrantedMedium::new(home.medium.clone()));
-        let medium: Arc<dyn Medium> = Arc::clone(&files) as _;
+        // SAFETY: the files are the daemon's, which changes them; this medium refuses to.
+        let medium = unsafe { OwnedMedium::new(Arc::clone(&files) as _) };
         medium.reserve_window(base, len).map_err(|error| match error {
             MediumError::WindowTaken { .. } => {
-                OpenError::WindowTaken { path: path.clone(), base, len, by: who_is_at(base, len) }
+                OpenError::WindowOfDaemon { path: path.clone(), base, len, by: who_is_at(base, len) }
             }
             error => failed(error),
         })?;
+        crate::known::note(base, len);
         let mut superblock = Superblock::new_zeroed();
         (superblock.store, superblock.window_base, superblock.window_len) = (home.store, base, len);
         let poisoned = Arc::default();
-        let (files_of, of) = (Arc::clone(&medium), home.store);
+        let (files_of, of) = (medium.clone(), home.store);
         // What has moved was rewritten by the daemon, all of it, before it is granted.
         let relocation = RelocationOptions { rewriter: None, backend: Backend::Eager };
         let frontier = Frontier::new(files_of, of, (false, false), relocation, Arc::clone(&poisoned));
         let store = Self::new(Arc::new(Inner {
-            window: Window::new(base, len),
+            window: Window::of_store(base, len, 0, &home.medium.path),
             persistence: medium.persistence(home.durability),
             info: home.medium.clone(),
             uuid: home.store,
@@ -421,7 +424,7 @@ impl Store {
             files_moving: Mutex::default(),
             control: Mutex::new(Control {
                 superblock,
-                catalog: Catalog::mirror(Arc::clone(&medium)),
+                catalog: Catalog::mirror(medium.clone()),
                 space: Space::new(base, len),
                 puddles: BTreeMap::new(),
                 graveyard: Vec::new(),
@@ -656,8 +659,8 @@ impl Inner {
         let puddle = self.own(control, record, mode);
         // SAFETY: puddles live until the store is dropped; the range was checked to lie in the window, beside all others.
         unsafe {
-            puddle.as_ref().set_mode(&*self.medium, mode)?;
-            puddle.as_ref().map(&*self.medium)?;
+            puddle.as_ref().set_mode(&self.medium, mode)?;
+            puddle.as_ref().map(&self.medium)?;
             self.window.insert(puddle.as_ref());
         }
         connection.files.dismiss(crate::puddle::text(&file_name(record.uuid)));

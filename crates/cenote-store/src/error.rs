@@ -168,8 +168,35 @@ pub enum OpenError {
         detail: String,
     },
     /// The window's addresses are taken.
-    #[error("{path}: the window {base:#x}..{:#x} is taken in this process by {by}: close the store that uses it, or format one of them with another window_base", base.saturating_add(*len))]
+    #[error("{path}: the window {base:#x}..{:#x} is taken in this process by {by}: close what uses it, or open this store with WindowPolicy::Move and a rewriter", base.saturating_add(*len))]
     WindowTaken {
+        /// The directory.
+        path: String,
+        /// First address.
+        base: u64,
+        /// Bytes.
+        len: u64,
+        /// What lies there.
+        by: String,
+    },
+    /// The window's addresses are taken, and the store cannot open in another window now.
+    #[error("{path}: the window {base:#x}..{:#x} is taken in this process by {by}, and the store cannot move, because {why}; open it once in a process in which the window is free", base.saturating_add(*len))]
+    WindowStays {
+        /// The directory.
+        path: String,
+        /// First address.
+        base: u64,
+        /// Bytes.
+        len: u64,
+        /// What lies there.
+        by: String,
+        /// What keeps the store where it is.
+        why: String,
+    },
+    /// The window of a daemon's store is taken in this process. The store does not move for one
+    /// client.
+    #[error("{path}: the daemon's store has the window {base:#x}..{:#x}, which is taken in this process by {by}: connect before that is opened; a store that is opened afterwards moves by itself", base.saturating_add(*len))]
+    WindowOfDaemon {
         /// The directory.
         path: String,
         /// First address.
@@ -501,7 +528,8 @@ pub enum StoreError {
         /// What is wrong.
         source: Box<SealedError>,
     },
-    /// A key was given, for the pool or for the store, and the pool has none: it may have been replaced.
+    /// A key was given, for the pool or for the store, and the pool has none: it may have been
+    /// replaced.
     #[error(
         "a key was given, and pool \"{name}\" has none: it may have been replaced; use no key, or accept_unprotected, \
          if that is meant"

@@ -16,7 +16,7 @@ use crate::origin::{Origin, Place, living_opener};
 use crate::store::LOCK;
 use crate::superblock::{FILE, Found, load};
 use cenote_layout::id::Uuid;
-use cenote_medium::{Holder, LockGuard, LockKind, Medium, MediumError, MediumInfo};
+use cenote_medium::{Holder, LockGuard, LockKind, MediumError, MediumInfo, OwnedMedium};
 use cenote_sys::process;
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ const LOCK_RETRY: Duration = Duration::from_millis(5);
 
 /// Takes all locks of an open, waiting at most `timeout`, and says where the store lies that they are on.
 pub(crate) fn take(
-    medium: &dyn Medium,
+    medium: &OwnedMedium,
     exclusive: bool,
     timeout: Duration,
 ) -> Result<([LockGuard; 3], Place), OpenError> {
@@ -49,7 +49,7 @@ pub(crate) fn take(
 
 type Taken = Result<([LockGuard; 3], Place), Holder>;
 
-fn try_take(medium: &dyn Medium, kind: LockKind) -> Result<Taken, MediumError> {
+fn try_take(medium: &OwnedMedium, kind: LockKind) -> Result<Taken, MediumError> {
     let lock = match medium.lock(LOCK, kind)? {
         Ok(guard) => guard,
         Err(holder) => return Ok(Err(holder)),
@@ -65,7 +65,7 @@ fn try_take(medium: &dyn Medium, kind: LockKind) -> Result<Taken, MediumError> {
 }
 
 /// A holder that its lock does not name: a writer, by what the superblock says.
-fn named(medium: &dyn Medium, holder: Holder) -> Holder {
+fn named(medium: &OwnedMedium, holder: Holder) -> Holder {
     if holder.pid.is_some() {
         return holder;
     }

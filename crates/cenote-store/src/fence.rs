@@ -18,14 +18,14 @@
 use crate::superblock::{self, FILE};
 use cenote_layout::superblock::{COPY_SIZE, Superblock};
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{FileHandle, FileId, FileName, Medium, MediumError};
+use cenote_medium::{FileHandle, FileId, FileName, MediumError, OwnedMedium};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use zerocopy::IntoBytes;
 
 /// The superblock of a store that this session may write.
 #[derive(Debug)]
 pub(crate) struct Fence {
-    medium: Arc<dyn Medium>,
+    medium: OwnedMedium,
     file: FileHandle,
     id: FileId,
     /// The newest copy, as this session read or wrote it, and its generation.
@@ -36,13 +36,13 @@ pub(crate) struct Fence {
 impl Fence {
     /// For a session that holds the superblock `id` and has read `block` from it.
     pub(crate) fn new(
-        medium: &Arc<dyn Medium>,
+        medium: &OwnedMedium,
         id: FileId,
         block: &Superblock,
         poisoned: &Arc<OnceLock<String>>,
     ) -> Result<Self, MediumError> {
         Ok(Self {
-            medium: Arc::clone(medium),
+            medium: medium.clone(),
             file: FileHandle::open(medium, FILE)?,
             id,
             known: Mutex::new((block.as_bytes().into(), block.generation)),

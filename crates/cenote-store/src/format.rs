@@ -15,7 +15,7 @@ use cenote_layout::SLOT_SIZE;
 use cenote_layout::header::{Header, HeaderPrefix};
 use cenote_layout::id::Uuid;
 use cenote_layout::superblock::{DURABILITY_UNSAID, JournalMark, ORIGIN_OWN, STATE_CLEAN, Superblock};
-use cenote_medium::{LockKind, Medium, MediumError};
+use cenote_medium::{LockKind, Medium, MediumError, OwnedMedium};
 use std::sync::Arc;
 
 /// Makes a store in an empty directory, or in one with an unfinished format. It is durable on return.
@@ -28,6 +28,9 @@ pub fn format(medium: Arc<dyn Medium>, options: &FormatOptions) -> Result<Uuid, 
     let failed = |source| FormatError::Medium { path: path.clone(), source: Box::new(source) };
     check_options(options)?;
     check_directory(&*medium)?;
+    // SAFETY: a directory without a store, which the lock keeps to this call: nothing of it is
+    // mapped.
+    let medium = unsafe { OwnedMedium::new(medium) };
     let _lock = match medium.lock(LOCK, LockKind::Exclusive).map_err(failed)? {
         Ok(guard) => guard,
         Err(holder) => return Err(FormatError::Locked { path, holder: holder.text }),
@@ -50,7 +53,7 @@ pub fn format(medium: Arc<dyn Medium>, options: &FormatOptions) -> Result<Uuid, 
             .ok_or(FormatError::NoWindow { len: options.window_len })?,
     };
     for name in catalog::NEW_FILES.iter().chain(&catalog::FILES).chain(&[NEW_FILE]) {
-        catalog::remove_if_there(&*medium, name).map_err(failed)?;
+        catalog::remove_if_there(&medium, name).map_err(failed)?;
     }
     let block = Superblock {
         prefix: HeaderPrefix::new(Superblock::MAGIC, size_of::<Superblock>() as u32),

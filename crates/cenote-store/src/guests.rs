@@ -291,8 +291,8 @@ impl Store {
         let mut damage: Vec<Damage> = Vec::new();
         for (expected, puddle) in puddles.iter().enumerate() {
             let problem = match puddle.index as usize == expected {
-                true => match verify_file(&*inner.medium, puddle, inner.uuid, true)? {
-                    None if shadowed => verify_primary(&*inner.medium, puddle, inner.uuid, true)?,
+                true => match verify_file(&inner.medium, puddle, inner.uuid, true)? {
+                    None if shadowed => verify_primary(&inner.medium, puddle, inner.uuid, true)?,
                     problem => problem,
                 },
                 false => Some("the catalog has no record of one before it".into()),
@@ -786,7 +786,7 @@ impl Control {
     /// to.
     fn apart(&self, inner: &Inner, client: Uuid) -> Self {
         let state = &self.catalog.state;
-        let mut catalog = Catalog::mirror(Arc::clone(&inner.medium));
+        let mut catalog = Catalog::mirror(inner.medium.clone());
         let pools = state.writable_pools(client);
         let mut records: Vec<Record> = Vec::new();
         for pool in &pools {

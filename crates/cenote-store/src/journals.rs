@@ -1,18 +1,19 @@
-//! What the superblock says about the two journals of psyncs, so that a journal that was put back is refused.
+//! What the superblock says about the two journals of psyncs, so that a journal that was put back
+//! is refused.
 //!
-//! A journal's header and records are whole by themselves: an older copy of the file passes every check in it, and would be
-//! replayed. So the superblock names the header of each journal ([`JournalMark`]): when a session opens the journal, and when
-//! it closes the store.
+//! A journal's header and records are whole by themselves: an older copy of the file passes every
+//! check in it, and would be replayed. So the superblock names the header of each journal
+//! ([`JournalMark`]): when a session opens the journal, and when it closes the store.
 //!
 //! # States
 //!
-//! **Open a journal.** (1) The journal's header is compared with the superblock; an older one is refused and nothing is
-//! replayed. (2) Its records are brought to the primaries. (3) Its header says a new epoch: **the sync of the header commits
-//! the recovery**. (4) The superblock names that epoch: **the sync of the superblock's copy commits**. Only then a record is
-//! appended.
+//! **Open a journal.** (1) The journal's header is compared with the superblock; an older one is
+//! refused and nothing is replayed. (2) Its records are brought to the primaries. (3) Its header
+//! says a new epoch: **the sync of the header commits the recovery**. (4) The superblock names that
+//! epoch: **the sync of the superblock's copy commits**. Only then a record is appended.
 //!
-//! **Close.** (1) The journal is trimmed, and nothing writes to it any more; (2) the superblock that says "clean" names its
-//! header: **that sync commits both**.
+//! **Close.** (1) The journal is trimmed, and nothing writes to it any more; (2) the superblock
+//! that says "clean" names its header: **that sync commits both**.
 //!
 //! | a crash | the superblock names | the journal has | the next open |
 //! | --- | --- | --- | --- |
@@ -21,13 +22,16 @@
 //! | after 4, before the close | this session's epoch | this epoch, records, trims | opens it |
 //! | after the close | the header | the same header | opens it |
 //!
-//! So the journal is never older than the superblock says, and in a store that was closed it is exactly what the superblock
-//! says. A journal that is newer than the superblock of a *closed* store tells that the superblock was put back.
+//! So the journal is never older than the superblock says, and in a store that was closed it is
+//! exactly what the superblock says. A journal that is newer than the superblock of a *closed*
+//! store tells that the superblock was put back.
 //!
-//! If one of a journal's two headers is damaged, the predecessor of the one that is named is accepted: it may be the newest
-//! that is left, and recovery by it is right (it applies records again).
+//! If one of a journal's two headers is damaged, the predecessor of the one that is named is
+//! accepted: it may be the newest that is left, and recovery by it is right (it applies records
+//! again).
 //!
-//! Not told: a copy of the journal that was made in the session that crashed. It has this session's epoch.
+//! Not told: a copy of the journal that was made in the session that crashed. It has this session's
+//! epoch.
 
 use crate::error::StoreError;
 use crate::report::{Damage, OpenReport};
@@ -62,16 +66,18 @@ impl JournalOf {
 /// What a session knows of the journals.
 #[derive(Debug, Default)]
 pub(crate) struct Journals {
-    /// The store was closed: a journal that this session has not opened is exactly what the superblock says.
+    /// The store was closed: a journal that this session has not opened is exactly what the
+    /// superblock says.
     exact: [bool; 2],
-    /// This session has opened it.
+    /// This session has begun to open it: its header may be a newer one than the superblock names.
     opened: [bool; 2],
 }
 
 /// Why a journal with this header is not the one that the superblock names.
 fn why_not(named: &JournalMark, found: &Found, exact: bool) -> Option<String> {
     let Found { mark: found, alone } = found;
-    // The header that is named may be the one that is damaged: its predecessor is good enough to recover by.
+    // The header that is named may be the one that is damaged: its predecessor is good enough to
+    // recover by.
     let lost = *alone && found.generation + 1 == named.generation;
     if *named == JournalMark::NONE || lost || planted(Bug::OlderJournalAccepted) {
         return None;
@@ -95,12 +101,14 @@ fn why_not(named: &JournalMark, found: &Found, exact: bool) -> Option<String> {
 }
 
 impl Inner {
-    /// Notes whether the superblock's copy is that of a closed store. The first thing that an open does about journals.
+    /// Notes whether the superblock's copy is that of a closed store. The first thing that an open
+    /// does about journals.
     pub(crate) fn expect_journals(&self, control: &mut Control, clean: bool) {
         control.journals.exact = [clean; 2];
     }
 
-    /// Reports journals that were put back, or are gone though something needs them. Changes nothing.
+    /// Reports journals that were put back, or are gone though something needs them. Changes
+    /// nothing.
     pub(crate) fn look_at_journals(
         &self,
         control: &Control,
@@ -109,10 +117,10 @@ impl Inner {
         for of in JournalOf::ALL {
             let named = control.superblock.journals[of as usize];
             if named == JournalMark::NONE || !self.medium.exists(of.file())? {
-                continue; // what is missing is told by whoever needs it
+                continue; // the opener that needs it reports that it is missing
             }
             let file = FileHandle::open(&self.medium, of.file())?;
-            // One without a whole header is told by whoever opens it.
+            // One without a whole header is reported by its opener.
             let Ok(found) = look(&file, self.uuid)? else { continue };
             let Some(detail) = why_not(&named, &found, control.journals.exact[of as usize]) else { continue };
             let state = &control.catalog.state;
@@ -141,12 +149,15 @@ impl Inner {
         }
     }
 
-    /// Before a session changes a journal's header: from here on it is newer than the superblock says.
+    /// Before a session changes a journal's header: from here on it is newer than the superblock
+    /// says.
     pub(crate) fn journal_opens(&self, control: &mut Control, of: JournalOf) {
         control.journals.exact[of as usize] = false;
+        control.journals.opened[of as usize] = true;
     }
 
-    /// The superblock names the header of a journal that this session has opened. **Its sync commits.**
+    /// The superblock names the header of a journal that this session has opened. **Its sync
+    /// commits.**
     pub(crate) fn name_journal(
         &self,
         control: &mut Control,
@@ -157,18 +168,21 @@ impl Inner {
         next.journals[of as usize] = mark;
         self.store_superblock(&mut next)?;
         control.superblock = next;
-        control.journals.opened[of as usize] = true;
         Ok(())
     }
 
-    /// Puts the headers of the journals that this session has opened into the superblock's copy that is about to say
-    /// "clean". Nothing writes to them any more.
+    /// Puts the headers of the journals that this session has opened, or failed to, into the
+    /// superblock's copy that is about to say "clean". Nothing writes to them any more.
     pub(crate) fn name_closed_journals(&self, control: &mut Control) -> Result<(), StoreError> {
         if let Some(journal) = self.shadows.journal() {
             journal.checkpoint()?;
             self.shadows.stop(false);
         }
         for of in JournalOf::ALL.into_iter().filter(|of| control.journals.opened[*of as usize]) {
+            // It was to be made, and that failed.
+            if !self.medium.exists(of.file())? {
+                continue;
+            }
             let file = FileHandle::open(&self.medium, of.file())?;
             let found = look(&file, self.uuid)?;
             let found = found.map_err(|detail| StoreError::JournalDamaged { detail })?;
@@ -179,8 +193,8 @@ impl Inner {
 }
 
 impl Store {
-    /// Refuses a journal of objects that is older than the superblock says: for whoever recovers the objects, before anything
-    /// is replayed.
+    /// Refuses a journal of objects that is older than the superblock says: for recovery of
+    /// objects, before anything is replayed.
     ///
     /// # Errors
     /// [`StoreError::JournalRolledBack`].
@@ -199,7 +213,8 @@ impl Store {
         self.inner().journal_opens(&mut self.inner().control(), JournalOf::Objects);
     }
 
-    /// The superblock names the header of the objects' journal, durably: before a record is appended to it.
+    /// The superblock names the header of the objects' journal, durably: before a record is
+    /// appended to it.
     ///
     /// # Errors
     /// The medium. A failed sync poisons the store.
@@ -212,7 +227,8 @@ impl Store {
 mod tests {
     use super::*;
 
-    /// Every pair of small headers: what is older is refused, what is newer in a closed store too, and nothing else.
+    /// Every pair of small headers: what is older is refused, what is newer in a closed store too,
+    /// and nothing else.
     #[test]
     fn older_is_refused_and_in_a_closed_store_everything_else() {
         let marks = || {

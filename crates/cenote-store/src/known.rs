@@ -1,16 +1,20 @@
-//! Windows of the stores that this user's programs made or opened: a hint for the choice of a new one.
+//! Windows of the stores that this user's programs made or opened: a hint for the choice of a new
+//! one.
 //!
-//! The file is `cenote/windows` under `$XDG_STATE_HOME`, or under `~/.local/state`. Each line is base and bytes of one
-//! window in hexadecimal digits, and nothing else: no path, no name, no identity, no time. It is readable by its user alone.
+//! The file is `cenote/windows` under `$XDG_STATE_HOME`, or under `~/.local/state`. Each line is
+//! base and bytes of one window in hexadecimal digits, and nothing else: no path, no name, no
+//! identity, no time. It is readable by its user alone.
 //!
-//! **Advisory only.** Nothing depends on it: a line too many makes one place less likely, a line that is missing lets a
-//! window be chosen that a store has, and that store or the new one moves when both meet. So errors are ignored, there is
-//! no lock, and nothing is synced. Invariants:
+//! **Advisory only.** Nothing depends on it: a line too many makes one place less likely, a line
+//! that is missing lets a window be chosen that a store has, and that store or the new one moves
+//! when both meet. So errors are ignored, there is no lock, and nothing is synced. Invariants:
 //!
-//! * A line is appended by one `write` to a file open for appending, so lines of several processes do not mix.
+//! * A line is appended by one `write` to a file open for appending, so lines of several processes
+//!   do not mix.
 //! * A line that cannot be read (torn, edited) is skipped.
-//! * A file of more than [`LINES_MAX`] lines is replaced by its last half, by renaming. Lines that another process appends
-//!   meanwhile may be lost; their stores note them again when they are opened.
+//! * A file of more than [`LINES_MAX`] lines is replaced by its last half, by renaming. Lines that
+//!   another process appends meanwhile may be lost; their stores note them again when they are
+//!   opened.
 //! * Nothing is written where the directory above belongs to another user, as under `sudo`.
 
 use cenote_layout::SLOT_SIZE;

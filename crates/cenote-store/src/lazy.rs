@@ -2,8 +2,8 @@
 //!
 //! A pool's puddles are found in the slot table as soon as the pool is open, but mapped only when somebody touches
 //! them. The touch faults, because the window is reserved without access; the resolver looks the address up and maps
-//! the puddle. It runs in a signal handler: it reads the slot table, maps (on a stack of `cenote_sys::aside`, since that of
-//! a handler is too small), and allocates nothing.
+//! the puddle. It runs in a signal handler: it reads the slot table, maps (on a stack of
+//! `cenote_sys::aside`, since that of a handler is too small), and allocates nothing.
 //!
 //! In a pool in shadowed mode the first store into a page faults too: the page is noted, and may be written from then on ([`crate::psync`]).
 //!
@@ -28,5 +28,5 @@ pub(crate) unsafe fn resolve(context: *const (), address: usize) -> bool {
     if puddle.is_due() {
         return inner.frontier.ask(puddle);
     }
-    puddle.resolve(&*inner.medium, address)
+    puddle.resolve(&inner.medium, address)
 }

@@ -72,7 +72,7 @@ pub use logs::LogLease;
 pub use object::ObjectInfo;
 pub use options::{
     Access, CopyPolicy, DamagePolicy, FormatOptions, OpenOptions, PoolOptions, PowerLossPolicy,
-    WINDOW_LEN_DEFAULT,
+    WINDOW_LEN_DEFAULT, WindowPolicy,
 };
 pub use pool::PoolHandle;
 pub use pools::PoolInfo;

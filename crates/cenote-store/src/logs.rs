@@ -320,7 +320,7 @@ impl Inner {
             if let Err(error) = self.commit_new_puddle(control, &record, &[client]) {
                 // The file is gone, and so is the mapping's use; the address was given back with it.
                 control.graveyard.extend(control.puddles.remove(&record.uuid));
-                let _ = puddle.refuse(&*self.medium);
+                let _ = puddle.refuse(&self.medium);
                 return Err(error);
             }
         } else {
@@ -353,7 +353,7 @@ impl Inner {
             let Some(best) = best else { break };
             let record = control.logs.spare.swap_remove(best);
             // A damaged spare puddle is passed over: there is nothing in it.
-            if verify_file(&*self.medium, &record, self.uuid, true).map_err(|e| self.failed(e))?.is_none() {
+            if verify_file(&self.medium, &record, self.uuid, true).map_err(|e| self.failed(e))?.is_none() {
                 return Ok((record, false));
             }
         }
@@ -368,8 +368,8 @@ impl Inner {
         let puddle = self.own(control, record, MapMode::ReadWrite);
         // SAFETY: puddles live until the store is dropped; callers use the reference within.
         let puddle = unsafe { puddle.as_ref() };
-        puddle.set_mode(&*self.medium, MapMode::ReadWrite).map_err(|e| self.failed(e))?;
-        puddle.map(&*self.medium).map_err(|e| self.failed(e))?;
+        puddle.set_mode(&self.medium, MapMode::ReadWrite).map_err(|e| self.failed(e))?;
+        puddle.map(&self.medium).map_err(|e| self.failed(e))?;
         Ok(puddle)
     }
 

@@ -33,7 +33,7 @@ impl Inner {
         wanted: PuddleRecord,
     ) -> Result<PuddleRecord, StoreError> {
         self.new_puddle_by(control, id, wanted, &|record| {
-            create_file(&*self.medium, record, self.uuid).map_err(|error| self.failed(error))
+            create_file(&self.medium, record, self.uuid).map_err(|error| self.failed(error))
         })
     }
 
@@ -87,7 +87,7 @@ impl Inner {
 
     /// Creates the primary of a new puddle. On failure the puddle is gone again.
     pub(crate) fn new_primary(&self, control: &mut Control, record: &PuddleRecord) -> Result<(), StoreError> {
-        create_primary(&*self.medium, record, self.uuid).map_err(|error| {
+        create_primary(&self.medium, record, self.uuid).map_err(|error| {
             let error = self.failed(error);
             let _ = self.medium.remove(text(&file_name(record.uuid)));
             control.space.give_back(record.addr, record.size);
@@ -122,6 +122,8 @@ impl Inner {
             (false, true) => Kind::Shadow,
             (false, false) => Kind::Direct,
         };
+        let addr = record.addr.wrapping_add(self.window.distance());
+        let record = PuddleRecord { addr, ..record };
         *control
             .puddles
             .entry(record.uuid)
@@ -142,7 +144,7 @@ impl Inner {
             // SAFETY: owned by `control` until the store is dropped.
             let puddle_ref = unsafe { puddle.as_ref() };
             self.window.remove(puddle_ref);
-            unmapped = puddle_ref.refuse(&*self.medium).is_ok();
+            unmapped = puddle_ref.refuse(&self.medium).is_ok();
             self.frontier.let_go(puddle_ref);
             control.graveyard.push(puddle);
         }

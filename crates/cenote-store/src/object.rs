@@ -344,7 +344,7 @@ impl Store {
         if inner.connection.is_some() {
             return Ok(()); // the daemon does, before it hands the file out
         }
-        match verify_file(&*inner.medium, &object.puddle(), inner.uuid, inner.writable)? {
+        match verify_file(&inner.medium, &object.puddle(), inner.uuid, inner.writable)? {
             None => Ok(()),
             Some(detail) => Err(StoreError::ObjectDamaged { name: object.record.name.clone(), detail }),
         }

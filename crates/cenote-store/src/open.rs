@@ -3,7 +3,9 @@
 //! States of an open for writing: (1) the locks are taken, and a copy of an open store is refused ([`crate::exclusion`]); (2) catalog files that are torn or damaged in one copy are
 //! written anew; (3) recovery, with states of its own ([`crate::recovery`]); (4) files without a record are removed, and what a crashed session
 //! stored at level `process` is synced if this one is at `power`; (5) the superblock says "open", with boot id, process and client: **its sync commits**. Only then is a handle given
-//! out. A crash before leaves what the next open finds as it was before, or recovered.
+//! out. A crash before leaves what the next open finds as it was before, or recovered. (6) A store
+//! whose window is taken in this process moves to another one ([`crate::relocate::window`]); all
+//! before is done at a distance.
 //!
 //! Where the store was closed, (5) comes before (2): recovery appends batches then, too, if logs were set aside, and a crash in the middle of one is no damage only in a
 //! store that is open. Where it was not, the boot under which its clients lived must stay in the superblock until they have been recovered.
@@ -16,6 +18,7 @@ use crate::journals::Journals;
 use crate::logs::Logs;
 use crate::options::{DamagePolicy, OpenOptions};
 use crate::puddle::DIR;
+use crate::relocate;
 use crate::relocate::frontier::Frontier;
 use crate::relocate::hosted::Holds;
 use crate::report::{Damage, DamageEffect, OpenReport};
@@ -23,7 +26,7 @@ use crate::shadow::Shadows;
 use crate::spare::Ahead;
 use crate::store::{Control, Inner, LOCK, Store};
 use crate::superblock::{self, FILE, NEW_FILE};
-use crate::window::{Space, Window, who_is_at};
+use crate::window::{Space, Window};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::Record;
 use cenote_layout::header::read;
@@ -34,7 +37,7 @@ use cenote_layout::superblock::{
 };
 use cenote_log::CrashKind;
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{Durability, Medium, MediumError, MediumInfo, MediumKind, Operation};
+use cenote_medium::{Durability, Medium, MediumError, MediumInfo, MediumKind, Operation, OwnedMedium};
 use cenote_sys::{fault, fork_guard};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,6 +51,9 @@ impl Store {
     /// See [`OpenError`]. Nothing was changed, except that recovery may have been done in part, which the next open
     /// completes.
     pub fn open(medium: Arc<dyn Medium>, options: OpenOptions) -> Result<(Self, OpenReport), OpenError> {
+        // SAFETY: the store takes the lock before it changes a file that there is. From then on the
+        // files are its own; each module argues for what it changes.
+        let medium = unsafe { OwnedMedium::new(medium) };
         let info = medium.describe();
         let path = info.path.clone();
         let failed = |source| OpenError::Medium { path: path.clone(), source: Box::new(source) };
@@ -70,16 +76,16 @@ impl Store {
             });
         }
         // Before the lock, which may make a file: what is not a store stays as it is.
-        superblock::load(&*medium, wants_write)?;
+        superblock::load(&medium, wants_write)?;
         if !wants_write && !medium.exists(LOCK).map_err(failed)? {
             return Err(OpenError::LockMissing { path });
         }
-        let (locks, place) = exclusion::take(&*medium, wants_write, options.lock_timeout)?;
+        let (locks, site) = exclusion::take(&medium, wants_write, options.lock_timeout)?;
 
         let started = Instant::now();
-        let found = superblock::load(&*medium, wants_write)?;
-        let copied = exclusion::recognise(&info, &found, place, medium.boot_id(), options.copy)?;
-        let (merged, bytes) = catalog::load(&*medium, found.newest.catalog_batch).map_err(failed)?;
+        let found = superblock::load(&medium, wants_write)?;
+        let copied = exclusion::recognise(&info, &found, site, medium.boot_id(), options.copy)?;
+        let (merged, bytes) = catalog::load(&medium, found.newest.catalog_batch).map_err(failed)?;
         let mut report =
             OpenReport { clean: found.clean, copied, damage: found.damage, ..OpenReport::default() };
         report.damage.extend(merged.damage.iter().cloned());
@@ -117,13 +123,13 @@ impl Store {
         let poisoned = Arc::default();
         let mut block = found.newest;
         let fence = match writable {
-            true => Some(Fence::new(&medium, place.superblock, &block, &poisoned).map_err(failed)?),
+            true => Some(Fence::new(&medium, site.superblock, &block, &poisoned).map_err(failed)?),
             false => None,
         }
         .map(Arc::new);
-        place.record(&mut block);
+        site.record(&mut block);
         block.origin = if copied { ORIGIN_COPY } else { ORIGIN_OWN };
-        let catalog = Catalog::new(Arc::clone(&medium), &merged, &bytes, fence.clone());
+        let catalog = Catalog::new(medium.clone(), &merged, &bytes, fence.clone());
         let same_boot = found.newest.boot_id == medium.boot_id();
         if same_boot && !options.hosting {
             // Their logs are not ours to replay, nor their pools to look at, until they have ended.
@@ -132,25 +138,27 @@ impl Store {
                 return Err(OpenError::Guests { path, pids: living });
             }
         }
-        let (base, len) = (block.window_base, block.window_len);
-        medium.reserve_window(base, len).map_err(|error| match error {
-            MediumError::WindowTaken { .. } => {
-                OpenError::WindowTaken { path: path.clone(), base, len, by: who_is_at(base, len) }
-            }
-            error => failed(error),
-        })?;
+        let living = crate::guests::living(&catalog.state).next().is_some();
+        let stays = match () {
+            () if writable && merged.canonical.is_none() => Some("records of its catalog are lost"),
+            () if same_boot && living => Some("clients of an earlier daemon live, and have it mapped there"),
+            () => None,
+        };
+        let home = relocate::window::home(&catalog.state, &block);
+        let place = relocate::window::reserve(&*medium, block.store, home, (&options, writable), stays)?;
+        let (base, len) = (place.base, place.len);
 
         // From here on `Inner` owns the window and the lock, and gives both back whatever happens.
         let durability = options.durability.unwrap_or(info.durability);
         let frontier = Frontier::new(
-            Arc::clone(&medium),
+            medium.clone(),
             block.store,
             (writable, info.kind == MediumKind::Simulated),
             options.relocation.clone(),
             Arc::clone(&poisoned),
         );
         let store = Self::new(Arc::new(Inner {
-            window: Window::new(base, len),
+            window: Window::of_store(base, len, place.distance, &path),
             persistence: medium.persistence(durability),
             medium,
             uuid: block.store,
@@ -173,7 +181,7 @@ impl Store {
             control: Mutex::new(Control {
                 superblock: block,
                 catalog,
-                space: Space::new(base, len),
+                space: Space::new(home.0, len),
                 puddles: BTreeMap::new(),
                 graveyard: Vec::new(),
                 pools: BTreeMap::new(),
@@ -190,13 +198,15 @@ impl Store {
             }),
         }));
         store.arc().bring_up(clean, &merged, &bytes, &mut report).map_err(failed)?;
+        store.inner().move_home(&mut report)?;
         report.recovery = started.elapsed();
         Ok((store, report))
     }
 }
 
-/// Refuses a superblock that was put back: it says that the store was closed, and the catalog has batches that came later. A
-/// session says "open" before its first batch, so no crash leaves that. By another policy the store counts as open.
+/// Refuses a superblock that was put back: it says that the store was closed, and the catalog has
+/// batches that came later. A session says "open" before its first batch, so no crash leaves that.
+/// By another policy the store counts as open.
 fn refuse_older_superblock(
     path: &str,
     policy: DamagePolicy,
@@ -266,7 +276,9 @@ impl Inner {
         self.expect_journals(control, clean);
         self.look_at_journals(control, report)?;
         control.client = self.medium.random_uuid()?;
-        let impossible = control.catalog.state.check(self.window.base(), self.window.len());
+        // The medium says addresses at home.
+        let home = self.window.base().wrapping_sub(self.window.distance());
+        let impossible = control.catalog.state.check(home, self.window.len());
         if !impossible.is_empty() {
             // A snapshot would leave out what was taken out, and then its files would pass for orphans.
             control.catalog.freeze();
@@ -297,6 +309,9 @@ impl Inner {
             report.catalog_files_repaired = control.catalog.repair(merged, bytes)?;
         }
         let (orphans, missing) = self.compare_files(control, merged, report)?;
+        if planted(Bug::MovedBeforeRecovery) && self.writable && self.window.distance() != 0 {
+            self.move_before_recovery(control);
+        }
         crate::recovery::recover(self, control, crash, &missing, report)?;
         if self.writable {
             for name in &orphans {

@@ -54,8 +54,9 @@ pub enum PowerLossPolicy {
     AsIs,
 }
 
-/// What to do with a copy of a store that was made while a session had it open, as `cp -a` makes one, or with a store
-/// that was put back from such a copy. Its files are of different moments: what they hold together may never have been.
+/// What to do with a copy of a store that was made while a session had it open, as `cp -a` makes
+/// one, or with a store that was put back from such a copy. Its files are of different moments: what
+/// they hold together may never have been.
 ///
 /// A copy of a store that was closed is a store as any other, and no policy is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -63,23 +64,26 @@ pub enum CopyPolicy {
     /// Refuse to open it.
     #[default]
     Refuse,
-    /// Open it as after a loss of power that nothing covers: of pools that were in use [`PowerLossPolicy`] decides, and
-    /// every pool is checked before it is handed out. Not while the process lives that has the original open.
+    /// Open it as after a loss of power that nothing covers: of pools that were in use
+    /// [`PowerLossPolicy`] decides, and every pool is checked before it is handed out. Not while the
+    /// process that has the original open lives.
     CheckAndOpen,
 }
 
-/// Bytes of a window, unless the format says otherwise. The part of the address space that windows are chosen in has 768
-/// places for windows of this length.
+/// Bytes of a window, unless the format says otherwise. The part of the address space that windows
+/// are chosen in has 768 places for windows of this length.
 pub const WINDOW_LEN_DEFAULT: u64 = 64 << 30;
 
 /// How a store is formatted.
 #[derive(Clone, Debug)]
 pub struct FormatOptions {
-    /// First address of the window, a multiple of 2 MiB. `None`: chosen from the UUID, free in this process, and not the
-    /// window of a store that the user's programs have noted ([`crate::known_windows`]).
+    /// First address of the window, a multiple of 2 MiB. `None`: chosen from the UUID, free in this
+    /// process, and not the window of a store that the user's programs have noted
+    /// ([`crate::known_windows`]).
     pub window_base: Option<u64>,
-    /// Bytes of the window: how much all puddles together can take. A multiple of 2 MiB. Address space only. The fewer,
-    /// the more stores can be open in one process. A power of two wastes no place.
+    /// Bytes of the window: how much all puddles together can take. A multiple of 2 MiB. Address
+    /// space only. The fewer, the more stores can be open in one process. A power of two wastes no
+    /// place.
     pub window_len: u64,
     /// Identity of the store. `None`: a random one. A fixed one makes tests repeatable.
     pub uuid: Option<Uuid>,
@@ -89,6 +93,19 @@ impl Default for FormatOptions {
     fn default() -> Self {
         Self { window_base: None, window_len: WINDOW_LEN_DEFAULT, uuid: None }
     }
+}
+
+/// What becomes of a store whose window is taken in this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum WindowPolicy {
+    /// It opens in another window, where its puddles are rewritten when they are first touched
+    /// ([`crate::relocate`]). That needs a rewriter ([`RelocationOptions::rewriter`]); without one
+    /// it is as [`WindowPolicy::Fixed`].
+    #[default]
+    Move,
+    /// It is not opened. For programs that keep addresses of the store where pointer maps do not
+    /// say them: in objects, in blocks without a type, in other stores.
+    Fixed,
 }
 
 /// How a store is opened.
@@ -119,11 +136,17 @@ pub struct OpenOptions {
     pub journal_half_len: u64,
     /// How pools that have moved are rewritten: by what, and when.
     pub relocation: RelocationOptions,
-    /// The key of pools that are protected at rest, where none is given when one is opened. With it the program asks for
-    /// protection: a pool or an object that has no key is refused ([`crate::StoreError::NotProtected`]), also where one would
-    /// be made.
+    /// What becomes of a store whose window is taken in this process.
+    pub window: WindowPolicy,
+    /// The window is made so long, if it is shorter and the store is opened for writing: in place,
+    /// if the addresses behind it are free, and otherwise as one that is taken.
+    pub window_len_min: u64,
+    /// The key of pools that are protected at rest, where none is given when one is opened. With it
+    /// the program asks for protection: a pool or an object that has no key is refused
+    /// ([`crate::StoreError::NotProtected`]), also where one would be made.
     pub key: Option<Arc<Keyring>>,
-    /// Accept pools and objects without a key although [`OpenOptions::key`] is there: for tools that look at a whole store.
+    /// Accept pools and objects without a key although [`OpenOptions::key`] is there: for tools
+    /// that look at a whole store.
     pub accept_unprotected: bool,
 }
 
@@ -141,6 +164,8 @@ impl Default for OpenOptions {
             hosting: false,
             journal_half_len: 4 << 20,
             relocation: RelocationOptions::default(),
+            window: WindowPolicy::default(),
+            window_len_min: 0,
             key: None,
             accept_unprotected: false,
         }

@@ -1,20 +1,22 @@
 //! Where windows lie: a place for a new window that no other store has, as far as can be known.
 //!
-//! All windows lie in one part of the address space ([`REGION`], 48 TiB), clear of the loader, of libraries and of the
-//! sanitizers' shadow memory. Places are multiples of the window's length, rounded up to a power of two. Two windows of
-//! one length then collide only if they have the same place; with places at finer steps they would collide twice as
-//! often, because each overlaps what begins in it and what it begins in. Windows of several lengths fill the region as
-//! buddies do, without gaps.
+//! All windows lie in one part of the address space ([`REGION`], 48 TiB), clear of the loader, of
+//! libraries and of the sanitizers' shadow memory. Places are multiples of the window's length,
+//! rounded up to a power of two. Two windows of one length then collide only if they have the same
+//! place; with places at finer steps they would collide twice as often, because each overlaps what
+//! begins in it and what it begins in. Windows of several lengths fill the region as buddies do,
+//! without gaps.
 //!
-//! The choice begins at a hash of the store's identity, so stores of machines that never met have different places. It
-//! prefers, in this order:
+//! The choice begins at a hash of the store's identity, so stores of machines that never met have
+//! different places. It prefers, in this order:
 //!
-//! 1. a place that no known window has a byte of: not one that this process chose, and not one that the user's programs
-//!    noted ([`crate::known`]);
+//! 1. a place that no known window has a byte of: not one that this process chose, and not one that
+//!    the user's programs noted ([`crate::known`]);
 //! 2. of the others, the one that was chosen or noted longest ago.
 //!
-//! A place counts only if it is free in this process now. Two processes that choose at one moment may choose one place:
-//! then one of the stores moves when both are open in one process ([`crate::relocate`]).
+//! A place counts only if it is free in this process now. Two processes that choose at one moment
+//! may choose one place: then one of the stores moves when both are open in one process
+//! ([`crate::relocate`]).
 
 use crate::known;
 use cenote_layout::SLOT_SIZE;
@@ -30,8 +32,8 @@ const STRIDE_MIN: u64 = 1 << 30;
 /// Most places that are looked at.
 const PLACES_MAX: u64 = 4096;
 
-/// Windows that this process chose last, each as one word (0: none), and how many it chose. No lock, because a forked
-/// child may format a store too.
+/// Windows that this process chose last, each as one word (0: none), and how many it chose. No
+/// lock, because a forked child may format a store too.
 static CHOSEN: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 static CHOSEN_COUNT: AtomicU64 = AtomicU64::new(0);
 
@@ -61,7 +63,8 @@ fn last_known(known: &[Range], range: Range) -> usize {
     known.iter().rposition(|other| overlap(*other, range)).map_or(0, |at| at + 1)
 }
 
-/// Places for a window of `len` bytes, those first that the module prefers; none has a byte of what is in `not`.
+/// Places for a window of `len` bytes, those first that the module prefers; none has a byte of what
+/// is in `not`.
 fn candidates(uuid: Uuid, len: u64, known: &[Range], not: &[Range]) -> Vec<u64> {
     let stride = len.next_power_of_two().max(STRIDE_MIN);
     let places = (REGION.1 - REGION.0) / stride;
@@ -75,12 +78,14 @@ fn candidates(uuid: Uuid, len: u64, known: &[Range], not: &[Range]) -> Vec<u64> 
     candidates.into_iter().map(|(_, base)| base).collect()
 }
 
-/// Whether windows on this medium are noted: a simulation repeats itself, whatever the machine's stores are.
+/// Whether windows on this medium are noted: a simulation repeats itself, whatever the machine's
+/// stores are.
 fn is_noted(medium: &dyn Medium) -> bool {
     medium.describe().kind != MediumKind::Simulated
 }
 
-/// A place for a window of `len` bytes that is free in this process and has no byte of what is in `not`.
+/// A place for a window of `len` bytes that is free in this process and has no byte of what is in
+/// `not`.
 pub(crate) fn choose(medium: &dyn Medium, uuid: Uuid, len: u64, not: &[Range]) -> Option<u64> {
     let mut known = if is_noted(medium) { known::read() } else { Vec::new() };
     let before = CHOSEN_COUNT.load(Ordering::Acquire);

@@ -323,7 +323,7 @@ impl PoolHandle {
         }
         // SAFETY: it lives until the store is dropped, and its range was checked to lie in the window.
         let puddle = unsafe { self.find_from_now_on(puddle) };
-        puddle.map(&*inner.medium).map_err(|error| inner.failed(error))?;
+        puddle.map(&inner.medium).map_err(|error| inner.failed(error))?;
         Ok(puddle)
     }
 

@@ -442,7 +442,7 @@ impl Store {
         let handle = PoolHandle::new(core, self.clone(), writable);
         for puddle in handle.puddles() {
             if writable {
-                puddle.set_mode(&*inner.medium, puddle.writable_mode()).map_err(|e| inner.failed(e))?;
+                puddle.set_mode(&inner.medium, puddle.writable_mode()).map_err(|e| inner.failed(e))?;
             }
             if puddle.index() == 0 || inner.eager {
                 inner.make_accessible(puddle)?;
@@ -499,7 +499,7 @@ impl Store {
             } else if let Some(due) = due {
                 problem = inner.mark_due(control, &puddle, due, &mut needs)?;
             } else if !by_primary {
-                problem = verify_file(&*inner.medium, &puddle, inner.uuid, inner.writable)?;
+                problem = verify_file(&inner.medium, &puddle, inner.uuid, inner.writable)?;
             }
             if due.is_none()
                 && problem.is_none()
@@ -507,7 +507,7 @@ impl Store {
                 && protection == AtRest::None
                 && (by_primary || inner.writable)
             {
-                problem = verify_primary(&*inner.medium, &puddle, inner.uuid, inner.writable)?;
+                problem = verify_primary(&inner.medium, &puddle, inner.uuid, inner.writable)?;
             }
             match problem {
                 None => sound.push(puddle),
@@ -531,7 +531,7 @@ impl Store {
                         let puddle = inner.own(control, ready, MapMode::ReadOnly);
                         let Some(opened) = opened else { continue };
                         // SAFETY: puddles live until the store is dropped.
-                        show_view(&*inner.medium, &record.name, unsafe { puddle.as_ref() }, opened, false)?;
+                        show_view(&inner.medium, &record.name, unsafe { puddle.as_ref() }, opened, false)?;
                     }
                     Err((lost, detail)) => {
                         damage.push(Damage::Puddle { uuid: lost.uuid, pool: id, index: lost.index, detail });
@@ -548,7 +548,7 @@ impl Store {
                     // Recovery had it writable. (In a read-only open its private pages hold what was replayed.)
                     puddle
                         .as_ref()
-                        .set_mode(&*inner.medium, MapMode::ReadOnly)
+                        .set_mode(&inner.medium, MapMode::ReadOnly)
                         .map_err(|e| inner.failed(e))?;
                 }
                 inner.window.insert(puddle.as_ref());

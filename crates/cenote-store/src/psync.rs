@@ -261,7 +261,8 @@ impl Work {
         let mut parcel = Parcel::new(ranges).map_err(failed)?;
         for (number, taken) in (0..).zip(&self.taken) {
             protect(&taken.part, &taken.pages)?;
-            // No transaction runs. A store that comes all the same faults, and its page is noted again.
+            // No transaction runs. A store that comes all the same faults, and its page is noted
+            // again.
             let shadow = taken.part.puddle().addr() as usize;
             parcel.add_pages(number, shadow, &taken.pages).map_err(failed)?;
         }

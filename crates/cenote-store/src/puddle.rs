@@ -18,7 +18,7 @@ use cenote_layout::header::{self, HeaderPrefix, read};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::{INCOMPAT_MARKS_APART, PuddleHeader, Role, header_space};
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{MapMode, Medium, MediumError};
+use cenote_medium::{MapMode, MediumError, OwnedMedium};
 use cenote_sealed::View;
 use cenote_sys::aside;
 use cenote_sys::notes::Notes;
@@ -251,7 +251,7 @@ impl Puddle {
     }
 
     /// What the fault handler does about an access to `address`, which is in this puddle. Whether the access can succeed now.
-    pub(crate) fn resolve(&self, medium: &dyn Medium, address: usize) -> bool {
+    pub(crate) fn resolve(&self, medium: &OwnedMedium, address: usize) -> bool {
         if self.kind == Kind::Sealed {
             let sealed = (self.record.addr + crate::sealed::DATA_AT) as usize;
             return address >= sealed && self.view().is_some_and(|view| view.resolve(address));
@@ -264,7 +264,8 @@ impl Puddle {
             // faulted while another thread mapped the puddle, which costs a note too many.
             return unsafe { notes.allow(address) };
         }
-        // Opening and mapping a file takes more stack than a handler has: without optimisation, all of it.
+        // Opening and mapping a file takes more stack than a handler has: without optimisation, all
+        // of it.
         let map = || matches!(self.map(medium), Ok(true));
         aside::run(map).unwrap_or_else(map)
     }
@@ -279,7 +280,7 @@ impl Puddle {
 
     /// Maps it if it is not mapped. Allocates nothing and takes no lock but waits while another thread maps it: may be
     /// called by the fault handler. `Ok(false)`: it is refused, or still to be rewritten.
-    pub(crate) fn map(&self, medium: &dyn Medium) -> Result<bool, MediumError> {
+    pub(crate) fn map(&self, medium: &OwnedMedium) -> Result<bool, MediumError> {
         if self.is_due() && !planted(Bug::DuePuddleMapped) {
             return Ok(false);
         }
@@ -305,7 +306,7 @@ impl Puddle {
     }
 
     /// Takes the mapping away; threads that touch the puddle meanwhile wait in the fault handler and map it again.
-    pub(crate) fn unmap(&self, medium: &dyn Medium) -> Result<(), MediumError> {
+    pub(crate) fn unmap(&self, medium: &OwnedMedium) -> Result<(), MediumError> {
         self.unmap_to(medium, ABSENT)
     }
 
@@ -318,11 +319,11 @@ impl Puddle {
     }
 
     /// Takes the mapping away for good.
-    pub(crate) fn refuse(&self, medium: &dyn Medium) -> Result<(), MediumError> {
+    pub(crate) fn refuse(&self, medium: &OwnedMedium) -> Result<(), MediumError> {
         self.unmap_to(medium, REFUSED)
     }
 
-    fn unmap_to(&self, medium: &dyn Medium, next: u32) -> Result<(), MediumError> {
+    fn unmap_to(&self, medium: &OwnedMedium, next: u32) -> Result<(), MediumError> {
         if let Some(view) = self.view() {
             view.stop();
         }
@@ -347,7 +348,7 @@ impl Puddle {
     }
 
     /// Changes how it is mapped, now and later.
-    pub(crate) fn set_mode(&self, medium: &dyn Medium, mode: MapMode) -> Result<(), MediumError> {
+    pub(crate) fn set_mode(&self, medium: &OwnedMedium, mode: MapMode) -> Result<(), MediumError> {
         if self.mode() == mode {
             return Ok(());
         }
@@ -452,7 +453,7 @@ pub(crate) fn make_header_of(record: &PuddleRecord, store: Uuid, generation: u64
 /// Creates a puddle's file: space taken, header written, durable. Nobody knows the file until a record names it; on
 /// failure it is removed again.
 pub(crate) fn create_file(
-    medium: &dyn Medium,
+    medium: &OwnedMedium,
     record: &PuddleRecord,
     store: Uuid,
 ) -> Result<(), MediumError> {
@@ -461,7 +462,7 @@ pub(crate) fn create_file(
 
 /// The same for the primary.
 pub(crate) fn create_primary(
-    medium: &dyn Medium,
+    medium: &OwnedMedium,
     record: &PuddleRecord,
     store: Uuid,
 ) -> Result<(), MediumError> {
@@ -473,7 +474,7 @@ pub(crate) fn create_primary(
 }
 
 fn create_as(
-    medium: &dyn Medium,
+    medium: &OwnedMedium,
     name: &str,
     dir: &str,
     record: &PuddleRecord,
@@ -484,7 +485,7 @@ fn create_as(
 
 /// Creates a file of `len` bytes, its space taken, that holds `parts` at their offsets and zeros otherwise; durable. On failure it is removed again.
 pub(crate) fn create_whole(
-    medium: &dyn Medium,
+    medium: &OwnedMedium,
     name: &str,
     dir: &str,
     len: u64,
@@ -506,7 +507,7 @@ pub(crate) fn create_whole(
 /// Compares a puddle's file with its record: there, as long as it should be, with its own header. `Ok(Some(why))` if
 /// it is damaged; `Err` if that cannot be found out.
 pub(crate) fn verify_file(
-    medium: &dyn Medium,
+    medium: &OwnedMedium,
     record: &PuddleRecord,
     store: Uuid,
     writing: bool,
@@ -516,7 +517,7 @@ pub(crate) fn verify_file(
 
 /// The same for the primary.
 pub(crate) fn verify_primary(
-    medium: &dyn Medium,
+    medium: &OwnedMedium,
     record: &PuddleRecord,
     store: Uuid,
     writing: bool,
@@ -526,7 +527,7 @@ pub(crate) fn verify_primary(
 
 /// The same for a file that is longer than its puddle.
 pub(crate) fn verify_len(
-    medium: &dyn Medium,
+    medium: &OwnedMedium,
     name: &str,
     record_and_len: (&PuddleRecord, u64),
     store: Uuid,
@@ -537,7 +538,7 @@ pub(crate) fn verify_len(
 
 /// The same for any file, of so many bytes, and for one generation if that is given.
 pub(crate) fn verify_all(
-    medium: &dyn Medium,
+    medium: &OwnedMedium,
     name: &str,
     (record, expected_len): (&PuddleRecord, u64),
     store: Uuid,
@@ -564,7 +565,9 @@ pub(crate) fn verify_all(
         Ok(header) => header,
         Err(error) => return Ok(Some(error.to_string())),
     };
-    let expected = make_header(record, store);
+    // What an object holds is right at any address, so its header keeps the first one.
+    let addr = if record.role == Role::Object { header.addr } else { record.addr };
+    let expected = make_header(&PuddleRecord { addr, ..*record }, store);
     let same = (header.uuid, header.store, header.addr, header.size, header.pool, header.role, header.index)
         == (
             expected.uuid,

@@ -401,7 +401,7 @@ impl<'a> Session<'a> {
             .entry(record.uuid)
             .or_insert_with(|| {
                 let found = match due {
-                    None => verify_file(&*inner.medium, record, inner.uuid, inner.writable),
+                    None => verify_file(&inner.medium, record, inner.uuid, inner.writable),
                     Some(due) => inner.look_at_file(record, &due).map(|found| match found {
                         Found::New => None,
                         Found::Old => {
@@ -419,7 +419,7 @@ impl<'a> Session<'a> {
         let mode = if self.inner.writable { MapMode::ReadWrite } else { MapMode::PrivateCopy };
         let puddle = self.inner.own(self.control, *record, mode);
         // SAFETY: puddles live until the store is dropped.
-        unsafe { puddle.as_ref() }.map(&*self.inner.medium)?;
+        unsafe { puddle.as_ref() }.map(&self.inner.medium)?;
         self.mapped.insert(record.uuid);
         Ok(puddle)
     }
@@ -669,7 +669,7 @@ impl<'a> Session<'a> {
             // SAFETY: puddles live until the store is dropped.
             let puddle = unsafe { puddle.as_ref() };
             if self.inner.writable || puddle.pool().0 == 0 {
-                puddle.unmap(&*self.inner.medium)?;
+                puddle.unmap(&self.inner.medium)?;
                 continue;
             }
             let (addr, len) = (puddle.addr() as usize, puddle.size() as usize);
@@ -710,7 +710,8 @@ impl ReplayTarget for Target<'_, '_> {
             return Err(Refusal::Unusable(problem));
         }
         session.map(&record).map_err(|error| Refusal::Unusable(error.to_string()))?;
-        Ok(addr as *mut u8)
+        // A log says addresses of the catalog; the puddle may be mapped at a distance.
+        Ok(addr.wrapping_add(session.inner.window.distance()) as *mut u8)
     }
 
     fn segment(&mut self, owner: Uuid, puddle_addr: u64) -> Option<Body> {

@@ -242,6 +242,9 @@ pub struct OpenReport {
     pub orphans_removed: u64,
     /// Catalog files that were written anew: torn or damaged.
     pub catalog_files_repaired: u32,
+    /// Where the store's window was, if it was taken in this process and the store opened in
+    /// another one. Its puddles are rewritten when they are first touched.
+    pub window_moved_from: Option<u64>,
     /// Time that recovery took.
     pub recovery: Duration,
 }

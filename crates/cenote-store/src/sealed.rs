@@ -55,7 +55,7 @@ use cenote_layout::catalog::{AtRest, PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{FileHandle, MapMode, Medium, MediumError, Operation};
+use cenote_medium::{FileHandle, MapMode, MediumError, Operation, OwnedMedium};
 use cenote_sealed::{Patches, SealedError, Source, Verified, View};
 use cenote_sys::memory;
 use core::ops::ControlFlow;
@@ -128,7 +128,7 @@ impl Inner {
         let Some(len) = file_len(record, protection) else {
             return Ok(Some("the catalog gives it a size that no puddle has".into()));
         };
-        verify_len(&*self.medium, text(&file_name(record.uuid)), (record, len), self.uuid, self.writable)
+        verify_len(&self.medium, text(&file_name(record.uuid)), (record, len), self.uuid, self.writable)
     }
 
     /// Makes the file of a new puddle of a protected pool, and names it in one batch after the records `with`.
@@ -149,7 +149,7 @@ impl Inner {
                 protection.clear();
             }
             let parts = [(0, header.as_bytes()), (record.size, protection.as_slice())];
-            create_whole(&*self.medium, text(&file_name(record.uuid)), DIR, len, &parts)
+            create_whole(&self.medium, text(&file_name(record.uuid)), DIR, len, &parts)
                 .map_err(|error| self.failed(error))
         })?;
         self.commit_new_puddle(control, &record, with)?;
@@ -309,7 +309,7 @@ impl Inner {
         let shown = opened.and_then(|opened| {
             let puddle = self.own(control, record, MapMode::Tracked);
             // SAFETY: puddles live until the store is dropped.
-            show_view(&*self.medium, name, unsafe { puddle.as_ref() }, opened, true).map(|()| puddle)
+            show_view(&self.medium, name, unsafe { puddle.as_ref() }, opened, true).map(|()| puddle)
         });
         shown.inspect_err(|_| {
             // Nobody has seen it: it goes as it came. If that cannot be recorded it stays, empty, for the next who opens the pool.
@@ -323,7 +323,7 @@ impl Inner {
 
 /// Gives a puddle its memory, beside the header page of its file. At no moment is anything else to be seen there: threads may touch the puddle meanwhile, and wait.
 pub(crate) fn show_view(
-    medium: &dyn Medium,
+    medium: &OwnedMedium,
     pool: &str,
     puddle: &Puddle,
     opened: Opened,
@@ -381,7 +381,8 @@ impl PoolHandle {
                     .map_err(|error| at_rest(self.name(), error))?;
                 view.copy_out(from, bytes);
             }
-            // SAFETY: mapped, and in the puddle. The copy takes padding along; `bytes` is the caller's alone, and settled.
+            // SAFETY: mapped, and in the puddle. The copy takes padding along; `bytes` is the
+            // caller's alone, and settled.
             _ => unsafe {
                 let from = core::ptr::with_exposed_provenance::<u8>(addr as usize);
                 core::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len());
@@ -502,7 +503,8 @@ impl Store {
         !at_rest.mode().has_key() || self.inner().options.key.is_some()
     }
 
-    /// Whether the program gave the store a key and accepts nothing that has none ([`crate::OpenOptions::key`]).
+    /// Whether the program gave the store a key and accepts nothing that has none
+    /// ([`crate::OpenOptions::key`]).
     #[must_use]
     pub fn asks_for_protection(&self) -> bool {
         self.inner().options.asks_for_protection() && !planted(Bug::UnprotectedAccepted)

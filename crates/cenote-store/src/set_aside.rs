@@ -124,7 +124,7 @@ impl Store {
                 if let Some(puddle) = control.puddles.get(&record.uuid) {
                     // SAFETY: puddles live until the store is dropped; nobody has the pool open.
                     unsafe { puddle.as_ref() }
-                        .set_mode(&*inner.medium, MapMode::ReadWrite)
+                        .set_mode(&inner.medium, MapMode::ReadWrite)
                         .map_err(|error| inner.failed(error))?;
                 }
             }

@@ -264,7 +264,7 @@ impl Inner {
 
     fn home(&self) -> Home {
         Home {
-            medium: Arc::clone(&self.medium),
+            medium: self.medium.clone(),
             store: self.uuid,
             name: JOURNAL,
             guard: Arc::new(Health { poisoned: Arc::clone(&self.poisoned), token: self.token }),
@@ -339,7 +339,7 @@ impl Inner {
                     Entry::Vacant(new) => {
                         let (problem, name) = match at_rest {
                             AtRest::None => {
-                                (verify_primary(&*self.medium, puddle, self.uuid, true)?, primary_name(id))
+                                (verify_primary(&self.medium, puddle, self.uuid, true)?, primary_name(id))
                             }
                             at_rest => (self.verify_sealed(puddle, at_rest)?, file_name(id)),
                         };
@@ -448,7 +448,7 @@ pub(crate) fn restore(
                 continue;
             }
             let problem = match due.map(|due| inner.look_at_primary(record, due)).transpose()? {
-                None => verify_primary(&*inner.medium, record, inner.uuid, inner.writable)?,
+                None => verify_primary(&inner.medium, record, inner.uuid, inner.writable)?,
                 Some(Found::Old | Found::New) => None,
                 Some(Found::Damaged(detail)) => Some(detail),
             };
@@ -491,7 +491,7 @@ fn copy_primary(inner: &Inner, record: &PuddleRecord, due: Option<&DueRecord>) -
         Ok(len) if len == record.size => {}
         // It was synced when it was made, so this is damage; but nothing that it held counts.
         Ok(_) => inner.medium.truncate(name, record.size)?,
-        Err(error) if error.is_not_found() => create_file(&*inner.medium, record, inner.uuid)?,
+        Err(error) if error.is_not_found() => create_file(&inner.medium, record, inner.uuid)?,
         Err(error) => return Err(error),
     }
     let primary = FileHandle::open(&inner.medium, text(&primary_name(record.uuid)))?;
@@ -504,7 +504,7 @@ fn copy_primary(inner: &Inner, record: &PuddleRecord, due: Option<&DueRecord>) -
     // Descriptors are as the psync left them, and may not know of space that was given back after it.
     inner.medium.ensure(name, 0, record.size)?;
     let good = match due {
-        None => verify_file(&*inner.medium, record, inner.uuid, true)?.is_none(),
+        None => verify_file(&inner.medium, record, inner.uuid, true)?.is_none(),
         Some(due) => !matches!(inner.look_at_file(record, due)?, Found::Damaged(_)),
     };
     if !good {
@@ -597,7 +597,9 @@ fn map_primary(
     record: &PuddleRecord,
     patches: Option<&Vec<(u64, Vec<u8>)>>,
 ) -> Result<(), MediumError> {
-    let puddle = Box::leak(Box::new(Puddle::new(*record, MapMode::PrivateCopy, Kind::Primary)));
+    let addr = record.addr.wrapping_add(inner.window.distance());
+    let here = PuddleRecord { addr, ..*record };
+    let puddle = Box::leak(Box::new(Puddle::new(here, MapMode::PrivateCopy, Kind::Primary)));
     control.puddles.insert(record.uuid, NonNull::from(&*puddle));
     if let Some(due) = control.catalog.state.due.get(&record.uuid)
         && inner.look_at_primary(record, due)? != Found::New
@@ -605,16 +607,16 @@ fn map_primary(
         // It is rewritten from this file when it is touched; no psync has changed it since it moved.
         return Ok(());
     }
-    puddle.map(&*inner.medium)?;
+    puddle.map(&inner.medium)?;
     for (offset, bytes) in patches.into_iter().flatten() {
         // SAFETY: mapped just now, private and writable; `check_run` saw to the range; nobody has a reference yet.
         unsafe {
-            let at = core::ptr::with_exposed_provenance_mut((record.addr + offset) as usize);
+            let at = core::ptr::with_exposed_provenance_mut((addr + offset) as usize);
             core::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len());
         }
     }
     // SAFETY: the puddle's own range, mapped by this store; nothing writes to it any more.
-    unsafe { memory::protect(record.addr as usize, record.size as usize, Some(Access::ReadOnly)) }
+    unsafe { memory::protect(addr as usize, record.size as usize, Some(Access::ReadOnly)) }
         .map_err(|error| MediumError::from_io(Operation::Map, puddle.file_name(), error))
 }
 

@@ -37,10 +37,9 @@ use cenote_layout::catalog::{PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{Medium, MediumError, Operation};
+use cenote_medium::{MediumError, Operation, OwnedMedium};
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -115,7 +114,7 @@ struct Ready {
 
 impl Plan {
     /// Makes the files; if that fails they are gone again.
-    fn make(&self, medium: &dyn Medium, store: Uuid) -> Made {
+    fn make(&self, medium: &OwnedMedium, store: Uuid) -> Made {
         create_file(medium, &self.record, store)?;
         let file = file_name(self.record.uuid);
         if self.shadowed
@@ -130,7 +129,7 @@ impl Plan {
 }
 
 impl Maker {
-    fn start(medium: Arc<dyn Medium>, store: Uuid) -> std::io::Result<Self> {
+    fn start(medium: OwnedMedium, store: Uuid) -> std::io::Result<Self> {
         let (orders, ordered) = mpsc::channel::<Order>();
         let (done, made) = mpsc::channel();
         let work = move || {
@@ -139,7 +138,7 @@ impl Maker {
                 let Order::Make(plan) = order else { continue };
                 // To take its space occupies a processor for as long as a millisecond, which whoever was given the last one had better have.
                 let _ = ordered.recv_timeout(PAUSE);
-                if done.send(plan.make(&*medium, store)).is_err() {
+                if done.send(plan.make(&medium, store)).is_err() {
                     return;
                 }
             }
@@ -235,7 +234,7 @@ impl Inner {
         let plan = Plan { record, shadowed, granted: self.options.hosting };
         control.ahead.stage = if self.eager {
             // The simulated medium wants one order of events.
-            let made = plan.make(&*self.medium, self.uuid);
+            let made = plan.make(&self.medium, self.uuid);
             self.made(control, plan, made)
         } else if self.order(control, plan) {
             Stage::Making(plan)
@@ -249,7 +248,7 @@ impl Inner {
     fn order(&self, control: &mut Control, plan: Plan) -> bool {
         let maker = &mut control.ahead.maker;
         if maker.is_none() {
-            *maker = Maker::start(Arc::clone(&self.medium), self.uuid).ok();
+            *maker = Maker::start(self.medium.clone(), self.uuid).ok();
         }
         maker.as_ref().is_some_and(|maker| maker.orders.send(Order::Make(plan)).is_ok())
     }
@@ -366,7 +365,7 @@ impl Inner {
             if header.map_err(|error| self.failed(error)).is_ok() {
                 if shadowed
                     && !spare.fits
-                    && let Err(error) = create_primary(&*self.medium, &record, self.uuid)
+                    && let Err(error) = create_primary(&self.medium, &record, self.uuid)
                 {
                     let error = self.failed(error);
                     self.drop_spare(control, &spare.record, spare.named);
@@ -403,7 +402,7 @@ impl Inner {
         let right = |ahead: &PuddleRecord| (ahead.pool, ahead.index, ahead.size) == (pool, index, size);
         let spares = if control.ahead.record().is_some_and(right) { Vec::new() } else { named(control) };
         for spare in spares.into_iter().filter(|p| p.size == size) {
-            let usable = match verify_file(&*self.medium, &spare, self.uuid, true) {
+            let usable = match verify_file(&self.medium, &spare, self.uuid, true) {
                 Ok(None) => true,
                 // Taken by somebody who did not come to name it, or not cleaned yet.
                 Ok(Some(_)) => {

@@ -25,7 +25,7 @@ use cenote_layout::puddle::Role;
 use cenote_layout::superblock::{INCOMPAT_HOSTED, ORIGIN_COPY, ORIGIN_OWN, Superblock};
 use cenote_layout::types::TypeRecord;
 use cenote_log::CrashKind;
-use cenote_medium::{Durability, LockGuard, Medium, MediumError, MediumInfo, Persistence};
+use cenote_medium::{Durability, LockGuard, Medium, MediumError, MediumInfo, OwnedMedium, Persistence};
 use cenote_sys::{fault, fork_guard};
 use core::fmt;
 use core::ptr::NonNull;
@@ -52,7 +52,7 @@ impl fmt::Debug for Store {
 pub(crate) struct Inner {
     pub(crate) window: Window,
     pub(crate) persistence: Persistence,
-    pub(crate) medium: Arc<dyn Medium>,
+    pub(crate) medium: OwnedMedium,
     pub(crate) info: MediumInfo,
     pub(crate) uuid: Uuid,
     pub(crate) writable: bool,
@@ -210,6 +210,16 @@ impl Store {
     /// The medium that the store lies on.
     #[must_use]
     pub fn medium(&self) -> &Arc<dyn Medium> {
+        self.0.medium.medium()
+    }
+
+    /// The same, to change files of: for the layer of objects.
+    ///
+    /// # Safety
+    /// The caller changes files that are its own: primaries of objects, snapshots, the journal of
+    /// objects.
+    #[must_use]
+    pub unsafe fn files(&self) -> &OwnedMedium {
         &self.0.medium
     }
 
@@ -287,9 +297,9 @@ impl Store {
         self.0.commit(&mut control, &changes)
     }
 
-    /// How many types the registry took in that a layer above has not compared with its own yet. Every way by which a type
-    /// comes into the registry counts it before it can be found: open, registration, import, and what a daemon says. The layer
-    /// above that compares sets it to zero.
+    /// How many types the registry took in that a layer above has not compared with its own yet.
+    /// Every way by which a type comes into the registry counts it before it can be found: open,
+    /// registration, import, and what a daemon says. The layer above that compares sets it to zero.
     #[must_use]
     pub fn unsettled_types(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.0.control().catalog.state.unsettled)

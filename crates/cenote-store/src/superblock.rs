@@ -19,7 +19,7 @@ use crate::error::OpenError;
 use crate::report::Damage;
 use cenote_layout::header::{self, Header, HeaderError, HeaderPrefix, read};
 use cenote_layout::superblock::{COPY_SIZE, STATE_CLEAN, Superblock};
-use cenote_medium::Medium;
+use cenote_medium::OwnedMedium;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// The file.
@@ -50,7 +50,7 @@ pub(crate) fn initial(mut block: Superblock) -> Vec<u8> {
 }
 
 /// Reads both copies.
-pub(crate) fn load(medium: &dyn Medium, writing: bool) -> Result<Found, OpenError> {
+pub(crate) fn load(medium: &OwnedMedium, writing: bool) -> Result<Found, OpenError> {
     let path = || medium.describe().path;
     let mut bytes = vec![0; 2 * COPY_SIZE as usize];
     let len = medium

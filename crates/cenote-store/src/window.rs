@@ -5,12 +5,18 @@
 //! provides page by page, so 4 MiB for a window of 1 TiB cost what is used of them. A puddle is entered after it is
 //! complete (release) and its memory lives until the store is dropped, so a reader never sees half of one.
 //!
+//! **Distance.** While a store is opened whose window is taken, its puddles are mapped in another
+//! window, at a distance from the addresses that the catalog, logs and pointers say
+//! ([`crate::relocate::window`]). A [`Puddle`] has its address in *this* window always. When the
+//! open is done the catalog says these addresses, and the distance is 0.
+//!
 //! **Space.** Free ranges of slots by position; first fit, so that the window stays dense at its start.
 
 use crate::puddle::Puddle;
 use cenote_layout::SLOT_SIZE;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 
 /// The slot table.
 #[derive(Debug)]
@@ -18,6 +24,8 @@ pub(crate) struct Window {
     base: u64,
     len: u64,
     slots: Box<[AtomicUsize]>,
+    distance: AtomicU64,
+    _named: Option<Named>,
 }
 
 impl Window {
@@ -28,7 +36,23 @@ impl Window {
         let zeroes = vec![0usize; count].into_boxed_slice();
         // SAFETY: `AtomicUsize` has the size and alignment of `usize`, and any value is valid; the box is ours.
         let slots = unsafe { Box::from_raw(Box::into_raw(zeroes) as *mut [AtomicUsize]) };
-        Self { base, len, slots }
+        Self { base, len, slots, distance: AtomicU64::new(0), _named: None }
+    }
+
+    /// The same for the store in `path`, whose catalog says addresses that lie lower by `distance`.
+    pub(crate) fn of_store(base: u64, len: u64, distance: u64, path: &str) -> Self {
+        let _named = Some(Named::new(base, len, path));
+        Self { distance: AtomicU64::new(distance), _named, ..Self::new(base, len) }
+    }
+
+    /// What is to be added to an address of the catalog: its place in this window.
+    pub(crate) fn distance(&self) -> u64 {
+        self.distance.load(Ordering::Acquire)
+    }
+
+    /// The catalog says where puddles are from now on.
+    pub(crate) fn arrived(&self) {
+        self.distance.store(0, Ordering::Release);
     }
 
     pub(crate) fn base(&self) -> u64 {
@@ -176,9 +200,40 @@ impl Space {
     }
 }
 
+/// Windows of the stores that are open in this process: base to bytes and directory.
+static OPEN: Mutex<BTreeMap<u64, (u64, String)>> = Mutex::new(BTreeMap::new());
+
+/// An entry of [`OPEN`], taken out when it is dropped.
+#[derive(Debug)]
+struct Named(u64);
+
+impl Named {
+    fn new(base: u64, len: u64, path: &str) -> Self {
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        open.insert(base, (len, path.to_owned()));
+        Self(base)
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        // A forked child may have a copy of the lock that a thread of its parent held. A name too
+        // many is no harm.
+        if let Ok(mut open) = OPEN.try_lock() {
+            open.remove(&self.0);
+        }
+    }
+}
+
 /// What lies in a range of this process's address space, in words.
 pub(crate) fn who_is_at(base: u64, len: u64) -> String {
     let end = base.saturating_add(len);
+    let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_there = |(at, (len, _)): &(&u64, &(u64, String))| **at < end && base < at.saturating_add(*len);
+    if let Some((at, (len, path))) = open.iter().find(is_there) {
+        return format!("the store in {path}, at {at:#x}..{:#x}", at.saturating_add(*len));
+    }
+    drop(open);
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     for line in maps.lines() {
         let mut fields = line.split_whitespace();
@@ -187,7 +242,7 @@ pub(crate) fn who_is_at(base: u64, len: u64) -> String {
             continue;
         };
         if from < end && base < to {
-            let what = fields.nth(4).unwrap_or("memory without a name, perhaps another store's window");
+            let what = fields.nth(4).unwrap_or("memory without a name");
             return format!("{from:#x}..{to:#x} ({what})");
         }
     }

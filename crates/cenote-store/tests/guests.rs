@@ -5,7 +5,7 @@ use cenote_layout::catalog::GuestRecord;
 use cenote_layout::header::{HeaderError, read, seal};
 use cenote_layout::id::Uuid;
 use cenote_layout::puddle::PuddleHeader;
-use cenote_layout::superblock::{COPY_SIZE, INCOMPAT_HOSTED, Superblock};
+use cenote_layout::superblock::{COPY_SIZE, INCOMPAT_HOSTED, INCOMPAT_POOLS_AT_REST, Superblock};
 use cenote_store::{
     Access, AtRest, Credentials, NewObject, OpenError, OpenOptions, PoolOptions, Store, StoreError,
 };
@@ -62,10 +62,13 @@ fn a_store_says_that_it_was_a_daemons_before_its_catalog_does() {
     let puddle = std::fs::read_dir(dir.file("puddles")).unwrap().next().unwrap().unwrap().path();
     let bytes = std::fs::read(puddle).unwrap();
     let mut header = read::<PuddleHeader>(&bytes, true).unwrap();
-    header.prefix.incompat = INCOMPAT_HOSTED;
+    header.prefix.incompat |= INCOMPAT_POOLS_AT_REST;
     seal(&mut header);
     let refused = read::<PuddleHeader>(zerocopy::IntoBytes::as_bytes(&header), false).unwrap_err();
-    assert!(matches!(refused, HeaderError::Incompatible { unknown: INCOMPAT_HOSTED, .. }), "{refused}");
+    assert!(
+        matches!(refused, HeaderError::Incompatible { unknown: INCOMPAT_POOLS_AT_REST, .. }),
+        "{refused}"
+    );
 }
 
 #[test]

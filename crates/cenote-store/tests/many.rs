@@ -4,7 +4,8 @@ use cenote_medium::{Medium, MediumOptions, RealMedium};
 use cenote_store::{Access, FormatOptions, OpenOptions, PoolOptions, Store, format};
 use std::sync::Arc;
 
-/// More than the table of fault handlers had places for, and more than windows of 1 TiB would have room.
+/// More than the table of fault handlers had places for, and more than windows of 1 TiB would have
+/// room.
 const STORES: usize = 300;
 
 #[test]
@@ -35,7 +36,7 @@ fn hundreds_of_stores_of_the_default_window_are_open_at_once() {
             .collect();
         for (number, pool) in (0u64..).zip(&pools) {
             let at = pool.root_puddle().unwrap().body_addr() as *mut u64;
-            // SAFETY: mapped for writing; nobody else uses the pool.
+            // SAFETY: mapped for writing; no other thread uses the pool.
             unsafe {
                 assert_eq!(*at, if round == 0 { 0 } else { number });
                 *at = number;

@@ -185,7 +185,8 @@ fn a_log_space_entry_that_is_gone_before_another_is_damage() {
     let next = crash(&sim, store, pool, sim::CrashKind::Process);
     let found = entries(&next);
     assert_eq!(found.len(), 2);
-    next.write_at(&found[0].0, found[0].1, &[0; size_of::<LogSpaceEntry>()]).unwrap();
+    // SAFETY: no store is open on this medium.
+    unsafe { next.write_at(&found[0].0, found[0].1, &[0; size_of::<LogSpaceEntry>()]) }.unwrap();
     let (_, report) = open(&next, options());
     assert!(
         matches!(&report.damage[..], [Damage::LogSpace { detail, .. }] if detail.contains("entry 0 is damaged")),

@@ -1,7 +1,8 @@
 //! Typed memory as bytes: what logs, hashes, comparisons and tracing read.
 //!
-//! A value that was stored as its type leaves padding, which the language calls uninitialised. To read such a byte as an
-//! integer is undefined, although every byte of mapped memory has some value. Three ways avoid that:
+//! A value that was stored as its type leaves padding, which the language calls uninitialised. To
+//! read such a byte as an integer is undefined, although every byte of mapped memory has some
+//! value. Three ways avoid that:
 //!
 //! | way | for memory | cost |
 //! | --- | --- | --- |
@@ -11,17 +12,18 @@
 //!
 //! # Safety argument
 //!
-//! *Assembly has no uninitialised bytes.* A block of assembly counts as having done whatever its instructions could have
-//! done. [`load_word`] is a load into a register, and a register holds a number. [`settle`] has no instruction; it counts
-//! as having loaded every byte into a register and stored it back, which changes nothing in the memory and leaves no
-//! byte uninitialised. Because it counts as a store, its caller must be allowed to store, and excludes readers.
+//! *Assembly has no uninitialised bytes.* A block of assembly counts as having done whatever its
+//! instructions could have done. [`load_word`] is a load into a register, and a register holds a
+//! number. [`settle`] has no instruction; it counts as having loaded every byte into a register and
+//! stored it back, which changes nothing in the memory and leaves no byte uninitialised. Because it
+//! counts as a store, its caller must be allowed to store, and excludes readers.
 //!
-//! *The kernel's accesses are not the program's.* [`copy_by_kernel`] reads pages as a debugger would: no load of this
-//! program takes part, so no load races with a store, or contradicts a `&mut`. The copy may be torn where somebody
-//! stores meanwhile.
+//! *The kernel's accesses are not the program's.* [`copy_by_kernel`] reads pages as a debugger
+//! would: no load of this program takes part, so no load races with a store, or contradicts a
+//! `&mut`. The copy may be torn where another thread stores meanwhile.
 //!
-//! Miri runs no assembly. There [`settle`] does nothing and [`load_word`] is a plain load, so that Miri reports padding
-//! that is read as bytes: programs for Miri log values without padding.
+//! Miri runs no assembly. There [`settle`] does nothing and [`load_word`] is a plain load, so that
+//! Miri reports padding that is read as bytes: programs for Miri log values without padding.
 
 use core::ffi::c_void;
 use std::io;
@@ -30,7 +32,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// Gives each of `len` bytes one value in the eyes of the language, the one that memory holds.
 ///
 /// # Safety
-/// The bytes are mapped. The caller may store into them, and nobody else accesses them meanwhile.
+/// The bytes are mapped. The caller may store into them, and no other thread accesses them
+/// meanwhile.
 #[inline(always)]
 pub unsafe fn settle(at: *mut u8, len: usize) {
     #[cfg(not(miri))]
@@ -45,7 +48,7 @@ pub unsafe fn settle(at: *mut u8, len: usize) {
 /// The bytes of typed memory.
 ///
 /// # Safety
-/// As [`settle`]; and nobody stores into them while the slice lives.
+/// As [`settle`]; and no thread stores into them while the slice lives.
 #[inline(always)]
 #[must_use]
 pub unsafe fn settled<'a>(at: *mut u8, len: usize) -> &'a [u8] {
@@ -56,10 +59,12 @@ pub unsafe fn settled<'a>(at: *mut u8, len: usize) -> &'a [u8] {
     }
 }
 
-/// The 8 bytes at an address, whatever they are: padding, or a word that another thread stores meanwhile.
+/// The 8 bytes at an address, whatever they are: padding, or a word that another thread stores
+/// meanwhile.
 ///
 /// # Safety
-/// The bytes are mapped and readable. A concurrent store is one of a whole aligned word, and so is this load then.
+/// The bytes are mapped and readable. A concurrent store is one of a whole aligned word, and so is
+/// this load then.
 #[inline(always)]
 #[must_use]
 pub unsafe fn load_word(at: *const u8) -> u64 {
@@ -76,8 +81,9 @@ pub unsafe fn load_word(at: *const u8) -> u64 {
         word
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    // SAFETY: readable by the caller's promise. The copy takes uninitialised bytes along, and `settle` makes numbers of
-    // them. Where the word is aligned its load is volatile: one instruction.
+    // SAFETY: readable by the caller's promise. The copy takes uninitialised bytes along, and
+    // `settle` makes numbers of them. Where the word is aligned its load is volatile: one
+    // instruction.
     unsafe {
         let from = at.cast::<core::mem::MaybeUninit<u64>>();
         let mut word = if from.is_aligned() { from.read_volatile() } else { from.read_unaligned() };
@@ -86,16 +92,18 @@ pub unsafe fn load_word(at: *const u8) -> u64 {
     }
 }
 
-/// Has the kernel copy memory of this process into `to`. Others may store meanwhile: then the copy has some of it.
+/// Has the kernel copy memory of this process into `to`. Others may store meanwhile: then the copy
+/// has some of it.
 ///
 /// # Errors
-/// The kernel refuses the call (a sandbox may), or cannot read all of it: `EFAULT` where nothing is mapped, or where the
-/// file of a page is cut short or cannot be read.
+/// The kernel refuses the call (a sandbox may), or cannot read all of it: `EFAULT` where nothing is
+/// mapped, or where the file of a page is cut short or cannot be read.
 pub fn copy_by_kernel(addr: usize, to: &mut [u8]) -> io::Result<()> {
     let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
     let remote =
         libc::iovec { iov_base: core::ptr::without_provenance_mut::<c_void>(addr), iov_len: to.len() };
-    // SAFETY: `local` is `to`, which is ours to write. Reading `remote` fails where it cannot be read, and changes nothing.
+    // SAFETY: `local` is `to`, which is ours to write. Reading `remote` fails where it cannot be
+    // read, and changes nothing.
     let copied =
         unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
     match usize::try_from(copied) {

@@ -96,8 +96,9 @@ impl CpuFeatures {
     }
 }
 
-/// Keeps the compiler from leaving out a store before this, and from moving one across. No instruction is executed.
-/// Stronger than a compiler fence, which may still drop a plain store that a later one overwrites.
+/// Keeps the compiler from leaving out a store before this, and from moving one across. No
+/// instruction is executed. Stronger than a compiler fence, which may still drop a plain store that
+/// a later one overwrites.
 #[inline(always)]
 pub fn compiler_barrier() {
     // Miri runs no assembly, and reorders nothing.

@@ -34,11 +34,12 @@
 //! *Async-signal safety.* The handler uses atomics in statics, `gettid`, `sigaction`, `sigprocmask`, `write` and the resolver.
 //! It saves and restores `errno`. All signals are blocked while a resolver runs.
 //!
-//! *The table.* A list of chunks of 64 slots ([`table`]): it grows, and never shrinks. Registering and unregistering
-//! exclude each other by a lock that the handler never takes. The handler announces itself in a slot (`visitors`) before
-//! it checks that the slot is `LIVE`; unregistering makes it `FREE` before it waits for `visitors` to become 0. All four
-//! accesses are sequentially consistent, so at least one side sees the other: a handler that goes on has a live slot
-//! whose fields do not change and whose context exists until it leaves.
+//! *The table.* A list of chunks of 64 slots (`table`): it grows, and never shrinks. Registering
+//! and unregistering exclude each other by a lock that the handler never takes. The handler
+//! announces itself in a slot (`visitors`) before it checks that the slot is `LIVE`; unregistering
+//! makes it `FREE` before it waits for `visitors` to become 0. All four accesses are sequentially
+//! consistent, so at least one side sees the other: a handler that goes on has a live slot whose
+//! fields do not change and whose context exists until it leaves.
 //!
 //! *Previous actions* are read before ours is installed, and are written only then, under the same lock.
 

@@ -40,7 +40,8 @@ unsafe fn record(ptr: *const u8, len: usize) {
 unsafe fn keep_copy(buffer: &mut Vec<u8>, src: *const u8, len: usize) -> *const u8 {
     buffer.reserve(len);
     let room = buffer.spare_capacity_mut().as_mut_ptr().cast::<u8>();
-    // SAFETY: the room was reserved, and is this vector's. What the copy took along of padding is settled before it counts.
+    // SAFETY: the room was reserved, and is this vector's. What the copy took along of padding is
+    // settled before it counts.
     unsafe {
         room.copy_from_nonoverlapping(src, len);
         settle(room, len);
@@ -69,8 +70,8 @@ impl<'c> Transaction<'c> {
     /// [`TxError::Log`] if the log is full; [`TxError::PendingRedo`] if a deferred write overlaps.
     ///
     /// # Safety
-    /// `len` bytes from `ptr` are readable and lie in puddles of the store that this process holds for writing. Nobody else
-    /// uses them until the transaction ends.
+    /// `len` bytes from `ptr` are readable and lie in puddles of the store that this process holds
+    /// for writing. No other thread uses them until the transaction ends.
     #[inline]
     pub unsafe fn add(&mut self, ptr: *const u8, len: usize) -> Result<(), TxError> {
         // The most frequent length has code of its own.
@@ -167,7 +168,8 @@ impl<'c> Transaction<'c> {
             // SAFETY: passed on; nobody else writes to what this transaction is about to change.
             unsafe { record(ptr, len) };
         }
-        // SAFETY: writable, and used by nobody else until the transaction ends (contract of `add`).
+        // SAFETY: writable, and used by this thread alone until the transaction ends (contract of
+        // `add`).
         unsafe { settle(ptr.cast_mut(), len) };
         let context = &mut *self.context;
         if let Some(end) = start.checked_add(len as u64)
@@ -591,8 +593,9 @@ fn flush_contents<const HASH: bool>(context: &TxContext) -> ContentHash {
     let mut recent = [u64::MAX; RECENT];
     let mut next = 0;
     for range in context.ranges.list() {
-        // SAFETY: logged ranges are mapped and writable until the transaction ends, and nobody else uses them (contracts of `add` and `alloc`: their
-        // callers isolate). Values have been stored there with their padding, which is settled.
+        // SAFETY: logged ranges are mapped and writable until the transaction ends, and this thread
+        // alone uses them (contracts of `add` and `alloc`: their callers isolate). Values have been
+        // stored there with their padding, which is settled.
         let contents = unsafe { bytes::settled(range.start as *mut u8, (range.end - range.start) as usize) };
         let skip =
             if range.old.is_null() { planted(Bug::FreshNotFlushed) } else { planted(Bug::DataNotFlushed) };

@@ -1,18 +1,20 @@
 //! What the code of `#[derive(Persist)]` and [`field!`](crate::field!) is made of.
 //!
-//! Both have to be true in every program that compiles, whatever the program calls its items and its crates. So they ask
-//! the compiler, in constants, about memory of the type that has no value ([`LayoutBuilder::__slot`]):
+//! Both have to be true in every program that compiles, whatever the program calls its items and
+//! its crates. So they ask the compiler, in constants, about memory of the type that has no value
+//! ([`LayoutBuilder::__slot`]):
 //!
-//! * *A field* is the place that `&raw const (*slot).field` names. Its type is inferred, its offset computed, from the same
-//!   place. A place that lies behind a `Deref` or a reference is no field: to find it the constant would have to read, and
-//!   reading what has no value does not compile.
-//! * *A discriminant* is a candidate that [`LayoutBuilder::__tagged`] writes to the start of the memory. If the compiler then
-//!   matches the variant, the candidate is the compiler's discriminant of that variant. If it matches another, or the bytes
-//!   are no discriminant, or the compiler reads more bytes than were written, the constant does not compile. That it does not
-//!   read fewer either follows from the size of [`Discriminant`] and from all fields lying behind the bytes.
+//! * *A field* is the place that `&raw const (*slot).field` names. Its type is inferred, its offset
+//!   computed, from the same place. A place that lies behind a `Deref` or a reference is no field:
+//!   to find it the constant would have to read, and reading what has no value does not compile.
+//! * *A discriminant* is a candidate that [`LayoutBuilder::__tagged`] writes to the start of the
+//!   memory. If the compiler then matches the variant, the candidate is the compiler's discriminant
+//!   of that variant. If it matches another, or the bytes are no discriminant, or the compiler
+//!   reads more bytes than were written, the constant does not compile. That it does not read fewer
+//!   either follows from the size of [`Discriminant`] and from all fields lying behind the bytes.
 //!
-//! The functions are inherent ones of [`LayoutBuilder`], because the signature of [`Persist::describe`] fixes that type: a
-//! path to another type of that name does not compile.
+//! The functions are inherent ones of [`LayoutBuilder`], because the signature of
+//! [`Persist::describe`] fixes that type: a path to another type of that name does not compile.
 
 use crate::persist::{LayoutBuilder, Persist, TypeId, VariantBuilder};
 use crate::ptr::FieldOffset;
@@ -68,7 +70,8 @@ impl LayoutBuilder {
     /// Memory of one enum `T`, of which the discriminant alone has a value.
     ///
     /// # Safety
-    /// In a constant only. There the compiler refuses `tag` unless it is the discriminant of a variant.
+    /// In a constant only. There the compiler refuses `tag` unless it is the discriminant of a
+    /// variant.
     #[must_use]
     pub const unsafe fn __tagged<T>(tag: u64, tag_bytes: usize) -> MaybeUninit<T> {
         assert!(
@@ -84,7 +87,8 @@ impl LayoutBuilder {
             i += 1;
         }
         // Reads the discriminant, also where there is one variant and a `match` would not.
-        // SAFETY: in a constant, by contract, where an invalid discriminant is an error. Fields are not read.
+        // SAFETY: in a constant, by contract, where an invalid discriminant is an error. Fields are
+        // not read.
         let _ = core::mem::discriminant(unsafe { &*slot.as_ptr() });
         slot
     }

@@ -37,6 +37,23 @@
 //! A pointer that dangles may stay in the data, also through a loss of power: a block counts as allocated then only if its allocation was committed, whatever leads
 //! there. [`Pool::traced`] tells whether a session has traced, and how many blocks of that kind it met.
 //!
+//! # Who may change a store's files
+//!
+//! What is mapped is the file itself, so the promise above ends at the directory:
+//!
+//! * *While a store is open, this crate alone changes its files.* Openers lock the store against
+//!   each other. A program that writes, shortens or replaces the files by other means (`std::fs`, a
+//!   script, a backup that is put back) changes memory under live references: a `bool` that is
+//!   neither, a `NonZero` that is 0, `SIGBUS` where a file ends. No library can prevent that. Keep
+//!   the directory to one user, or to a daemon (`cenoted`), which gives programs pools and no
+//!   files. Cenote's own way to the files, [`Medium`], asks for `unsafe`.
+//! * *A store is believed as far as it is checked.* Opening checks control data, headers, logs and
+//!   layouts. The bytes of values have no checksum, unless the pool is protected at rest
+//!   ([`AtRest`]).
+//! * *A store or an archive that comes from elsewhere* is believed as one's own. Open and import
+//!   what its author may be trusted with: in memory, values of their types are all that safe code
+//!   sees of it.
+//!
 //! The layers below, each a crate that knows nothing of those above it: `cenote-sys`, `cenote-layout`, `cenote-medium`,
 //! `cenote-log`, `cenote-store`, `cenote-heap`, `cenote-tx`. [`raw`] is the door to them.
 
@@ -81,7 +98,7 @@ pub use cenote_store::{
     Access, Anchor, Argon2Params, AtRest, AtRestError, BackupReport, CopyPolicy, CrashKind, Damage,
     DamagePolicy, FormatOptions, HeapKind, KeyError, Keyring, Listed as ListedPool, Locking, LogDecision,
     MasterKey, OpenOptions, OpenReport, PermissionChange, PoolInfo, PoolMode, PoolOptions, PoolStart,
-    PowerLossPolicy, Psync, RestoredPool, SetAside, StoreInfo, VerifiedPuddle,
+    PowerLossPolicy, Psync, RestoredPool, SetAside, StoreInfo, VerifiedPuddle, WindowPolicy,
 };
 pub use connect::{Watcher as DaemonWatcher, daemon_stat};
 pub use error::{Error, Result};

@@ -382,8 +382,9 @@ impl PoolInner {
             && (self.unsettled.load(Ordering::Relaxed) == 0 || self.agrees::<T>())
     }
 
-    /// Whether the store has `T` as this program has it. Blocks of a shared pool may be of a type that another process has registered
-    /// and this one has not heard of: there the store is asked about each type, once for each pool.
+    /// Whether the store has `T` as this program has it. Blocks of a shared pool may be of a type
+    /// that another process has registered and this one has not heard of: there the store is asked
+    /// about each type, once for each pool.
     #[inline(never)]
     fn agrees<T: Persist>(&self) -> bool {
         planted(Bug::LearntTypeBelieved)
@@ -710,8 +711,9 @@ impl Pool {
         Ok(self.inner.heap.stats()?)
     }
 
-    /// Superblocks of the pool's heap that are out of use, because bits of their descriptors or marks have flipped: as far as the
-    /// pool was looked at when it was opened, and since. [`Pool::check`] looks at all of it.
+    /// Superblocks of the pool's heap that are out of use, because bits of their descriptors or
+    /// marks have flipped: as far as the pool was looked at when it was opened, and since.
+    /// [`Pool::check`] looks at all of it.
     #[must_use]
     pub fn heap_damage(&self) -> Vec<HeapDamage> {
         self.inner.heap.damage()
@@ -779,8 +781,8 @@ impl Pool {
     ///
     /// A block that is not allocated stays so, whatever leads to it: a pointer that dangles is no reason to take what lies there for a value.
     ///
-    /// All that is given back dies at one moment, also if the process dies meanwhile: the next opener
-    /// finds all of it, or nothing.
+    /// All that is given back dies at one moment, also if the process dies meanwhile: the next
+    /// opener finds all of it, or nothing.
     ///
     /// # Errors
     /// [`Error::HeapRecover`]; [`Error::WouldDeadlock`]; [`Error::NotWhole`] if some pool is damaged, because what it has lost may lead to values of this one; as

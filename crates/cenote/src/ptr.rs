@@ -256,14 +256,16 @@ impl<T, F> fmt::Debug for FieldOffset<T, F> {
 /// ```
 #[macro_export]
 macro_rules! field {
-    // The type is written once where it counts: a macro in its place may expand to another type each time. That fields are
-    // fields, and not behind a `Deref`, follows from the constant, which cannot read. `offset_of!` gives the better message.
+    // The type is written once where it counts: a macro in its place may expand to another type
+    // each time. That fields are fields, and not behind a `Deref`, follows from the constant, which
+    // cannot read. `offset_of!` gives the better message.
     ($type:ty, $($field:tt).+) => {
         const {
             let _ = $crate::ptr::__core::mem::offset_of!($type, $($field).+);
             let __cenote_slot = $crate::persist::LayoutBuilder::__slot::<$type>();
             let __cenote_value = __cenote_slot.as_ptr();
-            // SAFETY: the place of a field in memory of the type; nothing is read. The program wrote names of fields alone.
+            // SAFETY: the place of a field in memory of the type; nothing is read. The program
+            // wrote names of fields alone.
             unsafe {
                 $crate::persist::LayoutBuilder::__place(
                     __cenote_value,

@@ -48,11 +48,12 @@ pub(crate) struct Inner {
     key: Option<Arc<Keyring>>,
     /// What tracing found in pools, in this session.
     traced: Mutex<BTreeMap<PoolId, RecoveryReport>>,
-    /// Types that came into the registry, or into this program, and were not compared: not zero where
-    /// [`Inner::types_agree`] must be asked.
+    /// Types that came into the registry, or into this program, and were not compared: not zero
+    /// where [`Inner::types_agree`] must be asked.
     pub(crate) unsettled: Arc<AtomicU64>,
-    /// A type has one layout in this store and another in this program, in which another store agrees: pointers from there
-    /// must not be followed here. Never false again, and `unsettled` is not zero then.
+    /// A type has one layout in this store and another in this program, in which another store
+    /// agrees: pointers from there must not be followed here. Never false again, and `unsettled` is
+    /// not zero then.
     contradicts: Mutex<bool>,
     pub(crate) pools: OpenPools,
     /// Of a copy of an open store.
@@ -338,8 +339,9 @@ impl Store {
         self.inner.store.pools()
     }
 
-    /// Opens a pool for writing; creates it first if there is none of this name. In a store that was opened with a key
-    /// ([`OpenOptions::key`]) it is created under that key, in authenticated mode.
+    /// Opens a pool for writing; creates it first if there is none of this name. In a store that
+    /// was opened with a key ([`OpenOptions::key`]) it is created under that key, in authenticated
+    /// mode.
     ///
     /// # Errors
     /// [`Error::Store`], [`Error::HeapOpen`], [`Error::HeapRecover`].
@@ -498,7 +500,8 @@ impl Inner {
         Ok(())
     }
 
-    /// How a pool is made of which the program says a name alone: under the store's key, if it asks for protection.
+    /// How a pool is made of which the program says a name alone: under the store's key, if it asks
+    /// for protection.
     fn usual_pool(&self) -> PoolOptions {
         match self.key.clone().filter(|_| self.store.asks_for_protection()) {
             None => PoolOptions::default(),
@@ -511,10 +514,11 @@ impl Inner {
         }
     }
 
-    /// Whether this program has every type that the store knows as the store has it. Compares only after a type was learnt.
+    /// Whether this program has every type that the store knows as the store has it. Compares only
+    /// after a type was learnt.
     ///
-    /// A type that is learnt meanwhile stays counted: it was counted after `learnt` was read, and the count of zero is not
-    /// stored then. Only the holder of the lock lowers the count.
+    /// A type that is learnt meanwhile stays counted: it was counted after `learnt` was read, and
+    /// the count of zero is not stored then. Only the holder of the lock lowers the count.
     #[cold]
     pub(crate) fn types_agree(&self) -> bool {
         let mut contradicts = self.contradicts.lock().unwrap_or_else(PoisonError::into_inner);

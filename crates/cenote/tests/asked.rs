@@ -1,5 +1,5 @@
-//! A program that asks for protection gets nothing that has none: every way to name a pool, in every mode that a pool without
-//! a key can be in.
+//! A program that asks for protection gets nothing that has none: every way to name a pool, in
+//! every mode that a pool without a key can be in.
 
 use crate::at_rest::{count, key, options, push};
 use cenote::{Access, AtRest, Error, OpenOptions, Pool, PoolMode, PoolOptions, Result, Store};
@@ -12,7 +12,8 @@ fn opened(dir: &Path, access: Access, accept_unprotected: bool) -> Store {
     Store::open_with(dir, &options).unwrap()
 }
 
-/// A store with a pool of each kind that has no key, in the place of one that had: all have the names that a program knows.
+/// A store with a pool of each kind that has no key, in the place of one that had: all have the
+/// names that a program knows.
 fn replaced(dir: &Path) -> Vec<&'static str> {
     let store = Store::open(dir).unwrap();
     let kinds = [

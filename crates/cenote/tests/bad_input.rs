@@ -14,7 +14,7 @@ use cenote::{
 use cenote_heap::{AllocError, FreeError, RootError};
 use cenote_medium::Medium;
 use cenote_medium::sim::{Fault, FaultEffect, FaultPoint, SimMedium, SimOptions};
-use cenote_store::{OpenError, StoreError};
+use cenote_store::{OpenError, StoreError, WindowPolicy};
 use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;
@@ -125,7 +125,7 @@ fn a_second_opener_is_told_who_has_the_store() {
 }
 
 #[test]
-fn a_copy_of_an_open_store_is_refused_because_its_window_is_taken() {
+fn a_copy_of_a_store_is_refused_beside_it_if_its_window_is_fixed_and_moves_if_not() {
     let dir = prepared();
     let copy = directory();
     std::fs::create_dir(copy.path().join("puddles")).unwrap();
@@ -134,9 +134,15 @@ fn a_copy_of_an_open_store_is_refused_because_its_window_is_taken() {
     }
     let store = Store::open(dir.path()).unwrap();
     let before = hashes(copy.path());
-    refused(Store::open(copy.path()), |e| matches!(e, Error::Open(OpenError::WindowTaken { .. })), &["0x"]);
+    let fixed = OpenOptions { window: WindowPolicy::Fixed, ..OpenOptions::default() };
+    let taken = |e: &Error| matches!(e, Error::Open(OpenError::WindowTaken { .. }));
+    refused(Store::open_with(copy.path(), &fixed), taken, &["0x"]);
     assert_eq!(hashes(copy.path()), before);
-    drop(store);
+    let beside = Store::open(copy.path()).unwrap();
+    assert_ne!(beside.window(), store.window());
+    assert!(beside.pool("p").unwrap().read().unwrap().root::<Node>().unwrap().is_some());
+    assert!(store.pool("p").unwrap().read().unwrap().root::<Node>().unwrap().is_some());
+    drop((store, beside));
     assert!(Store::open(copy.path()).is_ok());
 }
 

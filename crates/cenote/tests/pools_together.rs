@@ -111,7 +111,8 @@ fn tracing_waits_for_a_damaged_pool_unless_the_caller_leaves_it_out() -> Result<
     drop(store);
     let hex: String = puddle.uuid.to_hex().iter().map(|byte| char::from(*byte)).collect();
     let medium: Arc<dyn Medium> = SimMedium::from_image(&sim.image_now(CrashKind::Power));
-    medium.remove(&format!("puddles/{hex}"))?;
+    // SAFETY: the store is closed.
+    unsafe { medium.remove(&format!("puddles/{hex}")) }?;
     let open = |damage| Store::open_on(medium.clone(), &OpenOptions { damage, ..OpenOptions::default() });
     for damage in [DamagePolicy::Refuse, DamagePolicy::ReadOnly] {
         let store = open(damage)?;

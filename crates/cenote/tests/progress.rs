@@ -116,7 +116,8 @@ fn a_pool_is_trimmed_while_it_is_in_use_and_its_values_stay() -> Result<()> {
         println!("skipped: this file system cannot take part of a file back");
         return Ok(());
     }
-    assert!(report.released_bytes > 15 << 20 && blocks() + report.released_bytes / 512 <= before);
+    // Of 256 superblocks, metadata takes 21 and the values one; one is to spare.
+    assert!(report.released_bytes >= 233 << 16 && blocks() + report.released_bytes / 512 <= before);
     let mut at = view.root::<Node>()?;
     for value in (0..1000).rev() {
         let node = view.get(at.expect("a node"))?;

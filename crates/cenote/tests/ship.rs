@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[persist(name = "ship::Node")]
 pub(crate) struct Node {
     value: u64,
-    next: Option<Ptr<Node>>,
+    pub(crate) next: Option<Ptr<Node>>,
     /// The one before, by distance.
-    back: RelPtr<Node>,
+    pub(crate) back: RelPtr<Node>,
     /// In another pool.
     far: RegionPtr<Node>,
     other: Option<Ptr<Node>>,

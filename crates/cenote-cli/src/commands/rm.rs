@@ -9,8 +9,8 @@ use crate::failure::{Failure, Verdict, closed};
 use crate::opening;
 use crate::output::{Out, asked, somebody_is_there};
 use crate::units::{bytes, plural};
-use cenote::{Medium as _, MediumOptions, RealMedium};
-use cenote_medium::{LockGuard, LockKind};
+use cenote::{MediumOptions, RealMedium};
+use cenote_medium::{LockGuard, LockKind, Medium, OwnedMedium};
 use serde_json::json;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -119,6 +119,9 @@ fn whole_store(arguments: &Rm, out: &mut Out) -> Result<Verdict, Failure> {
         confirm(arguments, &what)?;
         {
             let _lock = locked(&medium, dir, arguments.store.wait)?;
+            // SAFETY: with the lock nothing has the store open, so nothing maps or expects its
+            // files.
+            let medium = unsafe { OwnedMedium::new(&medium as &dyn Medium) };
             for name in FILES {
                 if medium.exists(name)? {
                     medium.remove(name)?;

@@ -1,6 +1,6 @@
 //! Handles of every collection, kept while the collections leak, and what may be seen through them.
 
-use cenote::{Persist, Pool, Result, Store, Tx};
+use cenote::{Persist, Pool, Result, Store, Tx, View};
 use cenote_collections as persistent;
 use std::fmt::Debug;
 use std::path::Path;
@@ -47,7 +47,8 @@ pub(crate) fn directory() -> tempfile::TempDir {
 pub(crate) fn open(dir: &Path) -> (Store, Pool) {
     let store = Store::open(dir).expect("a store");
     let pool = store.pool("p").expect("a pool");
-    // All puddles are mapped: a signal handler that maps them needs more stack without optimisation.
+    // All puddles are mapped: a signal handler that maps them needs more stack without
+    // optimisation.
     pool.stats().expect("counts");
     (store, pool)
 }
@@ -121,35 +122,39 @@ fn address<T>(value: &T) -> u64 {
     std::ptr::from_ref(value) as u64
 }
 
-/// Which of the handles lead to a collection. Fails if one leads to a collection that is not whole:
-/// with an element that is not what was written, or that lies in no allocated block.
-pub(crate) fn survey(pool: &Pool, kept: &Kept, seed: u64) -> std::result::Result<usize, String> {
-    let view = pool.read().expect("a view");
+/// Reads all that the handles lead to.
+fn read(view: &View<'_>, kept: &Kept) -> [(&'static str, Elements); 6] {
     let pairs = |(key, value): (&u64, &u64)| (*key, *value, address(value));
     let plain = |value: &u64| (*value, address(value));
-    let hashed = kept.hashed.iter(&view).map(|all| {
+    let hashed = kept.hashed.iter(view).map(|all| {
         let mut all: Vec<_> = all.map(pairs).collect();
         all.sort_unstable();
         all.into_iter().map(|(_, value, at)| (value, at)).collect()
     });
-    let text = kept.text.as_str(&view).map(|text| {
+    let text = kept.text.as_str(view).map(|text| {
         let part = |index: usize| text.get(index * 20..index * 20 + 20).and_then(|s| s.parse().ok());
         let at = |index: usize| text.as_ptr() as u64 + index as u64 * 20;
         (0..text.len() / 20).map(|index| (part(index).unwrap_or(0), at(index))).collect()
     });
-    let all: [(&str, Elements); 6] = [
-        ("List", kept.list.iter(&view).map(|all| all.map(plain).collect())),
-        ("ForwardList", kept.forward.iter(&view).map(|all| all.map(plain).collect())),
+    [
+        ("List", kept.list.iter(view).map(|all| all.map(plain).collect())),
+        ("ForwardList", kept.forward.iter(view).map(|all| all.map(plain).collect())),
         (
             "BTreeMap",
-            kept.ordered.iter(&view).map(|all| all.map(pairs).map(|(_, value, at)| (value, at)).collect()),
+            kept.ordered.iter(view).map(|all| all.map(pairs).map(|(_, value, at)| (value, at)).collect()),
         ),
         ("HashMap", hashed),
-        ("Vec", kept.vector.as_slice(&view).map(|all| all.iter().map(plain).collect())),
+        ("Vec", kept.vector.as_slice(view).map(|all| all.iter().map(plain).collect())),
         ("String", text),
-    ];
+    ]
+}
+
+/// Which of the handles lead to a collection. Fails if one leads to a collection that is not whole:
+/// with an element that is not what was written, or that lies in no allocated block.
+pub(crate) fn survey(pool: &Pool, kept: &Kept, seed: u64) -> std::result::Result<usize, String> {
+    let view = pool.read().expect("a view");
     let mut live = 0;
-    for (kind, elements) in all {
+    for (kind, elements) in read(&view, kept) {
         let Ok(elements) = elements else { continue };
         live += 1;
         for (index, &(found, at)) in elements.iter().enumerate() {
@@ -165,4 +170,21 @@ pub(crate) fn survey(pool: &Pool, kept: &Kept, seed: u64) -> std::result::Result
         }
     }
     Ok(live)
+}
+
+/// The same where a header's place may belong to a later collection of its kind: each handle leads
+/// to nothing, or to a collection of one of `seeds`, of 0, 1 or [`LEN`] elements.
+pub(crate) fn survey_any(pool: &Pool, kept: &Kept, seeds: u64) -> std::result::Result<(), String> {
+    let view = pool.read().expect("a view");
+    for (kind, elements) in read(&view, kept) {
+        let Ok(elements) = elements else { continue };
+        if let Some((_, at)) = elements.iter().find(|(_, at)| pool.heap().owner(*at).is_none()) {
+            return Err(format!("{kind}: the header is live, the element at {at:#x} is free"));
+        }
+        let is_of = |seed: u64| (0..).zip(&elements).all(|(index, (found, _))| *found == value(seed, index));
+        if ![0, 1, LEN].contains(&(elements.len() as u64)) || !(0..seeds).any(is_of) {
+            return Err(format!("{kind}: {} elements of no collection that was made", elements.len()));
+        }
+    }
+    Ok(())
 }

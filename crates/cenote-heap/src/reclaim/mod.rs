@@ -10,10 +10,10 @@
 //! be reached **at the beginning**, whatever happens meanwhile, and gives back what was allocated at the beginning and is not among that.
 //!
 //! 1. *Candidates* are blocks whose mark said "allocated" when their puddle was adopted, before
-//!    anybody of this session allocated in it. A block that is allocated later never is one. A program
-//!    can have the address of a candidate that no root leads to: it has kept it in a variable over
-//!    close and reopen, or in another store. Such a pointer finds its value until leaks are condemned,
-//!    and is an error afterwards.
+//!    anybody of this session allocated in it. A block that is allocated later never is one. A
+//!    program can have the address of a candidate that no root leads to: it has kept it in a
+//!    variable over close and reopen, or in another store. Such a pointer finds its value until
+//!    leaks are condemned, and is an error afterwards.
 //! 2. *What is reached* is exact or too much. Every block that could be reached at the beginning is led to by a chain of pointers as they were
 //!    then. A pointer of the chain stands in the heap still, where the tracer reads it; or its block was changed or freed since, and before that
 //!    happened the whole block was copied for the tracer (`record`): transactions do that when they log what stands in a range (`add`, `set`),
@@ -21,12 +21,13 @@
 //!    were moved behind the tracer, or taken into a program's memory and attached elsewhere, make no difference: they are found where they were.
 //! 3. *The end* is a moment at which no block and no copy waits, in this heap or another that may lead here; [`Marked::changes`] tells whether that was one moment.
 //!    Later copies can hold nothing new: every pointer of the snapshot has been followed.
-//! 4. *Condemning* takes all candidates that were not reached and whose mark still says "allocated", in
-//!    one moment, and only if no copy waits. A candidate that somebody freed is none any more. What is
-//!    condemned dies as a whole, for running programs and after a crash: [`crate::condemn`] has the
-//!    invariant, the states and the store that commits.
-//! 5. *Giving back* frees what is condemned, one block after the other. A run that is broken off then
-//!    leaves the rest condemned: the next run of the session, collect, or the next opener frees it.
+//! 4. *Condemning* takes all candidates that were not reached and whose mark still says
+//!    "allocated", in one moment, and only if no copy waits. A candidate that a program freed is
+//!    none any more. What is condemned dies as a whole, for running programs and after a crash:
+//!    `condemn.rs` has the invariant, the states and the store that commits.
+//! 5. *Giving back* frees what is condemned, one block after the other. A run that is broken off
+//!    then leaves the rest condemned: the next run of the session, collect, or the next opener
+//!    frees it.
 //!
 //! Reads are never torn in a way that counts: a block that a transaction changes while the tracer reads it has been copied, and what the tracer reads beside that only adds.
 //!
@@ -36,7 +37,7 @@
 //!   frees during the call. (At the start of a session, before its first transaction, that is so.)
 //! * Whoever changes data by other means than transactions calls [`before_change`] before.
 //! * Nobody changes data while [`TracedHeap::mark_slice`] runs: a lock that writers take and it does. It runs for as long as it is told; that is the longest wait of a writer.
-//! * Nobody uses the heap while [`TracedHeap::condemn`] and [`TracedHeap::give_back_slice`] run.
+//! * No thread uses the heap while [`TracedHeap::condemn`] and [`TracedHeap::give_back_slice`] run.
 //! * What other pools lead to is passed to `mark_slice`; all of them are traced in the same way.
 //!
 //! # What it costs
@@ -85,8 +86,8 @@ impl Slot {
 struct Progress {
     marking: Marking,
     rooted: bool,
-    /// Leaks are condemned: candidates are those of them that are not given back yet.
-    condemned: bool,
+    /// Leaks are condemned, and so many of them are not given back yet: candidates are those.
+    condemned: Option<u64>,
     /// Where giving back goes on: address of a puddle, its superblock, word of that.
     at: (u64, usize, usize),
 }
@@ -164,7 +165,9 @@ impl<G: Ground> TracedHeap<G> {
     #[cold]
     #[inline(never)]
     pub(crate) fn record_freed(&self, addr: u64) {
+        // What is free or condemned already stays what it is: the caller will be refused.
         if let Some(recorder) = self.reclaim.recorder()
+            && self.owner(addr).is_some_and(|block| block.addr == addr)
             && !planted(Bug::ReclaimMissesFree)
         {
             recorder.freed(addr);
@@ -207,7 +210,7 @@ impl<G: Ground> TracedHeap<G> {
         let puddles = puddles.ok_or(ReclaimError::NotUnderWay)?;
         let marking = Marking::new(&*recorder.types, &puddles);
         *lock(&self.reclaim.progress) =
-            Some(Progress { marking, rooted: false, condemned: false, at: (0, 0, 0) });
+            Some(Progress { marking, rooted: false, condemned: None, at: (0, 0, 0) });
         Ok(false)
     }
 
@@ -259,9 +262,10 @@ impl<G: Ground> TracedHeap<G> {
         Ok(self.recorder()?.pending().1)
     }
 
-    /// Condemns all leaks: from here on none of them is live to anybody, and a crash leaves all of them
-    /// or none. `false`: something is pending, so mark on. To be called when nothing is pending in any
-    /// heap that may lead here. Takes some nanoseconds for each leak and each 64 blocks of the snapshot.
+    /// Condemns all leaks: from here on none of them is live to anybody, and a crash leaves all of
+    /// them or none. `false`: something is pending, so mark on. To be called when nothing is
+    /// pending in any heap that may lead here. Takes some nanoseconds for each leak and each 64
+    /// blocks of the snapshot.
     ///
     /// # Errors
     /// [`ReclaimError`]: nothing was condemned.
@@ -274,7 +278,7 @@ impl<G: Ground> TracedHeap<G> {
         let Some(Progress { marking, rooted: true, condemned, .. }) = &mut *progress else {
             return Err(ReclaimError::NotUnderWay);
         };
-        if *condemned {
+        if condemned.is_some() {
             return Ok(true);
         }
         self.refuse_unfinished(marking, &recorder)?;
@@ -285,19 +289,20 @@ impl<G: Ground> TracedHeap<G> {
         // What an earlier run of this session has left; every puddle is attached.
         self.finish_sweep();
         let mut state = recorder.lock();
-        // A copy that waits may hold the last pointer to what somebody has taken over since.
+        // A copy that waits may hold the last pointer to what a program has taken over since.
         let unheard = state.is_waiting() && !planted(Bug::CondemnedUnheard);
         if marking.is_pending() || unheard {
             return Ok(false);
         }
         let mut sweep = Condemning::new(self);
+        let mut count = 0;
         for known in state.puddles.values_mut() {
             let Some(snapshot) = &mut known.snapshot else { continue };
             let Some(puddle) = self.puddles.get(snapshot.ordinal) else { continue };
-            condemn_puddle(&mut sweep, marking, snapshot, puddle);
+            count += condemn_puddle(&mut sweep, marking, snapshot, puddle);
         }
         sweep.commit();
-        *condemned = true;
+        *condemned = Some(count);
         Ok(true)
     }
 
@@ -313,9 +318,9 @@ impl<G: Ground> TracedHeap<G> {
         Ok(())
     }
 
-    /// Gives up to `limit` condemned leaks back (and 63 more at most), in order of addresses, and calls
-    /// `visit` for each; with `dry_run`, leaks that are not condemned, and only that. `true`: there may
-    /// be more.
+    /// Gives up to `limit` condemned leaks back (and 63 more at most), in order of addresses, and
+    /// calls `visit` for each; with `dry_run`, leaks that are not condemned, and only that. `true`:
+    /// there may be more.
     ///
     /// # Errors
     /// [`ReclaimError`]: nothing was given back in this call.
@@ -333,19 +338,21 @@ impl<G: Ground> TracedHeap<G> {
         if dry_run {
             self.refuse_unfinished(marking, &recorder)?;
         }
-        if *condemned == dry_run || dry_run && marking.is_pending() {
+        if condemned.is_some() == dry_run || dry_run && marking.is_pending() {
             return Err(ReclaimError::NotUnderWay);
         }
         let (leaks, more) = self.next_leaks(marking, &recorder, limit, dry_run, at);
-        drop(progress);
         if dry_run {
             for (addr, block) in leaks.into_iter().filter_map(|addr| Some((addr, self.find(addr).ok()?))) {
                 visit(BlockInfo { addr, size: block.size, type_id: block.type_id });
             }
             return Ok(more);
         }
-        self.free_condemned(&leaks, visit);
-        if !more {
+        self.free_condemned(&leaks, &mut |block| {
+            *condemned = condemned.map(|left| left.saturating_sub(1));
+            visit(block);
+        });
+        if *condemned == Some(0) {
             self.close_sweep();
         }
         Ok(more)
@@ -423,13 +430,14 @@ fn leaks_of(
     candidates & !marking.reached(snapshot.ordinal, number as u32, index)
 }
 
-/// Condemns the leaks of a puddle; candidates are then those that are condemned.
+/// Condemns the leaks of a puddle; candidates are then those that are condemned. How many they are.
 fn condemn_puddle<G: Ground>(
     sweep: &mut Condemning<'_, G>,
     marking: &Marking,
     snapshot: &mut Snapshot,
     puddle: &PuddleHeap,
-) {
+) -> u64 {
+    let mut count = 0;
     for number in 0..snapshot.claims.len() {
         let class = class_of_claim(snapshot.claims[number]);
         for (index, word) in snapshot.words(number).enumerate() {
@@ -438,7 +446,9 @@ fn condemn_puddle<G: Ground>(
                 let all = puddle.class_marks(number as u32, class);
                 leaks = sweep.condemn(&all[index * 64..all.len().min(index * 64 + 64)], leaks);
             }
+            count += u64::from(leaks.count_ones());
             snapshot.set(word, leaks);
         }
     }
+    count
 }

@@ -340,7 +340,7 @@ impl Recorder {
         Some(old)
     }
 
-    /// Whether there are copies that nobody has looked at; how many were made so far.
+    /// Whether there are copies that the tracer has not seen; how many were made so far.
     pub(super) fn pending(&self) -> (bool, u64) {
         let state = self.lock();
         (!state.old.is_empty(), state.made)
@@ -348,7 +348,7 @@ impl Recorder {
 }
 
 impl State {
-    /// Whether there are copies that nobody has looked at.
+    /// Whether there are copies that the tracer has not seen.
     pub(super) fn is_waiting(&self) -> bool {
         !self.old.is_empty()
     }
@@ -362,7 +362,8 @@ impl State {
                 return;
             }
             let word = |addr: u64| {
-                // SAFETY: an aligned word of a range that is readable, padding or not; what another thread may write meanwhile is a word.
+                // SAFETY: an aligned word of a range that is readable, padding or not; what another
+                // thread may write meanwhile is a word.
                 unsafe { load_word(with_exposed_provenance(addr as usize)) }
             };
             let bytes: Box<[u8]> = (from..to).step_by(8).flat_map(|addr| word(addr).to_le_bytes()).collect();

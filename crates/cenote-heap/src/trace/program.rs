@@ -218,17 +218,19 @@ pub(super) fn holds(field: &PointerField, value: u64, size: u64) -> bool {
 
 /// The `len` bytes of a tag at `addr`, in a block. A tag has no padding.
 fn tag<'a>(addr: u64, len: u64) -> &'a [u8] {
-    // SAFETY: the range lies in a block (the caller saw to that), blocks lie in mapped memory, and nobody changes data while it is
-    // traced; the tracer uses the slice at once.
+    // SAFETY: the range lies in a block (the caller saw to that), blocks lie in mapped memory, and
+    // no thread changes data while it is traced; the tracer uses the slice at once.
     unsafe { core::slice::from_raw_parts(with_exposed_provenance(addr as usize), len as usize) }
 }
 
-/// A copy of a block, for a function that looks at all of it: padding has the value that memory has. `addr` and `len` are multiples of 8.
+/// A copy of a block, for a function that looks at all of it: padding has the value that memory
+/// has. `addr` and `len` are multiples of 8.
 pub(super) fn copy_of(addr: u64, len: u64) -> Vec<u8> {
     (0..len / 8).flat_map(|word| load_any(addr + word * 8).to_le_bytes()).collect()
 }
 
-/// The word at `addr`, in a block, whatever it is: padding, or half of one value and half of the next.
+/// The word at `addr`, in a block, whatever it is: padding, or half of one value and half of the
+/// next.
 #[inline(always)]
 pub(super) fn load_any(addr: u64) -> u64 {
     // SAFETY: the word lies in a block (the caller saw to that), and blocks lie in mapped memory.
@@ -239,8 +241,8 @@ pub(super) fn load_any(addr: u64) -> u64 {
 #[inline(always)]
 pub(super) fn load(addr: u64) -> u64 {
     let pointer = with_exposed_provenance::<u64>(addr as usize);
-    // SAFETY: the word lies in a block, blocks lie in mapped memory, and nobody changes data while it is traced. Values of a
-    // repeating type need not be aligned to 8.
+    // SAFETY: the word lies in a block, blocks lie in mapped memory, and no thread changes data
+    // while it is traced. Values of a repeating type need not be aligned to 8.
     unsafe { pointer.read_unaligned() }
 }
 

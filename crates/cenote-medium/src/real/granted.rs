@@ -67,7 +67,9 @@ fn owners<T>(op: Operation, name: &str) -> Result<T> {
     })
 }
 
-impl Medium for GrantedMedium {
+// SAFETY: what is said to be mapped is mapped, inside windows that `windows` reserved and at no
+// other address.
+unsafe impl Medium for GrantedMedium {
     fn describe(&self) -> MediumInfo {
         self.info.clone()
     }
@@ -112,7 +114,7 @@ impl Medium for GrantedMedium {
     }
 
     /// For reading what was granted and is not mapped yet, or is mapped elsewhere.
-    fn descriptor(&self, name: &str) -> Result<Option<File>> {
+    unsafe fn descriptor(&self, name: &str) -> Result<Option<File>> {
         let files = self.files();
         let Some(file) = files.get(name) else { return Ok(None) };
         file.try_clone().map(Some).map_err(|source| MediumError::from_io(Operation::Examine, name, source))
@@ -126,7 +128,7 @@ impl Medium for GrantedMedium {
         owners(Operation::Read, name)
     }
 
-    fn write_at(&self, name: &str, _offset: u64, _data: &[u8]) -> Result<()> {
+    unsafe fn write_at(&self, name: &str, _offset: u64, _data: &[u8]) -> Result<()> {
         owners(Operation::Write, name)
     }
 
@@ -134,11 +136,11 @@ impl Medium for GrantedMedium {
         owners(Operation::Create, name)
     }
 
-    fn truncate(&self, name: &str, _len_bytes: u64) -> Result<()> {
+    unsafe fn truncate(&self, name: &str, _len_bytes: u64) -> Result<()> {
         owners(Operation::Truncate, name)
     }
 
-    fn clear(&self, name: &str) -> Result<()> {
+    unsafe fn clear(&self, name: &str) -> Result<()> {
         owners(Operation::Write, name)
     }
 
@@ -154,11 +156,11 @@ impl Medium for GrantedMedium {
         owners(Operation::SyncDirectory, dir)
     }
 
-    fn rename(&self, from: &str, _to: &str) -> Result<()> {
+    unsafe fn rename(&self, from: &str, _to: &str) -> Result<()> {
         owners(Operation::Rename, from)
     }
 
-    fn remove(&self, name: &str) -> Result<()> {
+    unsafe fn remove(&self, name: &str) -> Result<()> {
         owners(Operation::Remove, name)
     }
 

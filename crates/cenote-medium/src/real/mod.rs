@@ -130,7 +130,9 @@ fn clock_bytes() -> [u8; 16] {
     (now.as_nanos() ^ (u128::from(cenote_sys::process::pid()) << 96)).to_le_bytes()
 }
 
-impl Medium for RealMedium {
+// SAFETY: what is said to be mapped is mapped, inside windows that `windows` reserved and at no
+// other address.
+unsafe impl Medium for RealMedium {
     fn describe(&self) -> MediumInfo {
         MediumInfo {
             path: self.path.display().to_string(),
@@ -176,7 +178,7 @@ impl Medium for RealMedium {
         self.files.read(name)
     }
 
-    fn write_at(&self, name: &str, offset: u64, data: &[u8]) -> Result<()> {
+    unsafe fn write_at(&self, name: &str, offset: u64, data: &[u8]) -> Result<()> {
         self.files.write_at(name, offset, data)
     }
 
@@ -184,11 +186,11 @@ impl Medium for RealMedium {
         self.files.create(name, len_bytes)
     }
 
-    fn truncate(&self, name: &str, len_bytes: u64) -> Result<()> {
+    unsafe fn truncate(&self, name: &str, len_bytes: u64) -> Result<()> {
         self.files.truncate(name, len_bytes)
     }
 
-    fn clear(&self, name: &str) -> Result<()> {
+    unsafe fn clear(&self, name: &str) -> Result<()> {
         self.files.clear(name)
     }
 
@@ -208,11 +210,11 @@ impl Medium for RealMedium {
         self.files.sync(name)
     }
 
-    fn descriptor(&self, name: &str) -> Result<Option<File>> {
+    unsafe fn descriptor(&self, name: &str) -> Result<Option<File>> {
         self.files.descriptor(name).map(Some)
     }
 
-    fn grant(&self, name: &str, writable: bool) -> Result<Option<File>> {
+    unsafe fn grant(&self, name: &str, writable: bool) -> Result<Option<File>> {
         self.files.grant(name, writable).map(Some)
     }
 
@@ -224,11 +226,11 @@ impl Medium for RealMedium {
         self.files.sync_dir(dir)
     }
 
-    fn rename(&self, from: &str, to: &str) -> Result<()> {
+    unsafe fn rename(&self, from: &str, to: &str) -> Result<()> {
         self.files.rename(from, to)
     }
 
-    fn remove(&self, name: &str) -> Result<()> {
+    unsafe fn remove(&self, name: &str) -> Result<()> {
         self.files.remove(name)
     }
 

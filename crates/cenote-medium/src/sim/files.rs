@@ -203,7 +203,8 @@ impl SimMedium {
     }
 }
 
-impl Medium for SimMedium {
+// SAFETY: what is said to be mapped is memory of the simulation, inside windows that it reserved.
+unsafe impl Medium for SimMedium {
     fn describe(&self) -> MediumInfo {
         let durability = self.core.options.durability;
         MediumInfo {
@@ -292,7 +293,7 @@ impl Medium for SimMedium {
         Ok(bytes)
     }
 
-    fn write_at(&self, name: &str, offset: u64, data: &[u8]) -> Result<()> {
+    unsafe fn write_at(&self, name: &str, offset: u64, data: &[u8]) -> Result<()> {
         let op = Operation::Write;
         let mut live = self.live();
         self.may_change(op, name)?;
@@ -334,7 +335,7 @@ impl Medium for SimMedium {
         Ok(())
     }
 
-    fn truncate(&self, name: &str, len_bytes: u64) -> Result<()> {
+    unsafe fn truncate(&self, name: &str, len_bytes: u64) -> Result<()> {
         let op = Operation::Truncate;
         let mut live = self.live();
         let course = self.begin_change(&mut live, op, name)?;
@@ -355,7 +356,7 @@ impl Medium for SimMedium {
     }
 
     /// Cut to nothing and made long again: a crash may leave each step or both. (On real media the length stays; this is worse.)
-    fn clear(&self, name: &str) -> Result<()> {
+    unsafe fn clear(&self, name: &str) -> Result<()> {
         let op = Operation::Write;
         let mut live = self.live();
         let course = self.begin_change(&mut live, op, name)?;
@@ -432,7 +433,7 @@ impl Medium for SimMedium {
         Ok(())
     }
 
-    fn rename(&self, from: &str, to: &str) -> Result<()> {
+    unsafe fn rename(&self, from: &str, to: &str) -> Result<()> {
         let op = Operation::Rename;
         let mut live = self.live();
         let course = self.begin_change(&mut live, op, from)?;
@@ -453,7 +454,7 @@ impl Medium for SimMedium {
         Ok(())
     }
 
-    fn remove(&self, name: &str) -> Result<()> {
+    unsafe fn remove(&self, name: &str) -> Result<()> {
         let op = Operation::Remove;
         let mut live = self.live();
         let course = self.begin_change(&mut live, op, name)?;

@@ -4,7 +4,7 @@
 
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, Image, Limits, SimMedium, SimOptions};
-use cenote_medium::{Durability, Medium};
+use cenote_medium::{Durability, Medium, OwnedMedium};
 use cenote_object::{
     Attached, Keyring, MasterKey, Mode, ObjectOptions, Objects, ObjectsOptions, Permission, Store, Trim,
     psync_all,
@@ -49,6 +49,12 @@ pub(crate) fn key_of(number: u8) -> Keyring {
 /// What the objects of this thread's histories are attached with.
 pub(crate) fn key() -> Option<&'static Keyring> {
     MODE.get().has_key().then(the_key)
+}
+
+/// A medium whose files a test may change.
+pub(crate) fn own<'a>(medium: &'a (dyn Medium + 'static)) -> OwnedMedium<&'a (dyn Medium + 'static)> {
+    // SAFETY: these files are not mapped while a test changes them, or through a private copy.
+    unsafe { OwnedMedium::new(medium) }
 }
 
 /// A free window for this thread's simulations.
@@ -427,7 +433,7 @@ pub(crate) fn stale_record(bug: Bug) -> Result<(), String> {
     plant(bug);
     let sim = SimMedium::from_image_unrecorded(&base);
     World::open(&sim, 65536)?.die();
-    sim.write_at("journal", JOURNAL_HALVES_OFFSET + 4096, &second).map_err(|e| e.to_string())?;
+    own(&*sim).write_at("journal", JOURNAL_HALVES_OFFSET + 4096, &second).map_err(|e| e.to_string())?;
     let mut world = World::open(&sim, 65536)?;
     world.attached[2].as_mut_slice().expect("writable")[0] = 5;
     let done = world.attached[2].psync().map_err(|e| e.to_string())?;

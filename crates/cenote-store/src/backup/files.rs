@@ -10,11 +10,10 @@ use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::id::Uuid;
 use cenote_layout::puddle::Role;
-use cenote_medium::{FileHandle, LockKind, Medium, MediumError, MediumOptions, RealMedium};
+use cenote_medium::{FileHandle, LockKind, Medium, MediumError, MediumOptions, OwnedMedium, RealMedium};
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// Directories of a store.
 pub(super) const DIRS: [&str; 2] = [DIR, PRIMARY_DIR];
@@ -109,8 +108,8 @@ fn planned(inner: &Inner, state: &State, puddle: &PuddleRecord) -> Result<Planne
 
 /// Copies a file. It has its space taken, unless the original has holes: then those are holes in the copy, too.
 pub(super) fn copy_whole(
-    source: &Arc<dyn Medium>,
-    target: &Arc<dyn Medium>,
+    source: &OwnedMedium,
+    target: &OwnedMedium,
     planned: &Planned,
     progress: &mut Progress<'_>,
 ) -> Result<Copied, StoreError> {
@@ -118,8 +117,8 @@ pub(super) fn copy_whole(
     for dir in DIRS.iter().filter(|dir| !target.exists(dir).unwrap_or(true)) {
         target.make_dir(dir)?;
     }
-    crate::catalog::remove_if_there(&**target, &planned.to)?;
-    create(&**target, &planned.to, planned.len, from.has_holes()?)?;
+    crate::catalog::remove_if_there(target, &planned.to)?;
+    create(target, &planned.to, planned.len, from.has_holes()?)?;
     let file = FileHandle::open(target, &planned.to)?;
     let mut buffer = vec![0; STEP as usize];
     let mut at = 0;
@@ -135,7 +134,7 @@ pub(super) fn copy_whole(
     Ok(Copied { file, twin: planned.twin.clone(), len: planned.len })
 }
 
-fn create(medium: &dyn Medium, name: &str, len: u64, sparse: bool) -> Result<(), MediumError> {
+fn create(medium: &OwnedMedium, name: &str, len: u64, sparse: bool) -> Result<(), MediumError> {
     if !sparse {
         return medium.create(name, len);
     }
@@ -144,7 +143,7 @@ fn create(medium: &dyn Medium, name: &str, len: u64, sparse: bool) -> Result<(),
 }
 
 /// Writes again what differs from the copy; the bytes of that.
-pub(super) fn copy_changed(source: &Arc<dyn Medium>, name: &str, copied: &Copied) -> Result<u64, StoreError> {
+pub(super) fn copy_changed(source: &OwnedMedium, name: &str, copied: &Copied) -> Result<u64, StoreError> {
     let from = FileHandle::open(source, name)?;
     let (mut new, mut old) = (vec![0; STEP as usize], vec![0; STEP as usize]);
     let (mut at, mut written) = (0, 0);
@@ -172,10 +171,10 @@ pub(super) fn copy_changed(source: &Arc<dyn Medium>, name: &str, copied: &Copied
 
 impl Copied {
     /// Makes it durable, and its twin.
-    pub(super) fn finish(&self, medium: &Arc<dyn Medium>) -> Result<(), StoreError> {
+    pub(super) fn finish(&self, medium: &OwnedMedium) -> Result<(), StoreError> {
         self.file.sync()?;
         let Some(twin) = &self.twin else { return Ok(()) };
-        create(&**medium, twin, self.len, self.file.has_holes()?)?;
+        create(medium, twin, self.len, self.file.has_holes()?)?;
         let target = FileHandle::open(medium, twin)?;
         let mut buffer = vec![0; STEP as usize];
         let mut at = 0;

@@ -45,7 +45,7 @@ use cenote_layout::id::Uuid;
 use cenote_layout::puddle::Role;
 use cenote_layout::superblock::{STATE_CLEAN, Superblock};
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{FileHandle, LockGuard, LockKind, Medium, MediumOptions, RealMedium};
+use cenote_medium::{FileHandle, LockGuard, LockKind, Medium, MediumOptions, OwnedMedium, RealMedium};
 use files::{Copied, Planned, Progress};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -73,7 +73,7 @@ pub struct Backup {
     store: Store,
     target: PathBuf,
     temporary: PathBuf,
-    medium: Arc<dyn Medium>,
+    medium: OwnedMedium,
     /// Keeps others from taking the directory for one that a crash left.
     _held: LockGuard,
     copied: BTreeMap<String, Copied>,
@@ -104,6 +104,9 @@ impl Store {
         };
         let medium = RealMedium::open(&temporary, &MediumOptions::default());
         let medium: Arc<dyn Medium> = Arc::new(medium.map_err(|error| failed(error.to_string()))?);
+        // SAFETY: a directory that was just made, under a name that only this backup has. Its files
+        // are mapped by nothing, and no store is opened there before it is renamed.
+        let medium = unsafe { OwnedMedium::new(medium) };
         let held = match medium.hold("", LockKind::Exclusive) {
             Ok(Ok((guard, _))) => guard,
             Ok(Err(holder)) => return Err(failed(format!("{} is in use by {holder}", temporary.display()))),
@@ -166,7 +169,7 @@ impl Backup {
     }
 
     fn copy_whole(&mut self, planned: &Planned, progress: &mut Progress<'_>) -> Result<(), StoreError> {
-        let copied = files::copy_whole(self.store.medium(), &self.medium, planned, progress)?;
+        let copied = files::copy_whole(&self.store.inner().medium, &self.medium, planned, progress)?;
         self.copied.insert(planned.from.clone(), copied);
         Ok(())
     }
@@ -192,7 +195,7 @@ impl Backup {
             let known = self.copied.get(&planned.from).filter(|copied| copied.len == planned.len);
             match known {
                 Some(copied) => {
-                    self.report.again_bytes += files::copy_changed(store.medium(), &planned.from, copied)?;
+                    self.report.again_bytes += files::copy_changed(&inner.medium, &planned.from, copied)?;
                 }
                 None => self.copy_whole(planned, &mut progress)?,
             }
@@ -264,7 +267,7 @@ impl Backup {
             copied.finish(&self.medium)?;
             self.report.bytes += copied.len;
         }
-        let medium = &*self.medium;
+        let medium = &self.medium;
         let write = |name: &str, contents: &[u8]| {
             medium.create(name, contents.len() as u64)?;
             medium.write_at(name, 0, contents)?;

@@ -26,7 +26,7 @@ use crate::error::StoreError;
 use crate::fence::Fence;
 use cenote_layout::catalog::{Record, encode_frame};
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{FileHandle, FileId, Medium, MediumError};
+use cenote_medium::{FileHandle, FileId, MediumError, OwnedMedium};
 use std::sync::Arc;
 
 /// Files below this size are not worth compacting.
@@ -47,7 +47,7 @@ pub(crate) enum AppendError {
 /// The catalog of an open store.
 #[derive(Debug)]
 pub(crate) struct Catalog {
-    medium: Arc<dyn Medium>,
+    medium: OwnedMedium,
     pub(crate) state: State,
     /// Number of the last batch.
     batch: u64,
@@ -83,7 +83,7 @@ pub(crate) fn initial() -> Vec<u8> {
 }
 
 /// Reads both files, of which one at least has had batch `at_least`. A file that is not there is damage, not an error.
-pub(crate) fn load(medium: &dyn Medium, at_least: u64) -> Result<(Merged, Contents), MediumError> {
+pub(crate) fn load(medium: &OwnedMedium, at_least: u64) -> Result<(Merged, Contents), MediumError> {
     let mut bytes = [None, None];
     for (slot, name) in bytes.iter_mut().zip(FILES) {
         *slot = match medium.read(name) {
@@ -98,7 +98,7 @@ pub(crate) fn load(medium: &dyn Medium, at_least: u64) -> Result<(Merged, Conten
 impl Catalog {
     /// The catalog that [`load`] read.
     pub(crate) fn new(
-        medium: Arc<dyn Medium>,
+        medium: OwnedMedium,
         merged: &Merged,
         bytes: &Contents,
         fence: Option<Arc<Fence>>,
@@ -125,7 +125,7 @@ impl Catalog {
     }
 
     /// A catalog without files, and without records.
-    pub(crate) fn mirror(medium: Arc<dyn Medium>) -> Self {
+    pub(crate) fn mirror(medium: OwnedMedium) -> Self {
         let state = State { next_pool: 1, ..State::default() };
         Self {
             medium,
@@ -163,7 +163,7 @@ impl Catalog {
     pub(crate) fn repair(&mut self, merged: &Merged, bytes: &Contents) -> Result<u32, MediumError> {
         self.check_fence()?;
         for name in NEW_FILES {
-            remove_if_there(&*self.medium, name)?;
+            remove_if_there(&self.medium, name)?;
         }
         let Some(canonical) = &merged.canonical else {
             // Appending needs both files to be there.
@@ -179,7 +179,7 @@ impl Catalog {
         let mut written = 0;
         for (file, bytes) in bytes.iter().enumerate() {
             if bytes.as_deref() != Some(canonical) {
-                replace(&*self.medium, file, canonical)?;
+                replace(&self.medium, file, canonical)?;
                 written += 1;
             }
         }
@@ -259,9 +259,9 @@ impl Catalog {
         self.check_fence().map_err(AppendError::Undone)?;
         // Both new files first: a full disk is noticed before anything changes.
         for file in 0..2 {
-            if let Err(error) = prepare(&*self.medium, file, &snapshot) {
+            if let Err(error) = prepare(&self.medium, file, &snapshot) {
                 for name in NEW_FILES {
-                    let _ = remove_if_there(&*self.medium, name);
+                    let _ = remove_if_there(&self.medium, name);
                 }
                 self.compact_at = self.lens[0] * 2;
                 return Err(AppendError::Undone(error));
@@ -281,20 +281,20 @@ impl Catalog {
 }
 
 /// Writes `contents` to the new file, synced.
-fn prepare(medium: &dyn Medium, file: usize, contents: &[u8]) -> Result<(), MediumError> {
+fn prepare(medium: &OwnedMedium, file: usize, contents: &[u8]) -> Result<(), MediumError> {
     remove_if_there(medium, NEW_FILES[file])?;
     medium.create(NEW_FILES[file], contents.len() as u64)?;
     medium.write_at(NEW_FILES[file], 0, contents)?;
     medium.sync(NEW_FILES[file])
 }
 
-fn replace(medium: &dyn Medium, file: usize, contents: &[u8]) -> Result<(), MediumError> {
+fn replace(medium: &OwnedMedium, file: usize, contents: &[u8]) -> Result<(), MediumError> {
     prepare(medium, file, contents)?;
     medium.rename(NEW_FILES[file], FILES[file])?;
     medium.sync_dir("")
 }
 
-pub(crate) fn remove_if_there(medium: &dyn Medium, name: &str) -> Result<(), MediumError> {
+pub(crate) fn remove_if_there(medium: &OwnedMedium, name: &str) -> Result<(), MediumError> {
     match medium.remove(name) {
         Err(error) if !error.is_not_found() => Err(error),
         _ => Ok(()),

@@ -22,7 +22,8 @@ pub(crate) struct State {
     pub(crate) names: BTreeMap<String, PoolId>,
     pub(crate) puddles: BTreeMap<Uuid, PuddleRecord>,
     pub(crate) types: BTreeMap<TypeId, Arc<TypeRecord>>,
-    /// See [`crate::Store::unsettled_types`]. The records that a snapshot repeats are counted again, which costs a comparison.
+    /// See [`crate::Store::unsettled_types`]. The records that a snapshot repeats are counted
+    /// again, which costs a comparison.
     pub(crate) unsettled: Arc<AtomicU64>,
     /// Client to its log space.
     pub(crate) clients: BTreeMap<Uuid, Uuid>,
@@ -53,6 +54,8 @@ pub(crate) struct State {
     pub(crate) due: BTreeMap<Uuid, DueRecord>,
     /// Of those, the ones that are sealed under another's identity, and that.
     pub(crate) sealed_as: BTreeMap<Uuid, Uuid>,
+    /// Base and bytes of the window, where it is not the superblock's.
+    pub(crate) window: Option<(u64, u64)>,
 }
 
 impl State {
@@ -152,8 +155,13 @@ impl State {
                 self.relocations.insert(relocation.id, Arc::new(relocation.clone()));
             }
             Record::Due(due) => {
-                self.due.insert(due.puddle, *due);
+                if let Some(before) = self.due.insert(due.puddle, *due)
+                    && before.relocation != due.relocation
+                {
+                    self.forget_unused(&before.relocation);
+                }
             }
+            Record::Window { base, len } => self.window = Some((*base, *len)),
             Record::Relocated(puddle) => self.relocated(puddle),
             Record::PoolMade { client, token, pool } => {
                 self.made.insert(*client, (*token, *pool));
@@ -182,15 +190,22 @@ impl State {
     /// A puddle is not due any more; a relocation that no other needs is forgotten.
     fn relocated(&mut self, puddle: &Uuid) {
         self.sealed_as.remove(puddle);
-        let Some(due) = self.due.remove(puddle) else { return };
-        if self.due.values().all(|other| other.relocation != due.relocation) {
-            self.relocations.remove(&due.relocation);
+        if let Some(due) = self.due.remove(puddle) {
+            self.forget_unused(&due.relocation);
+        }
+    }
+
+    /// A relocation that no puddle needs is forgotten.
+    fn forget_unused(&mut self, relocation: &Uuid) {
+        if self.due.values().all(|other| other.relocation != *relocation) {
+            self.relocations.remove(relocation);
         }
     }
 
     /// The records that say all this from nothing: [`Record::NextPool`] first.
     pub(crate) fn snapshot(&self) -> Vec<Record> {
         let mut out = vec![Record::NextPool(PoolId(self.next_pool))];
+        out.extend(self.window.map(|(base, len)| Record::Window { base, len }));
         out.extend(self.pools.values().cloned().map(Record::Pool));
         out.extend(self.puddles.values().copied().map(Record::Puddle));
         out.extend(self.types.values().map(|t| Record::Type((**t).clone())));
@@ -447,6 +462,12 @@ mod tests {
             Record::SealedAs { puddle: Uuid([1; 16]), identity: Uuid([4; 16]) },
             Record::SealedAs { puddle: Uuid([5; 16]), identity: Uuid([6; 16]) },
             Record::Relocated(Uuid([5; 16])),
+            relocation(3),
+            due(6, 3),
+            relocation(4),
+            due(6, 1),
+            Record::Window { base: 1 << 42, len: 1 << 30 },
+            due(6, 4),
         ] {
             state.apply(&record);
         }
@@ -460,7 +481,11 @@ mod tests {
         assert!(state.shared.iter().eq(&shared) && state.leases.len() == 3, "{state:?}");
         assert!(state.object_leases.keys().eq(&[(Uuid([9; 16]), Uuid([3; 16]))]), "{state:?}");
         assert_eq!(again.next_pool, 3, "the number of a removed pool is not given again");
-        assert_eq!((again.relocations.len(), again.due.len()), (1, 1), "the second relocation is over");
+        assert!(
+            again.relocations.keys().eq(&[Uuid([1; 16]), Uuid([4; 16])]) && again.due.len() == 2,
+            "the second and the third relocation are over: {again:?}"
+        );
+        assert_eq!(again.window, Some((1 << 42, 1 << 30)));
         assert!(again.sealed_as.keys().eq(&[Uuid([1; 16])]), "what is rewritten is sealed as itself");
     }
 

@@ -22,13 +22,13 @@ use crate::error::StoreError;
 use crate::pool::PoolHandle;
 use crate::puddle::{DIR, PRIMARY_DIR, Puddle, file_name, make_header_of, primary_name, text};
 use crate::sealed::at_rest;
-use crate::shadow::locked;
+use crate::shadow::{Patches, locked};
 use crate::store::{Control, Inner};
 use cenote_layout::PAGE_SIZE;
-use cenote_layout::catalog::{DueRecord, Record};
+use cenote_layout::catalog::{DueRecord, PuddleRecord, Record};
 use cenote_layout::id::Uuid;
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{FileHandle, MapMode, Medium, MediumError, Operation};
+use cenote_medium::{FileHandle, MapMode, MediumError, Operation, OwnedMedium};
 use cenote_sealed::SealedError;
 use cenote_sys::desk::Desk;
 use cenote_sys::memory::{self, Access};
@@ -87,7 +87,7 @@ impl Drop for Turn<'_> {
 /// What an open store has of relocation. It does not keep the store open.
 #[derive(Debug)]
 pub(crate) struct Frontier {
-    pub(super) medium: Arc<dyn Medium>,
+    pub(super) medium: OwnedMedium,
     pub(super) store: Uuid,
     pub(super) writable: bool,
     /// Memory of the simulated medium is compared with what it mapped.
@@ -108,11 +108,16 @@ pub(crate) struct Frontier {
     /// Rewritten, and the catalog does not say so yet.
     done: Mutex<Vec<Uuid>>,
     sum: Mutex<Rewritten>,
+    /// What recovery made of puddles in private memory, in a store that is open for reading at a
+    /// distance: their images are made of it, and not of their files.
+    held: Mutex<BTreeMap<Uuid, Image>>,
+    /// What the journal lays over protected puddles in such a store.
+    patches: OnceLock<Patches>,
 }
 
 impl Frontier {
     pub(crate) fn new(
-        medium: Arc<dyn Medium>,
+        medium: OwnedMedium,
         store: Uuid,
         (writable, simulated): (bool, bool),
         options: RelocationOptions,
@@ -134,6 +139,8 @@ impl Frontier {
             waiting: Mutex::default(),
             done: Mutex::default(),
             sum: Mutex::default(),
+            held: Mutex::default(),
+            patches: OnceLock::new(),
         })
     }
 
@@ -243,7 +250,7 @@ impl Frontier {
         let Some(Waiting(puddle)) = locked(&self.waiting).get(&addr).copied() else { return false };
         // SAFETY: puddles live until the store is dropped, which ends this thread first.
         let puddle = unsafe { puddle.as_ref() };
-        let finish = || self.finish(puddle).and_then(|_| Ok(puddle.map(&*self.medium)?));
+        let finish = || self.finish(puddle).and_then(|_| Ok(puddle.map(&self.medium)?));
         // A thread that ends here would leave everybody asleep who waits for it.
         match catch_unwind(AssertUnwindSafe(finish)) {
             Ok(Ok(mapped)) => mapped,
@@ -280,6 +287,38 @@ impl Frontier {
     /// What rewriting has done in this session.
     pub(crate) fn sum(&self) -> Rewritten {
         locked(&self.sum).clone()
+    }
+
+    /// Keeps what a puddle that becomes due holds in memory alone.
+    pub(super) fn hold(&self, puddle: Uuid, image: Image) {
+        locked(&self.held).insert(puddle, image);
+    }
+
+    pub(super) fn holds(&self, puddle: Uuid) -> bool {
+        locked(&self.held).contains_key(&puddle)
+    }
+
+    pub(super) fn keep_patches(&self, patches: Patches) {
+        // Set once, by the open of the store.
+        let _ = self.patches.set(patches);
+    }
+
+    /// What the journal lays over a puddle that is due.
+    pub(super) fn patches_of(&self, puddle: Uuid) -> Vec<(u64, Vec<u8>)> {
+        self.patches.get().and_then(|patches| patches.get(&puddle)).cloned().unwrap_or_default()
+    }
+
+    /// What a puddle that is due holds, in memory that may be changed.
+    fn image_of(&self, record: &PuddleRecord, source: &FileHandle) -> Result<Image, MediumError> {
+        match locked(&self.held).get_mut(&record.uuid) {
+            // A copy, because a rewriting that fails may have changed half of it.
+            Some(held) => {
+                let bytes = held.bytes();
+                // SAFETY: the bytes of a slice.
+                unsafe { Image::of_memory(bytes.as_ptr().expose_provenance(), bytes.len() as u64) }
+            }
+            None => Image::in_memory(source, record.size),
+        }
     }
 
     /// Notes that a file is the new one.
@@ -373,16 +412,17 @@ impl Frontier {
         let change = |image: &mut [u8]| self.change(image, &job.work, job.due.generation, rewriter);
         let source = FileHandle::open(&self.medium, puddle.file_name())?;
         if !self.writable {
-            let mut image = Image::in_memory(&source, record.size)?;
+            let mut image = self.image_of(record, &source)?;
             let rewritten = change(image.bytes())?;
             self.show(puddle, image.bytes())?;
+            locked(&self.held).remove(&record.uuid);
             return Ok(rewritten);
         }
         if !(job.shadowed || job.hosting || planted(Bug::RewrittenInPlace))
             && let Some(mut own) = InPlace::begin(&source, &job.work, rewriter)?
         {
             let rewritten = rewrite(own.bytes())?;
-            own.finish(&*self.medium, &header, &rewritten.holes)?;
+            own.finish(&self.medium, &header, &rewritten.holes)?;
             puddle.set_done();
             self.note_done(puddle.uuid());
             return Ok(rewritten);
@@ -390,7 +430,7 @@ impl Frontier {
         let (file, primary) = (file_name(record.uuid), primary_name(record.uuid));
         let (file, primary) = ((DIR, text(&file)), (PRIMARY_DIR, text(&primary)));
         let both = job.shadowed && !planted(Bug::PrimaryNotRewritten) && {
-            look_at(&*self.medium, primary.1, (self.store, true), record, &job.due)? != Found::New
+            look_at(&self.medium, primary.1, (self.store, true), record, &job.due)? != Found::New
         };
         let first = NewFile::create(&self.medium, if both { primary } else { file }, record.size)?;
         let mut image = first.image(&source, record.size)?;
@@ -466,7 +506,7 @@ impl Inner {
         if puddle.is_due() && !planted(Bug::DuePuddleMapped) {
             self.frontier.finish(puddle)?;
         }
-        Ok(puddle.map(&*self.medium)?)
+        Ok(puddle.map(&self.medium)?)
     }
 
     /// Says in the catalog what is done, if anything is.

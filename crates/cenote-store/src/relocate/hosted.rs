@@ -218,11 +218,11 @@ impl Store {
         let mut damage = Vec::new();
         for (expected, puddle) in puddles.iter().enumerate() {
             let mut problem = match puddle.index as usize == expected {
-                true => verify_file(&*inner.medium, puddle, inner.uuid, true)?,
+                true => verify_file(&inner.medium, puddle, inner.uuid, true)?,
                 false => Some("the catalog has no record of one before it".into()),
             };
             if problem.is_none() && pool.mode == PoolMode::Shadowed {
-                problem = verify_primary(&*inner.medium, puddle, inner.uuid, true)?;
+                problem = verify_primary(&inner.medium, puddle, inner.uuid, true)?;
             }
             let (uuid, pool, index) = (puddle.uuid, puddle.pool, puddle.index);
             damage.extend(problem.map(|detail| Damage::Puddle { uuid, pool, index, detail }));

@@ -599,7 +599,7 @@ impl Import {
             if self.pool_of(number).mode == PoolMode::Shadowed && !sealed {
                 shadowed = true;
                 let primary = primary_name(record.uuid);
-                create_primary(&*inner.medium, &said, inner.uuid).map_err(failed)?;
+                create_primary(&inner.medium, &said, inner.uuid).map_err(failed)?;
                 self.made.insert(text(&primary).into());
                 let primary = FileHandle::open(&inner.medium, text(&primary)).map_err(failed)?;
                 copy(&file, &primary, PAGE_SIZE, record.size).map_err(failed)?;

@@ -23,7 +23,7 @@ use cenote_layout::header::read;
 use cenote_layout::heap::{HeapGeometry, SUPERBLOCK_SIZE};
 use cenote_layout::puddle::{COMPAT_SHARES_BLOCKS, PuddleHeader};
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{FileHandle, Medium, MediumError};
+use cenote_medium::{FileHandle, MediumError, OwnedMedium};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use zerocopy::IntoBytes;
 
@@ -88,7 +88,7 @@ impl<'a> InPlace<'a> {
     /// Steps 2 and 3, when the words are changed. The parts in `holes` need no space.
     pub(super) fn finish(
         self,
-        medium: &dyn Medium,
+        medium: &OwnedMedium,
         header: &PuddleHeader,
         holes: &[(u64, u64)],
     ) -> Result<(), MediumError> {

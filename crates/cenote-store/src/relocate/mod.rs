@@ -51,6 +51,7 @@ pub(crate) mod moving;
 mod replace;
 pub(crate) mod reseal;
 mod through;
+pub(crate) mod window;
 
 use crate::puddle::{DIR, Puddle, file_name, make_header_of, primary_name, text, verify_all};
 use crate::store::{Control, Inner};
@@ -60,7 +61,7 @@ use cenote_layout::id::{TypeId, Uuid};
 use cenote_layout::moves::Moves;
 use cenote_layout::types::TypeRecord;
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{FileHandle, MapMode, Medium, MediumError};
+use cenote_medium::{FileHandle, MapMode, MediumError, OwnedMedium};
 use frontier::Job;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -214,7 +215,7 @@ pub(crate) enum Found {
 
 /// Looks at one file of a puddle that is due, in a store that is open for writing or not.
 fn look_at(
-    medium: &dyn Medium,
+    medium: &OwnedMedium,
     name: &str,
     (store, writing): (Uuid, bool),
     record: &PuddleRecord,
@@ -225,7 +226,7 @@ fn look_at(
 
 /// The same for a file that is longer than its puddle.
 fn look_at_len(
-    medium: &dyn Medium,
+    medium: &OwnedMedium,
     name: &str,
     (store, writing): (Uuid, bool),
     (record, len): (&PuddleRecord, u64),
@@ -288,6 +289,7 @@ impl Inner {
         }
         let by_primary = known.is_some_and(Puddle::shows_primary);
         let found = match by_primary {
+            _ if self.frontier.holds(record.uuid) => Found::Old,
             true => self.look_at_primary(record, &due)?,
             false => self.look_at_file(record, &due)?,
         };
@@ -352,7 +354,7 @@ impl Inner {
 
     /// What the file of a puddle that is due is.
     pub(crate) fn look_at_file(&self, record: &PuddleRecord, due: &DueRecord) -> Result<Found, MediumError> {
-        look_at(&*self.medium, text(&file_name(record.uuid)), (self.uuid, self.writable), record, due)
+        look_at(&self.medium, text(&file_name(record.uuid)), (self.uuid, self.writable), record, due)
     }
 
     /// The same for its primary.
@@ -361,6 +363,6 @@ impl Inner {
         record: &PuddleRecord,
         due: &DueRecord,
     ) -> Result<Found, MediumError> {
-        look_at(&*self.medium, text(&primary_name(record.uuid)), (self.uuid, self.writable), record, due)
+        look_at(&self.medium, text(&primary_name(record.uuid)), (self.uuid, self.writable), record, due)
     }
 }

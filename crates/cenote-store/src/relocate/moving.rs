@@ -364,7 +364,7 @@ impl Inner {
     }
 
     /// The generation that a puddle's header says.
-    fn generation_of(&self, puddle: &PuddleRecord) -> Result<u64, StoreError> {
+    pub(super) fn generation_of(&self, puddle: &PuddleRecord) -> Result<u64, StoreError> {
         let name = file_name(puddle.uuid);
         let mut page = [0; PAGE_SIZE as usize];
         let len = self.medium.read_at(text(&name), 0, &mut page)?;

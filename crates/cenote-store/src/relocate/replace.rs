@@ -9,9 +9,8 @@
 use crate::puddle::{DIR, file_name, primary_name, text};
 use cenote_layout::PAGE_SIZE;
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{FileHandle, Medium, MediumError, Operation};
+use cenote_medium::{FileHandle, MediumError, Operation, OwnedMedium};
 use cenote_sys::memory::{self, OwnedRegion};
-use std::sync::Arc;
 
 /// Bytes that are looked at, and written, at once.
 const STEP: usize = 64 << 10;
@@ -32,6 +31,22 @@ impl Image {
             .map_err(|error| MediumError::from_io(Operation::Read, source.name(), error))?;
         let mut image = Self { region, len: len as usize, in_file: false };
         image.fill(source, &data(source, len)?)?;
+        Ok(image)
+    }
+
+    /// A copy of memory.
+    ///
+    /// # Safety
+    /// `len` bytes from `addr` on are mapped and readable, and no thread stores into them
+    /// meanwhile.
+    pub(super) unsafe fn of_memory(addr: usize, len: u64) -> Result<Self, MediumError> {
+        let region = memory::anonymous(len as usize)
+            .map_err(|error| MediumError::from_io(Operation::Read, "memory", error))?;
+        let mut image = Self { region, len: len as usize, in_file: false };
+        let at = core::ptr::with_exposed_provenance::<u8>(addr);
+        // SAFETY: readable and unchanging by the caller's promise; the image is new memory and no
+        // part of it.
+        image.bytes().copy_from_slice(unsafe { core::slice::from_raw_parts(at, len as usize) });
         Ok(image)
     }
 
@@ -104,7 +119,7 @@ fn stretches(source: &FileHandle, from: u64, to: u64) -> Result<Vec<(u64, u64)>,
 /// A file that is to take another's name; see the module.
 #[derive(Debug)]
 pub(super) struct NewFile<'a> {
-    medium: &'a Arc<dyn Medium>,
+    medium: &'a OwnedMedium,
     dir: &'static str,
     /// The name that it is to take.
     name: &'a str,
@@ -115,7 +130,7 @@ pub(super) struct NewFile<'a> {
 impl<'a> NewFile<'a> {
     /// Makes a file of zeros, with its space taken.
     pub(super) fn create(
-        medium: &'a Arc<dyn Medium>,
+        medium: &'a OwnedMedium,
         (dir, name): (&'static str, &'a str),
         len: u64,
     ) -> Result<Self, MediumError> {

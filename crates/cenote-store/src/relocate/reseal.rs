@@ -29,7 +29,7 @@ use cenote_layout::catalog::{AtRest, DueRecord, PuddleRecord};
 use cenote_layout::id::Uuid;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MapMode, MediumError, Operation};
-use cenote_sealed::{Patches, SealedError, Source, Verified};
+use cenote_sealed::{SealedError, Source, Verified};
 use cenote_sys::memory::{self, OwnedRegion};
 use std::sync::Arc;
 
@@ -83,7 +83,8 @@ impl Frontier {
         (mode, identity): (Mode, Uuid),
         key: Option<&Keyring>,
     ) -> Result<OpenedDue, Failed> {
-        // No psync has written to it since it is due: no journal speaks of it.
+        // No psync has written to it since it is due: no journal speaks of it, unless the window
+        // moved for a reader.
         let source = self.source(record, mode, None)?;
         let protection = cenote_sealed::open_as(&named(pool, record), mode, &source, (identity, key))?;
         Ok(OpenedDue { protection, source })
@@ -153,7 +154,7 @@ impl Frontier {
             return Ok(rewritten);
         }
         let (name, len) = (file_name(record.uuid), file_len(record, AtRest::of(mode)).unwrap_or(0));
-        let found = look_at_len(&*self.medium, text(&name), (self.store, true), (record, len), &job.due)?;
+        let found = look_at_len(&self.medium, text(&name), (self.store, true), (record, len), &job.due)?;
         let (rewritten, protection) = match found {
             // Its memory could not be made the last time.
             Found::New => (Rewritten::default(), open(record.uuid, own)?.protection),
@@ -161,7 +162,7 @@ impl Frontier {
         };
         let source = self.source(record, mode, sealing.journal.clone())?;
         let opened = Opened { record: *record, protection, source };
-        show_view(&*self.medium, pool, puddle, opened, puddle.is_writable())?;
+        show_view(&self.medium, pool, puddle, opened, puddle.is_writable())?;
         if puddle.is_writable() {
             // Somebody may have opened the pool for writing while its memory was made.
             puddle.view().iter().for_each(|view| view.allow_stores());
@@ -188,7 +189,7 @@ impl Frontier {
     ) -> Result<Source, Failed> {
         let file = Arc::new(FileHandle::open(&self.medium, text(&file_name(record.uuid)))?);
         let place = (record.uuid, file, DATA_AT);
-        Source::new(mode, pages_of(record), place, journal, Patches::new())
+        Source::new(mode, pages_of(record), place, journal, self.patches_of(record.uuid))
             .ok_or_else(|| Failed::Image("no protection covers so many pages".into()))
     }
 }
@@ -238,7 +239,7 @@ impl Inner {
         };
         let name = file_name(record.uuid);
         let store = (self.uuid, self.writable);
-        Ok(match look_at_len(&*self.medium, text(&name), store, (record, len), &due)? {
+        Ok(match look_at_len(&self.medium, text(&name), store, (record, len), &due)? {
             Found::New => {
                 self.keep_new(record, None)?;
                 self.frontier.note_done(record.uuid);

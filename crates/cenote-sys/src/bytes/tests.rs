@@ -30,7 +30,8 @@ fn the_kernel_copies_what_is_there_and_says_what_is_not() {
     let file = tempfile::tempfile().expect("a file");
     file.set_len(4096).expect("a length");
     let base = memory::reserve_anywhere(3 * 4096, 4096).expect("address space");
-    // SAFETY: our own reservation. The second page lies behind the file's end; the third stays inaccessible.
+    // SAFETY: our own reservation. The second page lies behind the file's end; the third stays
+    // inaccessible.
     unsafe { memory::map_file(file.as_fd(), base, 2 * 4096, Access::ReadWrite, Sharing::Shared) }
         .expect("map");
     // SAFETY: the first page, which is in the file.

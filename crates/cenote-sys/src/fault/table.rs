@@ -1,12 +1,15 @@
-//! The table of ranges whose faults are resolved: a list of chunks of slots, which grows and never shrinks.
+//! The table of ranges whose faults are resolved: a list of chunks of slots, which grows and never
+//! shrinks.
 //!
-//! Invariant: a chunk that a reader can reach is whole and stays where it is for ever. [`grow`] fills a chunk before one
-//! store (release) links it behind the last one; readers follow links with acquire loads, take no lock and allocate
-//! nothing, so a signal handler may read the table at any instruction, also one that interrupts [`grow`]. The first chunk is
-//! static: a process of up to 64 ranges reads what it read when the table had that many places and no more.
+//! Invariant: a chunk that a reader can reach is whole and stays where it is for ever. [`grow`]
+//! fills a chunk before one store (release) links it behind the last one; readers follow links with
+//! acquire loads, take no lock and allocate nothing, so a signal handler may read the table at any
+//! instruction, also one that interrupts [`grow`]. The first chunk is static: a process of up to 64
+//! ranges reads what it read when the table had that many places and no more.
 //!
-//! Chunks are never freed, because a handler may be inside one at any time: a process that had 1,000 ranges at once keeps
-//! 56 KiB. A forked child has a copy of all chunks, as of the static one.
+//! Chunks are never freed, because a handler may be inside one at any time: a process that had
+//! 1,000 ranges at once keeps 56 KiB. A forked child has a copy of all chunks, as of the static
+//! one.
 
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -44,8 +47,8 @@ impl Slot {
         }
     }
 
-    /// Whether `addr` lies in the range of a registration of the process with `token`. Only surely true while the
-    /// slot is live and visited.
+    /// Whether `addr` lies in the range of a registration of the process with `token`. Only surely
+    /// true while the slot is live and visited.
     pub(super) fn covers(&self, token: u64, addr: usize) -> bool {
         self.token.load(Ordering::Acquire) == token
             && addr.wrapping_sub(self.base.load(Ordering::Relaxed)) < self.len.load(Ordering::Relaxed)
@@ -81,8 +84,8 @@ pub(super) fn slots() -> Slots {
     Slots { chunk: &FIRST, at: 0 }
 }
 
-/// See [`slots`]. Written out, because adaptors of iterators that are not inlined take more of an alternate signal stack
-/// than there is.
+/// See [`slots`]. Written out, because adaptors of iterators that are not inlined take more of an
+/// alternate signal stack than there is.
 pub(super) struct Slots {
     chunk: &'static Chunk,
     at: usize,

@@ -181,7 +181,7 @@ impl<'r, 'p> Driver<'r, 'p> {
         }
     }
 
-    /// Condemns the leaks of a pool: all of them, in one slice, so that nobody sees a part.
+    /// Condemns the leaks of a pool: all of them, in one slice, so that no program sees a part.
     fn condemn(&mut self, id: PoolId) -> core::result::Result<(), ReclaimRefused> {
         loop {
             match self.run.slice(id, Hold::Exclusive, &mut self.totals, |pool| pool.heap.condemn())? {

@@ -2,14 +2,19 @@
 //! brings the pools of a store together, and sees to what a heap asks of its caller.
 //!
 //! A *run* has members: every pool of the store, because any of them may lead to values of any other. It begins before the first transaction of
-//! the session, so that every value which a program comes to know of by a root is reached; changes of every member are recorded from the moment it is opened. When all pools of the store are members
-//! it is *sealed*, and marking begins (a pool that is created later can hold nothing old). Marking ends when, at one moment, nothing is pending in any member. Then the leaks of
-//! each pool that it is for are condemned, in one slice, and given back in others. What a leak of
-//! another pool leads to may be gone then: pointers between pools are checked where they are followed.
+//! the session, so that every value which a program comes to know of by a root is reached; changes
+//! of every member are recorded from the moment it is opened. When all pools of the store are
+//! members it is *sealed*, and marking begins (a pool that is created later can hold nothing old).
+//! Marking ends when, at one moment, nothing is pending in any member. Then the leaks of each pool
+//! that it is for are condemned, in one slice, and given back in others. What a leak of another
+//! pool leads to may be gone then: pointers between pools are checked where they are followed.
 //!
-//! *Who waits for whom.* A slice holds the turnstile (the members' lock), and under it one pool's lock, shared to mark and exclusive to condemn and give back, for which it waits 10 ms
-//! at most before it lets go of both and tries again. Under them it waits for nothing. A pool that is closed passes the turnstile before anything of it goes away: so a member
-//! is alive as long as the turnstile is held, and closing waits for one slice and never for a run. A run has no handle of store or pools.
+//! *The order of locks.* A slice holds the turnstile (the members' lock), and under it one pool's
+//! lock, shared to mark and exclusive to condemn and give back, for which it waits 10 ms at most
+//! before it lets go of both and tries again. Under them it waits for nothing. A pool that is
+//! closed passes the turnstile before anything of it goes away: so a member is alive as long as the
+//! turnstile is held, and closing waits for one slice and never for a run. A run has no handle of
+//! store or pools.
 
 mod driver;
 mod run;
@@ -49,8 +54,8 @@ pub struct ReclaimOptions<'a> {
     /// How long transactions are made to wait at most for one slice of tracing, more or less: a slice ends after a few blocks more. 100 microseconds by default.
     pub hold: Duration,
     /// Called between slices, with no lock held. If it breaks, the run ends with
-    /// [`ReclaimRefused::Cancelled`]: no leak is given back then, or all are dead, and the next run,
-    /// collect or opener goes on to free them.
+    /// [`ReclaimRefused::Cancelled`]: no leak is given back then, or all are dead, and the next
+    /// run, collect or opener goes on to free them.
     pub progress: Option<&'a mut OnReclaimProgress<'a>>,
 }
 
@@ -171,13 +176,16 @@ impl Store {
     /// program died between the two. To be called before the first transaction, best right after the store was opened; pools that are open already take part.
     ///
     /// The thread begins when all pools of the store are open, because any of them may lead to values of any other; if they are not within 10 seconds after the first one, it gives up. Transactions wait for
-    /// it 100 microseconds at a time, more or less, and once for all leaks of a pool to be condemned: some nanoseconds for each ([`ReclaimReport::longest_hold`]). While it works, the first change of each value is a little slower. It ends when a pool is closed. A value that a transaction of this session has
-    /// allocated is never given back, whether it is attached or not.
+    /// it 100 microseconds at a time, more or less, and once for all leaks of a pool to be
+    /// condemned: some nanoseconds for each ([`ReclaimReport::longest_hold`]). While it works, the
+    /// first change of each value is a little slower. It ends when a pool is closed. A value that a
+    /// transaction of this session has allocated is never given back, whether it is attached or
+    /// not.
     ///
-    /// [`Pool::reclaim`] waits for it and tells what it did. A pointer or handle that the program has
-    /// kept from before it opened the pool makes no difference: if no root leads there, the value is
-    /// given back, with all that only it leads to, at one moment. What the program reads through it is
-    /// whole before, and [`Error::Dangling`] afterwards.
+    /// [`Pool::reclaim`] waits for it and tells what it did. A pointer or handle that the program
+    /// has kept from before it opened the pool makes no difference: if no root leads there, the
+    /// value is given back, with all that only it leads to, at one moment. What the program reads
+    /// through it is whole before, and [`Error::Dangling`] afterwards.
     ///
     /// # Errors
     /// [`Error::Reclaim`]: a transaction has run already; a run is under way; there is no thread.

@@ -1,8 +1,9 @@
-//! A generator of programs: random structures and enums that derive `Persist`, among names that could mislead the macro.
+//! A generator of programs: random structures and enums that derive `Persist`, among names that
+//! could mislead the macro.
 //!
-//! `main` of the program compares what the macro described with what the compiler has: offsets (`offset_of!`, or the
-//! address of the field in a value), sizes, type ids, discriminants (the bytes of a value), and the words that the pointer
-//! map finds in a value.
+//! `main` of the program compares what the macro described with what the compiler has: offsets
+//! (`offset_of!`, or the address of the field in a value), sizes, type ids, discriminants (the
+//! bytes of a value), and the words that the pointer map finds in a value.
 
 use std::fmt::Write as _;
 
@@ -57,7 +58,8 @@ const ATTRIBUTES: &[&str] = &[
 /// Number types that need no constructor.
 const NUMBERS: &[&str] = &["u8", "u16", "u32", "u64", "u128", "i8", "i16", "i32", "i64", "f32", "f64"];
 
-/// Integers that an enum may have for its discriminant, with their bits and whether they have a sign.
+/// Integers that an enum may have for its discriminant, with their bits and whether they have a
+/// sign.
 const TAGS: &[(&str, u32, bool)] = &[
     ("u8", 8, false),
     ("i8", 8, true),
@@ -219,7 +221,8 @@ impl Module<'_> {
         Made { path, value, check }
     }
 
-    /// A type as it is written outside the module: macros of the module are not known there, so the type has a name.
+    /// A type as it is written outside the module: macros of the module are not known there, so the
+    /// type has a name.
     fn outside(&mut self, ty: &str) -> String {
         let alias = format!("Alias{}", self.random.below(1 << 30));
         let _ = writeln!(self.items, "pub type {alias} = {ty};");

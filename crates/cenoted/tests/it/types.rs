@@ -1,4 +1,5 @@
-//! Types that clients learn from the daemon: a pointer that this program made elsewhere is not followed into another layout.
+//! Types that clients learn from the daemon: a pointer that this program made elsewhere is not
+//! followed into another layout.
 
 use crate::common::{Actor, Daemon, listen, say};
 use cenote::{Access, Error, Persist, Pool, Ptr, Reader, Store};
@@ -10,7 +11,8 @@ use std::path::Path;
 #[persist(name = "types::Wide")]
 struct Wide([char; 4]);
 
-/// A child whose program has a smaller type of the same name: registers it, and says where it has stored one.
+/// A child whose program has a smaller type of the same name: registers it, and says where it has
+/// stored one.
 pub(crate) fn have_another_layout(socket: &Path) {
     let store = Store::connect(socket).expect("connect");
     let access = if listen() == "shared" { Access::Shared } else { Access::ReadWrite };

@@ -1,0 +1,452 @@
+//! A store whose window is taken in this process opens in another one: its puddles move there, by
+//! the machinery of pools that move.
+//!
+//! # States of an open for writing at a distance
+//!
+//! All that the medium says is about the *home* window: catalog, logs, pointers. Nothing can be
+//! mapped there. A free window of this process is reserved instead, and every puddle is mapped at
+//! one *distance* from its address ([`crate::window::Window::distance`]).
+//!
+//! 1. *Recovered.* Recovery is that of any open. A log entry says an address at home; replay looks
+//!    that up in the catalog, as always, and stores at the distance. What it restores are bytes
+//!    that lead home, into puddles that lead home. No program has a handle yet, so no pointer is
+//!    followed.
+//! 2. *Settled.* The superblock says "open". Pools in shadowed mode are psynced, leased pools
+//!    synced, the journal trimmed: nothing is left anywhere that speaks of old contents at a place
+//!    in a file. A puddle of an earlier move whose file a crash left between two states is brought
+//!    to one of them.
+//! 3. *Moved.* One batch says the window, the new address of every puddle, that each puddle of a
+//!    pool is due, and that logs and spare puddles are gone (the logs are empty): **the catalog's
+//!    batch commits**. No file of a pool was touched.
+//! 4. The files of logs and spare puddles are removed. What a crash leaves of them are orphans.
+//!
+//! A crash before 3 leaves a store at home, recovered or to be recovered, for its next opener;
+//! after 3 a store in its new window, in which every puddle is due. Each is rewritten when it is
+//! first touched ([`crate::relocate`]).
+//!
+//! # A puddle that is due already
+//!
+//! Its pointers are those of before an earlier relocation. It becomes due of *both*: the earlier
+//! moves, each led on by the distance, and the distance for whatever else leads into the home
+//! window ([`and_window`], which has the argument for puddles that were being rewritten in their
+//! files). So a window may move again and again before a puddle is touched.
+//!
+//! # Objects
+//!
+//! What an object holds is right at any address. It moves with its record, and its file stays as it
+//! is.
+//!
+//! # What keeps a store at home
+//!
+//! Damage, a pool that is to be traced or that a loss of power may have torn, logs that are set
+//! aside, clients of a daemon that live, a protected pool that is partly due (its root puddle has
+//! room for the key of one earlier state): their addresses may still be needed. The open fails and
+//! says which ([`OpenError::WindowStays`]).
+//!
+//! # An open for reading
+//!
+//! The same records are applied in memory, and no file is written. Private pages into which
+//! recovery has replayed a log, or laid a journal, are kept as images from which the puddle is
+//! rewritten when it is touched. What keeps a writer at home does not keep a reader: it follows no
+//! log.
+//!
+//! # What is not promised
+//!
+//! Pointers from other stores into this one, addresses in objects, and words that only a program
+//! knows to be pointers lead where they led. A program that has such words opens with
+//! [`WindowPolicy::Fixed`].
+
+use super::replace::{Image, NewFile, copy};
+use super::{Found, look_at_len};
+use crate::catalog::State;
+use crate::error::{OpenError, StoreError};
+use crate::options::{OpenOptions, WindowPolicy};
+use crate::place;
+use crate::puddle::{DIR, Puddle, file_name, primary_name, text, verify_all};
+use crate::report::OpenReport;
+use crate::sealed::file_len;
+use crate::store::{Control, Inner};
+use crate::window::{Space, who_is_at};
+use cenote_layout::SLOT_SIZE;
+use cenote_layout::catalog::{
+    AtRest, DueRecord, PuddleRecord, RELOCATION_MOVES_MAX, Record, RelocationRecord,
+};
+use cenote_layout::id::{PoolId, Uuid};
+use cenote_layout::moves::and_window;
+use cenote_layout::puddle::Role;
+use cenote_layout::superblock::{INCOMPAT_WINDOW_MOVED, Superblock};
+use cenote_medium::planted::{Bug, planted};
+use cenote_medium::{FileHandle, Medium, MediumError};
+use std::collections::BTreeMap;
+
+/// How often a free window is looked for, if another thread takes it each time.
+const ATTEMPTS: u32 = 16;
+
+/// Where a store is opened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) base: u64,
+    pub(crate) len: u64,
+    /// What is to be added to an address of the catalog.
+    pub(crate) distance: u64,
+}
+
+/// Base and bytes of the window that the medium says.
+pub(crate) fn home(state: &State, block: &Superblock) -> (u64, u64) {
+    state.window.unwrap_or((block.window_base, block.window_len))
+}
+
+/// Reserves a window for a store: its own, or another one if that is taken and the store may move.
+/// `stays`: why it may not.
+pub(crate) fn reserve(
+    medium: &dyn Medium,
+    uuid: Uuid,
+    (base, len): (u64, u64),
+    (options, writable): (&OpenOptions, bool),
+    stays: Option<&str>,
+) -> Result<Place, OpenError> {
+    let path = || medium.describe().path;
+    let failed = |source| OpenError::Medium { path: path(), source: Box::new(source) };
+    let longer = options.window_len_min.checked_next_multiple_of(SLOT_SIZE).unwrap_or(u64::MAX);
+    let wanted = if writable && stays.is_none() { len.max(longer) } else { len };
+    match medium.reserve_window(base, wanted) {
+        Ok(()) => return Ok(Place { base, len: wanted, distance: 0 }),
+        Err(MediumError::WindowTaken { .. }) => {}
+        Err(error) => return Err(failed(error)),
+    }
+    let by = || who_is_at(base, wanted);
+    if options.window == WindowPolicy::Fixed || options.relocation.rewriter.is_none() {
+        return Err(OpenError::WindowTaken { path: path(), base, len: wanted, by: by() });
+    }
+    let stay =
+        |why: &str| OpenError::WindowStays { path: path(), base, len: wanted, by: by(), why: why.into() };
+    if let Some(why) = stays {
+        return Err(stay(why));
+    }
+    for _ in 0..ATTEMPTS {
+        // Clear of its home, so that an address tells whether it is old.
+        let Some(other) = place::choose(medium, uuid, wanted, &[(base, len.max(wanted))]) else { break };
+        match medium.reserve_window(other, wanted) {
+            Ok(()) => return Ok(Place { base: other, len: wanted, distance: other.wrapping_sub(base) }),
+            Err(MediumError::WindowTaken { .. }) => {}
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    Err(stay("no other window is free in this process"))
+}
+
+/// Why a window did not move.
+enum Failed {
+    Stays(String),
+    Store(StoreError),
+}
+
+impl From<StoreError> for Failed {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<MediumError> for Failed {
+    fn from(error: MediumError) -> Self {
+        Self::Store(error.into())
+    }
+}
+
+/// The records that a move of the window makes, and the puddles that it does without.
+struct Plan {
+    records: Vec<Record>,
+    gone: Vec<PuddleRecord>,
+}
+
+impl Inner {
+    /// Steps 2 to 4, if this session has the store in another window than the medium says, or in a
+    /// longer one.
+    pub(crate) fn move_home(&self, report: &mut OpenReport) -> Result<(), OpenError> {
+        let mut guard = self.control();
+        let control = &mut *guard;
+        let (base, len) = home(&control.catalog.state, &control.superblock);
+        let here = (self.window.base(), self.window.len());
+        if (base, len) == here {
+            return Ok(());
+        }
+        let moved = match (self.window.distance(), self.writable) {
+            (0, _) => self.lengthen(control),
+            (_, true) => self.move_written(control, (base, len)),
+            (_, false) => self.move_in_memory(control, (base, len)),
+        };
+        match moved {
+            Ok(()) => {
+                report.window_moved_from = (base != here.0).then_some(base);
+                place::note(&*self.medium, here.0, here.1);
+                Ok(())
+            }
+            Err(Failed::Store(StoreError::Medium(error))) => {
+                Err(OpenError::Medium { path: self.info.path.clone(), source: Box::new(error) })
+            }
+            Err(failed) => {
+                let (path, by) = (self.info.path.clone(), who_is_at(base, len));
+                let why = match failed {
+                    Failed::Stays(why) => why,
+                    Failed::Store(error) => error.to_string(),
+                };
+                Err(OpenError::WindowStays { path, base, len, by, why })
+            }
+        }
+    }
+
+    /// The window is as long as this session has it: **the catalog's batch commits**. No puddle
+    /// moves.
+    fn lengthen(&self, control: &mut Control) -> Result<(), Failed> {
+        self.announce(control, INCOMPAT_WINDOW_MOVED)?;
+        let (base, len) = (self.window.base(), self.window.len());
+        Ok(self.commit(control, &[Record::Window { base, len }])?)
+    }
+
+    /// Steps 2 to 4.
+    fn move_written(&self, control: &mut Control, home: (u64, u64)) -> Result<(), Failed> {
+        if let Some(why) = what_keeps(control) {
+            return Err(Failed::Stays(why));
+        }
+        self.record_done(control)?;
+        crate::psync::psync_leased(self, control)?;
+        self.sync_leased(control)?;
+        let state = &control.catalog.state;
+        if state.pools.keys().any(|pool| state.is_shadowed(*pool)) && !planted(Bug::MovedNotTrimmed) {
+            self.pool_journal(control)?.trim_all().map_err(StoreError::from)?;
+        }
+        let plan = self.plan_move(control, home)?;
+        self.commit_move(control, plan)
+    }
+
+    fn commit_move(&self, control: &mut Control, plan: Plan) -> Result<(), Failed> {
+        self.announce(control, INCOMPAT_WINDOW_MOVED)?;
+        self.commit(control, &plan.records)?;
+        self.arrive(control, |_| true);
+        control.logs.spare.clear();
+        for record in &plan.gone {
+            // What is left are orphans, which the next writable open removes.
+            let _ = self.medium.remove(text(&file_name(record.uuid)));
+        }
+        if !plan.gone.is_empty() {
+            self.medium.sync_dir(DIR)?;
+        }
+        Ok(())
+    }
+
+    /// A planted fault: the window moves, and logs go, before anything is recovered.
+    pub(crate) fn move_before_recovery(&self, control: &mut Control) {
+        let home = home(&control.catalog.state, &control.superblock);
+        if let Ok(plan) = self.plan_move(control, home) {
+            let _ = self.commit_move(control, plan);
+        }
+    }
+
+    /// The same in memory, for a store that may only be looked at.
+    fn move_in_memory(&self, control: &mut Control, home: (u64, u64)) -> Result<(), Failed> {
+        let state = &control.catalog.state;
+        if state.at_rest.keys().next().is_some() {
+            self.frontier.keep_patches(self.patches_if_any(control)?);
+        }
+        let plan = self.plan_move(control, home)?;
+        if planted(Bug::MovedByReader) {
+            self.commit(control, &plan.records)?;
+        } else {
+            plan.records.iter().for_each(|record| control.catalog.state.apply(record));
+        }
+        // SAFETY: puddles live until the store is dropped.
+        for puddle in control.puddles.values().map(|puddle| unsafe { puddle.as_ref() }) {
+            if puddle.is_mapped() && puddle.role() == Role::Heap {
+                // SAFETY: mapped, readable, and no thread stores into it: recovery has closed it.
+                let image = unsafe { Image::of_memory(puddle.addr() as usize, puddle.size()) };
+                self.frontier.hold(puddle.uuid(), image?);
+            }
+        }
+        // One that is not mapped stays: it knows which file it shows.
+        self.arrive(control, Puddle::is_mapped);
+        Ok(())
+    }
+
+    /// The catalog says where everything is now.
+    fn arrive(&self, control: &mut Control, goes: impl Fn(&Puddle) -> bool) {
+        // SAFETY: puddles live until the store is dropped.
+        let known = control.puddles.values().map(|puddle| unsafe { puddle.as_ref() });
+        let known: Vec<PuddleRecord> = known.filter(|p| goes(p)).map(|p| *p.record()).collect();
+        for record in known {
+            self.let_go(control, &record);
+        }
+        let pools: Vec<PoolId> = control.catalog.state.pools.keys().copied().collect();
+        pools.into_iter().for_each(|pool| self.forget_parts(pool));
+        self.window.arrived();
+        control.space = Space::new(self.window.base(), self.window.len());
+        for puddle in control.catalog.state.puddles.values() {
+            control.space.occupy(puddle.addr, puddle.size);
+        }
+    }
+
+    /// What the batch says.
+    fn plan_move(&self, control: &Control, home: (u64, u64)) -> Result<Plan, Failed> {
+        let state = &control.catalog.state;
+        let distance = self.window.distance();
+        let mut composed = Composed { home, distance, known: BTreeMap::new() };
+        // Pools that are protected, and whether they are still as an earlier relocation found them.
+        let mut sealed: BTreeMap<PoolId, bool> = BTreeMap::new();
+        let (mut done, mut records, mut dues, mut gone) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for puddle in state.puddles.values() {
+            if matches!(puddle.role, Role::Log | Role::LogSpace | Role::Spare) {
+                gone.push(*puddle);
+                continue;
+            }
+            let addr = puddle.addr.wrapping_add(distance);
+            records.push(Record::Puddle(PuddleRecord { addr, ..*puddle }));
+            if puddle.role != Role::Heap {
+                continue;
+            }
+            let protected = state.is_protected(puddle.pool);
+            let (from, generation, relocation) = match state.due.get(&puddle.uuid) {
+                None => (puddle.addr, self.generation_or_first(puddle)? + 1, None),
+                Some(due) => match self.settle_due(control, puddle, due)? {
+                    Found::New => {
+                        done.push(Record::Relocated(puddle.uuid));
+                        (puddle.addr, due.generation + 1, None)
+                    }
+                    Found::Damaged(detail) if self.writable => return Err(Failed::Stays(detail)),
+                    _ => (due.from, due.generation, Some(due.relocation)),
+                },
+            };
+            if protected && *sealed.entry(puddle.pool).or_insert(relocation.is_some()) != relocation.is_some()
+            {
+                return Err(Failed::Stays(format!(
+                    "pool {} is protected at rest and has moved in part: finish that first",
+                    name_of(state, puddle.pool)
+                )));
+            }
+            let relocation = composed.of(self, state, relocation)?;
+            dues.push(DueRecord { puddle: puddle.uuid, relocation, from, generation });
+        }
+        let relocations = composed.known.into_values().map(Record::Relocation);
+        let mut all: Vec<Record> = done.into_iter().chain(relocations).chain(records).collect();
+        let forgotten = |_: &DueRecord| !planted(Bug::MovedNotDue);
+        all.extend(dues.into_iter().filter(forgotten).map(Record::Due));
+        all.extend(gone.iter().map(|puddle| Record::PuddleRemoved(puddle.uuid)));
+        all.push(Record::Window { base: self.window.base(), len: self.window.len() });
+        Ok(Plan { records: all, gone })
+    }
+
+    /// The generation that a puddle's header says. A reader takes that of a new puddle where the
+    /// header cannot be read: the pool is refused when it is opened.
+    fn generation_or_first(&self, puddle: &PuddleRecord) -> Result<u64, Failed> {
+        match self.generation_of(puddle) {
+            Err(StoreError::PuddleDamaged(_) | StoreError::Medium(_)) if !self.writable => Ok(1),
+            Err(StoreError::PuddleDamaged(damage)) => Err(Failed::Stays(damage.to_string())),
+            found => Ok(found?),
+        }
+    }
+
+    /// What the file of a puddle is that an earlier relocation left due. A writer brings what is
+    /// between two states to one, and makes a state that the next batch relies on durable.
+    fn settle_due(&self, control: &Control, puddle: &PuddleRecord, due: &DueRecord) -> Result<Found, Failed> {
+        let state = &control.catalog.state;
+        let at_rest = state.at_rest(puddle.pool);
+        let own = file_name(puddle.uuid);
+        let store = (self.uuid, self.writable);
+        // SAFETY: puddles live until the store is dropped.
+        let known = control.puddles.get(&puddle.uuid).map(|known| unsafe { known.as_ref() });
+        if known.is_some_and(Puddle::shows_primary) {
+            return Ok(self.look_at_primary(puddle, due)?);
+        }
+        let Some(len) = file_len(puddle, at_rest) else {
+            return Ok(Found::Damaged("the catalog gives it a size that no puddle has".into()));
+        };
+        let mut found = look_at_len(&self.medium, text(&own), store, (puddle, len), due)?;
+        if !self.writable {
+            return Ok(found);
+        }
+        let direct = !state.is_shadowed(puddle.pool);
+        if found == Found::Old && direct {
+            let old = PuddleRecord { addr: due.from, ..*puddle };
+            let before = Some(due.generation.saturating_sub(1));
+            let begun = verify_all(&self.medium, text(&own), (&old, len), self.uuid, true, before)?;
+            // All words were durable before the first one of the header.
+            found = if begun.is_some() { Found::New } else { Found::Old };
+        } else if found == Found::Old
+            && at_rest == AtRest::None
+            && self.look_at_primary(puddle, due)? == Found::New
+        {
+            self.shadow_from_primary(puddle)?;
+            found = Found::New;
+        }
+        if found == Found::New {
+            let header = (direct && !self.options.hosting).then_some(due.generation);
+            self.keep_new(puddle, header)?;
+        }
+        Ok(found)
+    }
+
+    /// The primary is rewritten and the shadow is not: it becomes what the primary is, by its name.
+    fn shadow_from_primary(&self, puddle: &PuddleRecord) -> Result<(), MediumError> {
+        let (own, primary) = (file_name(puddle.uuid), primary_name(puddle.uuid));
+        let primary = FileHandle::open(&self.medium, text(&primary))?;
+        let new = NewFile::create(&self.medium, (DIR, text(&own)), puddle.size)?;
+        copy(&primary, &new.open()?, 0, puddle.size)?;
+        new.take_name(&[])
+    }
+}
+
+/// Why a writer must not move the store now.
+fn what_keeps(control: &Control) -> Option<String> {
+    let state = &control.catalog.state;
+    if let Some(damage) = control.damage.iter().find(|damage| damage.is_lost()) {
+        return Some(format!("something of it is damaged: {damage}"));
+    }
+    if let Some(pool) = state.trace_due.iter().chain(&state.not_covered).next() {
+        return Some(format!(
+            "pool {} was in use when power failed, and is to be opened at home first",
+            name_of(state, *pool)
+        ));
+    }
+    let sessions = state.clients.keys().chain(state.leases.keys().map(|(client, _)| client));
+    let mut sessions = sessions.chain(state.guests.keys());
+    if let Some(client) = sessions.find(|client| **client != control.client) {
+        return Some(format!("session {client} is not over: its logs are set aside, or its process lives"));
+    }
+    None
+}
+
+fn name_of(state: &State, pool: PoolId) -> String {
+    state.pools.get(&pool).map_or_else(|| pool.to_string(), |known| format!("\"{}\"", known.name))
+}
+
+/// What earlier relocations and the move of the window come to.
+struct Composed {
+    home: (u64, u64),
+    distance: u64,
+    /// By the earlier one; `None`: the move of the window alone.
+    known: BTreeMap<Option<Uuid>, RelocationRecord>,
+}
+
+impl Composed {
+    fn of(&mut self, inner: &Inner, state: &State, before: Option<Uuid>) -> Result<Uuid, Failed> {
+        if let Some(known) = self.known.get(&before) {
+            return Ok(known.id);
+        }
+        let earlier = match before {
+            None => None,
+            Some(id) => {
+                let lost = || Failed::Stays("the catalog has lost where a puddle came from".into());
+                Some(state.relocations.get(&id).ok_or_else(lost)?)
+            }
+        };
+        let (moves, pools) =
+            earlier.map_or((&[][..], Vec::new()), |known| (&known.moves, known.pools.clone()));
+        let moves = and_window(moves, self.home, self.distance);
+        if moves.len() > RELOCATION_MOVES_MAX {
+            return Err(Failed::Stays(format!(
+                "it has moved in more than {RELOCATION_MOVES_MAX} pieces since a puddle was touched"
+            )));
+        }
+        let id = inner.random_uuid()?;
+        self.known.insert(before, RelocationRecord { id, moves, pools });
+        Ok(id)
+    }
+}
