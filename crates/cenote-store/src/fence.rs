@@ -22,15 +22,30 @@ use cenote_medium::{FileHandle, FileId, FileName, MediumError, OwnedMedium};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use zerocopy::IntoBytes;
 
+/// What this session knows of the superblock.
+#[derive(Debug)]
+struct Known {
+    /// The newest copy, as this session read or wrote it.
+    newest: Box<[u8]>,
+    generation: u64,
+    /// A later one, whose write failed. The medium may have all of it, or a part.
+    tried: Option<Box<[u8]>>,
+}
+
 /// The superblock of a store that this session may write.
 #[derive(Debug)]
 pub(crate) struct Fence {
     medium: OwnedMedium,
     file: FileHandle,
     id: FileId,
-    /// The newest copy, as this session read or wrote it, and its generation.
-    known: Mutex<(Box<[u8]>, u64)>,
+    known: Mutex<Known>,
     poisoned: Arc<OnceLock<String>>,
+}
+
+impl Known {
+    fn of(newest: &Superblock) -> Self {
+        Self { newest: newest.as_bytes().into(), generation: newest.generation, tried: None }
+    }
 }
 
 impl Fence {
@@ -45,7 +60,7 @@ impl Fence {
             medium: medium.clone(),
             file: FileHandle::open(medium, FILE)?,
             id,
-            known: Mutex::new((block.as_bytes().into(), block.generation)),
+            known: Mutex::new(Known::of(block)),
             poisoned: Arc::clone(poisoned),
         })
     }
@@ -60,14 +75,14 @@ impl Fence {
         let len = self.file.read_at(0, &mut bytes)?;
         bytes.truncate(len);
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let (newest, generation) = (&*known.0, known.1);
+        let newest = &*known.newest;
         let (first, second) = bytes.split_at(bytes.len().min(COPY_SIZE as usize));
         let other = match (first == newest, second == newest) {
             (true, _) => second,
             (_, true) => first,
             _ => return Err(self.fenced(FILE, "its newest copy is not the one that this session left")),
         };
-        if superblock::is_later(other, generation) {
+        if superblock::is_later(other, known.generation) && known.tried.as_deref() != Some(other) {
             return Err(self.fenced(FILE, "it names another session"));
         }
         Ok(())
@@ -100,10 +115,12 @@ impl Fence {
         self.check()?;
         let next = superblock::next(block);
         let place = next.generation + u64::from(planted(Bug::SuperblockSameCopy));
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.tried = Some(next.as_bytes().into());
         self.file.write_at(superblock::copy_offset(place), next.as_bytes())?;
         self.file.sync()?;
-        let known = (next.as_bytes().into(), next.generation);
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = known;
+        *known = Known::of(&next);
+        drop(known);
         *block = next;
         Ok(())
     }

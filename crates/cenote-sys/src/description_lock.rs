@@ -314,10 +314,9 @@ mod tests {
                 }
             });
             // A child that drops its copy of the value does not unlock its parent's.
-            let copy = core::mem::ManuallyDrop::new(DescriptionLock { ..held_copy(&held) });
             assert_eq!(
                 in_child(|| {
-                    drop(core::mem::ManuallyDrop::into_inner(held_copy_of(&copy)));
+                    drop(DescriptionLock { node: held.node, scope: held.scope, token: held.token });
                     i32::from(take(path, scope, Kind::Shared).is_some())
                 }),
                 0
@@ -328,16 +327,6 @@ mod tests {
             assert!(take(path, scope, Kind::Exclusive).is_some(), "{scope:?}");
             child.kill();
         });
-    }
-
-    fn held_copy(of: &DescriptionLock) -> DescriptionLock {
-        DescriptionLock { node: of.node, scope: of.scope, token: of.token }
-    }
-
-    fn held_copy_of(
-        of: &core::mem::ManuallyDrop<DescriptionLock>,
-    ) -> core::mem::ManuallyDrop<DescriptionLock> {
-        core::mem::ManuallyDrop::new(held_copy(of))
     }
 
     #[test]

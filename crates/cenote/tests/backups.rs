@@ -5,7 +5,7 @@ use cenote::{
     Access, Error, OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr, Reader, Result, Store, field,
 };
 use cenote_medium::planted::{Bug, plant};
-use cenote_store::{OpenError, StoreError};
+use cenote_store::StoreError;
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -246,10 +246,8 @@ fn a_backup_that_cannot_be_made_leaves_nothing() -> Result<()> {
     fs::create_dir(&target).unwrap();
     store.backup(&target)?;
     assert_eq!(entries(), before + 1);
-    assert!(matches!(
-        Store::open_with(&target, &OpenOptions::default()),
-        Err(Error::Open(OpenError::WindowTaken { .. }))
-    ));
+    // It is a store of its own, also beside the one that it is of.
+    drop(Store::open_with(&target, &OpenOptions::default())?);
     drop(pool);
     store.close()?;
     assert_eq!(sound(&target, &["p"])?, [1]);
