@@ -2,12 +2,14 @@
 
 mod at_rest;
 mod backup;
+mod bound;
 mod calls;
 mod common;
 mod crash;
 mod damage;
 mod hosted;
 mod mechanisms;
+mod mixtures;
 mod older_journal;
 mod planted;
 mod rules;

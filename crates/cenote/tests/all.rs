@@ -6,6 +6,7 @@ mod at_rest_faults;
 mod backups;
 mod bad_input;
 mod common;
+mod damaged_values;
 mod derive;
 mod doubt;
 mod frontier;
