@@ -204,9 +204,10 @@ impl Drop for DescriptionLock {
         let fd = self.node.fd.load(Ordering::Acquire);
         let _ = match self.scope {
             Scope::File => change_lock(fd, libc::F_UNLCK).map(drop),
-            // SAFETY: open until it is closed below.
             Scope::Directory => {
-                flock(unsafe { BorrowedFd::borrow_raw(fd) }, FlockOperation::Unlock).map_err(io::Error::from)
+                // SAFETY: open until it is closed below.
+                let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+                flock(fd, FlockOperation::Unlock).map_err(io::Error::from)
             }
         };
         let fd = self.node.fd.swap(-1, Ordering::AcqRel);
