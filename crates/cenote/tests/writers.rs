@@ -498,8 +498,12 @@ fn made_after(act: impl Fn(&Path), bug: Bug) -> (Result<()>, bool) {
     (made, known)
 }
 
-/// What fences a session: another session's superblock, in its inode and in another, and catalog files that are not its own.
-const FENCING: [(&str, fn(&Path)); 5] = [
+/// What it is called, and what it does to a store.
+type Act = (&'static str, fn(&Path));
+
+/// What fences a session: another session's superblock, in its inode and in another, and catalog
+/// files that are not its own.
+const FENCING: [Act; 5] = [
     ("superblock of another session", |dir| edit_superblock(dir, |block| block.client.0[0] ^= 1)),
     ("superblock that is garbage", |dir| fs::write(dir.join("superblock"), [0xAA; 8192]).unwrap()),
     ("superblock replaced", |dir| Operation::Replace.run(&dir.join("superblock"))),
