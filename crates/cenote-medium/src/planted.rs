@@ -309,6 +309,8 @@ pub enum Bug {
     ImportNotRemembered,
     /// A type that was learnt from a daemon or another process is not compared with the program's.
     LearntTypeBelieved,
+    /// Bytes of values are not compared with the rules of their types.
+    ValuesBelieved,
 }
 
 /// Places between two stores of an update, at which a process may stop.

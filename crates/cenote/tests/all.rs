@@ -27,4 +27,5 @@ mod soundness;
 mod store;
 mod support;
 mod threads;
+mod values;
 mod windows;

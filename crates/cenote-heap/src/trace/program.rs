@@ -229,6 +229,19 @@ pub(super) fn copy_of(addr: u64, len: u64) -> Vec<u8> {
     (0..len / 8).flat_map(|word| load_any(addr + word * 8).to_le_bytes()).collect()
 }
 
+/// Makes `copy` the `len` bytes from `addr` on, which lie in an allocated block; padding has the
+/// value that memory has.
+pub(crate) fn copy_into(addr: u64, len: u64, copy: &mut Vec<u8>) {
+    copy.clear();
+    let first = addr & !7;
+    // A superblock, or a run of them, is made of whole words: so the last one is in it, too.
+    for word in (first..addr + len).step_by(8) {
+        copy.extend_from_slice(&load_any(word).to_le_bytes());
+    }
+    copy.drain(..(addr - first) as usize);
+    copy.truncate(len as usize);
+}
+
 /// The word at `addr`, in a block, whatever it is: padding, or half of one value and half of the
 /// next.
 #[inline(always)]
