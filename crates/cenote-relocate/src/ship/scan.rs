@@ -144,8 +144,11 @@ impl Body<'_> {
             let kept = fits && marks.first().is_some_and(is_kept);
             return Ok(kept.then(|| Held { base, size, type_id, large, kept: vec![true] }));
         }
+        if size > SUPERBLOCK_SIZE {
+            return Ok(None);
+        }
         let tiny = is_tiny(size);
-        if !tiny && !marks.iter().any(is_kept) || size > SUPERBLOCK_SIZE {
+        if !tiny && !marks.iter().any(is_kept) {
             return Ok(None);
         }
         let count = blocks_of(size) as usize;
