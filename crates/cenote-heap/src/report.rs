@@ -177,6 +177,8 @@ pub struct ValueReport {
     pub blocks: u64,
     /// Bytes of their values.
     pub bytes: u64,
+    /// Blocks among them that were not looked at to their end, because a page cannot be had.
+    pub unreadable: u64,
     /// Bytes that break a rule of their type: bools, characters, discriminants and the like.
     pub invalid: u64,
     /// The first of them, up to [`LISTED_MAX`].

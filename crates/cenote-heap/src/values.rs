@@ -51,12 +51,14 @@ impl<G: Ground> TracedHeap<G> {
                 return;
             }
             report.blocks += 1;
-            report.bytes += look(&block, rules, &mut copy, &mut |invalid| {
+            let bytes = look(&block, rules, &mut copy, &mut |invalid| {
                 report.invalid += 1;
                 if report.findings.len() < LISTED_MAX {
                     report.findings.push(invalid);
                 }
             });
+            report.bytes += bytes.unwrap_or(0);
+            report.unreadable += u64::from(bytes.is_none());
             if report.blocks.is_multiple_of(BLOCKS)
                 && let Some(progress) = progress.as_mut().filter(|_| told.elapsed() >= interval)
             {
@@ -73,17 +75,25 @@ fn used(stats: crate::report::HeapStats) -> u64 {
     stats.small_superblocks + stats.large_superblocks
 }
 
-/// Looks at one block. Returns how many of its bytes were looked at.
-fn look(block: &BlockInfo, rules: &Rules, copy: &mut Vec<u8>, found: &mut dyn FnMut(InvalidValue)) -> u64 {
+/// Looks at one block. Returns how many of its bytes were looked at; `None` if a page of it cannot
+/// be had.
+fn look(
+    block: &BlockInfo,
+    rules: &Rules,
+    copy: &mut Vec<u8>,
+    found: &mut dyn FnMut(InvalidValue),
+) -> Option<u64> {
     let size = rules.size();
     let values = if rules.repeats() { block.size / size } else { u64::from(block.size >= size) };
     let step = if rules.repeats() { (STEP / size).max(1) } else { 1 };
     let mut at = 0;
     while at < values {
         let many = step.min(values - at);
-        copy_into(block.addr + at * size, many * size, copy);
+        if !copy_into(block.addr + at * size, many * size, copy) {
+            return None;
+        }
         rules.check(block.addr, at * size, copy, found);
         at += many;
     }
-    values * size
+    Some(values * size)
 }

@@ -833,10 +833,11 @@ impl Control {
         }
     }
 
-    /// What a guest's process is called in locks.
+    /// What a guest is called in locks: another name for each session, and so for each image of a process.
     fn name_of(&self, client: Uuid) -> Result<u64, StoreError> {
         let guest = self.hosted.get(&client).ok_or(StoreError::NoGuest { client })?.guest;
-        cenote_sys::process::name_of(guest.pid, guest.start_ticks)
+        let image = u128::from_le_bytes(client.0);
+        cenote_sys::process::name_of(guest.pid, guest.start_ticks, image as u64 ^ (image >> 64) as u64)
             .map_err(|error| StoreError::Refused { detail: error.to_string() })
     }
 

@@ -11,8 +11,8 @@ use crate::reader::{Reader, sealed};
 use crate::store::Inner;
 use crate::tx::{Covered, Tx};
 use cenote_heap::{
-    BlockInfo, Damage as HeapDamage, Finding, Heap, HeapReport, HeapStats, RecoveryReport, SuperblockInfo,
-    TraceOptions, TracedHeap, TrimProgress, TrimReport, ValueReport,
+    BlockInfo, Damage as HeapDamage, Finding, Heap, HeapReport, HeapStats, RecoverError, RecoveryReport,
+    SuperblockInfo, TraceOptions, TracedHeap, TrimProgress, TrimReport, ValueReport,
 };
 use cenote_layout::heap::RootEntry;
 use cenote_layout::id::{PoolId, TypeId};
@@ -22,6 +22,7 @@ use cenote_medium::planted::{Bug, planted};
 use cenote_store::{
     Access, Anchor, AtRest, Damage, DamagePolicy, Keyring, PoolHandle, PoolStart, StoreError, VerifiedPuddle,
 };
+use cenote_sys::peek;
 use core::marker::PhantomData;
 use core::ops::ControlFlow;
 use parking_lot::{RwLock, RwLockReadGuard};
@@ -306,7 +307,11 @@ impl PoolInner {
     fn invalid_values(&self) -> Result<Option<Doubt>> {
         let ValueReport { mut invalid, mut findings, .. } = self.check_values(TraceOptions::default())?;
         let store = &self.store.store;
-        let report = self.heap.check_with(&StoreTypes(store), TraceOptions::default())?;
+        let report = match self.heap.check_with(&StoreTypes(store), TraceOptions::default()) {
+            // To get a value there is an error, too.
+            Err(RecoverError::Unreadable(_)) => HeapReport::default(),
+            report => report?,
+        };
         let name = |id| store.type_record(id).map(|record| record.name.clone());
         for trace in [report.trace, report.leak_trace].into_iter().flatten() {
             for Finding { at, to, target, .. } in trace.findings {
@@ -418,6 +423,23 @@ impl PoolInner {
     pub(crate) fn is_live<T: Persist>(&self, addr: u64) -> bool {
         self.heap.is_live(addr, T::TYPE_ID)
             && (self.unsettled.load(Ordering::Relaxed) == 0 || self.agrees::<T>())
+    }
+
+    /// That a value which was found live can be read: its page may be damaged, and no load has to
+    /// find that out.
+    #[inline(always)]
+    pub(crate) fn readable(&self, addr: u64, len: usize) -> Result<()> {
+        // SAFETY: the caller has found a live block of as many bytes there; blocks lie in mappings.
+        if unsafe { peek::is_readable(addr as usize, len) } { Ok(()) } else { Err(self.lost(addr, len)) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn lost(&self, addr: u64, len: usize) -> Error {
+        let from = addr as usize;
+        // SAFETY: as `readable` has it: a live block, in a mapping.
+        let lost = unsafe { peek::lost(from..from + len) };
+        self.handle.unreadable(lost.map_or(addr, |at| at as u64)).into()
     }
 
     /// Whether the store has `T` as this program has it. Blocks of a shared pool may be of a type
@@ -777,6 +799,7 @@ impl Pool {
     /// # Errors
     /// As [`Pool::check`]; [`Error::HeapRecover`] if `progress` breaks it off.
     pub fn check_with(&self, mut options: TraceOptions<'_>) -> Result<HeapReport> {
+        self.inner.handle.ensure_readable()?;
         {
             let _view = self.view()?;
             let types = StoreTypes(&self.inner.store.store);
@@ -842,6 +865,8 @@ impl Pool {
             });
         }
         pools.iter().try_for_each(|pool| pool.refuse_doubt())?;
+        // Marks are computed from what is reached: not from half of a pool.
+        pools.iter().try_for_each(|pool| pool.handle.ensure_readable())?;
         let all: Vec<&PoolInner> = pools.iter().map(|pool| &**pool).collect();
         let _guards = crate::tx::lock_all(&all);
         let _turns = crate::between::turns(&all)?;
@@ -989,6 +1014,7 @@ impl Reader for View<'_> {
         if !self.pool.is_live::<T>(ptr.addr()) {
             return Err(dangling::<T>(ptr.addr()));
         }
+        self.pool.readable(ptr.addr(), size_of::<T>())?;
         // SAFETY: a live block of type `T`; nobody writes to the pool while the view's lock is held, which outlives the reference.
         Ok(unsafe { ptr.as_ref() })
     }
