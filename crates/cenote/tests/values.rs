@@ -257,8 +257,7 @@ fn damage_mark(dir: &Path) {
 
 #[test]
 fn the_first_open_after_damage_shows_no_value_that_is_none() -> Result<()> {
-    let damages: [(&str, fn(&Path)); 2] = [("superblock", damage_superblock), ("mark", damage_mark)];
-    for (what, damage) in damages {
+    for (what, damage) in [("superblock", damage_superblock as fn(&Path)), ("mark", damage_mark)] {
         for (offset, bytes, field, rule) in breaks() {
             let dir = store()?;
             damage(dir.path());

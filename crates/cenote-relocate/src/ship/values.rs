@@ -14,7 +14,7 @@
 //! than [`VALUE_MAX`] bytes, because a daemon reads it into memory at the word of a client.
 
 use super::ShipError;
-use super::scan::{Body, Held};
+use super::scan::{Body, Held, ReadAt};
 use cenote_layout::catalog::{AtRest, PuddleRecord};
 use cenote_layout::heap::SUPERBLOCK_SIZE;
 use cenote_layout::id::{PoolId, TypeId};
@@ -95,7 +95,7 @@ pub fn check_values(import: &Import) -> Result<Stale, ShipError> {
 pub fn values_in(
     types: TypeTable,
     puddle: &PuddleRecord,
-    read: &dyn Fn(u64, &mut [u8]) -> Result<(), ShipError>,
+    read: ReadAt<'_>,
 ) -> Result<(Stale, Stale), ShipError> {
     let mut look = Look { blocks: Blocks::default(), rules: rules(&types), types };
     look.blocks.learn(&Body { bytes: read, puddle })?;
@@ -137,12 +137,7 @@ impl Look {
         Ok(Self { rules: rules(&types), types, blocks })
     }
 
-    fn at(
-        &self,
-        puddle: &PuddleRecord,
-        read: &dyn Fn(u64, &mut [u8]) -> Result<(), ShipError>,
-        found: &mut Found,
-    ) -> Result<(), ShipError> {
+    fn at(&self, puddle: &PuddleRecord, read: ReadAt<'_>, found: &mut Found) -> Result<(), ShipError> {
         let body = Body { bytes: read, puddle };
         let mut bytes = Vec::new();
         body.each_held(&mut |held| {
