@@ -1,6 +1,7 @@
 //! [`Pool`]: a named heap of values with roots; [`View`]: reading it.
 
 use crate::between::{ReadTurn, Readers};
+use crate::copied;
 use crate::error::{Error, Result};
 use crate::local::{self, VIEWS};
 use crate::names;
@@ -245,6 +246,10 @@ thread_local! {
 
 impl PoolInner {
     pub(crate) fn open(store: Arc<Inner>, name: &str, access: Access, key: Option<&Keyring>) -> Result<Self> {
+        let is_copy = store.store.is_unchecked_copy();
+        if is_copy {
+            copied::verify_pages(&store, name, key)?;
+        }
         let handle = store.store.open_pool_with(name, access, key)?;
         let doubt = doubt_of(&store, &handle);
         let heap = match TracedHeap::open(handle.clone()) {
@@ -283,7 +288,13 @@ impl PoolInner {
         if pool.handle.trace_due() && pool.doubt.is_none() {
             return Err(Error::TraceDue { pool: name.to_string() });
         }
-        if pool.is_suspect() {
+        if is_copy && pool.doubt.is_none() {
+            let damage = copied::check(&pool.store, &pool.handle, &pool.heap)?;
+            if !damage.is_empty() {
+                return pool.in_doubt(damage);
+            }
+        }
+        if pool.is_suspect(is_copy) {
             pool.doubt = pool.invalid_values()?;
             pool.changeable &= pool.doubt.is_none();
         }
@@ -291,15 +302,16 @@ impl PoolInner {
     }
 
     /// Whether the pool's values are looked at before the first is shown: something of the store or
-    /// of the heap is damaged, so the medium returns other bytes than were written, or the caller
-    /// wants it. Others may be changing a pool that is shared.
-    fn is_suspect(&self) -> bool {
+    /// of the heap is damaged, so the medium returns other bytes than were written; the files were
+    /// copied while a program changed them; or the caller wants it. Others may be changing a pool
+    /// that is shared.
+    fn is_suspect(&self, is_copy: bool) -> bool {
         let Inner { store, verify_values, torn_allowed, .. } = &*self.store;
         let damaged = || !store.damage().is_empty() || !self.heap.damage().is_empty();
         !*torn_allowed
             && self.doubt.is_none()
             && self.handle.member().is_none()
-            && (*verify_values || damaged())
+            && (*verify_values || is_copy || damaged())
     }
 
     /// What safe code must not see, before anybody has the pool: bytes that are no value, and links
@@ -332,6 +344,17 @@ impl PoolInner {
             }
         }
         Ok((invalid > 0).then_some(Doubt::Values(invalid, findings)))
+    }
+
+    /// One that was found damaged: refused, or without values, as the policy says.
+    fn in_doubt(mut self, damage: Vec<Damage>) -> Result<Self> {
+        if self.store.damage_policy == DamagePolicy::Refuse {
+            let name = self.handle.name().to_string();
+            return Err(StoreError::PoolDamaged { name, damage }.into());
+        }
+        self.changeable = false;
+        self.doubt = (!self.store.torn_allowed).then_some(Doubt::Damage(damage));
+        Ok(self)
     }
 
     /// Refuses to show values that nobody answers for.

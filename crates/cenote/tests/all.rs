@@ -3,6 +3,7 @@
 mod asked;
 mod at_rest;
 mod at_rest_faults;
+mod backups;
 mod bad_input;
 mod common;
 mod damaged_values;
@@ -30,3 +31,4 @@ mod support;
 mod threads;
 mod values;
 mod windows;
+mod writers;
