@@ -152,6 +152,7 @@ fn copy(dir: &Path, template: &Path) -> Outcome<PathBuf> {
     }
     let done = Command::new("cp").arg("-a").arg(template).arg(&work).output()?;
     require(done.status.success(), || String::from_utf8_lossy(&done.stderr).into_owned())?;
+    crate::power::no_place(&work.join("store"))?;
     Ok(work)
 }
 

@@ -117,6 +117,8 @@ pub(crate) struct State {
     syncing: bool,
     /// The background thread shall end.
     stop: bool,
+    /// How many keep it quiet ([`crate::Quiet`]): nothing is appended.
+    pub(crate) quiet: u32,
     syncs: u64,
 }
 
@@ -217,6 +219,7 @@ impl Journal {
                 durable: written,
                 syncing: false,
                 stop: false,
+                quiet: 0,
                 syncs: 0,
             }),
             changed: Condvar::new(),
@@ -307,6 +310,10 @@ impl Journal {
         let mut state = self.lock();
         loop {
             self.usable()?;
+            if state.quiet > 0 {
+                state = self.wait(state);
+                continue;
+            }
             if state.tail + len <= state.header.half_len {
                 return Ok(state);
             }

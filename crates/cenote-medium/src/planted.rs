@@ -315,6 +315,18 @@ pub enum Bug {
     GrantedWhileDue,
     /// The batch of an import does not say which request of which guest it was.
     ImportNotRemembered,
+    /// A store's directory and superblock are not locked: its file `lock` alone keeps others out.
+    StoreNotHeld,
+    /// A control write does not look whether the superblock still names its session.
+    FenceNotChecked,
+    /// A control write does not look whether its file still has its name.
+    InodeNotCompared,
+    /// An open does not look whether the store lies where its last writer opened it.
+    CopyNotRecognised,
+    /// A backup copies files while psyncs change them.
+    BackupNotQuiet,
+    /// A backup copies pools while transactions run.
+    BackupNotHeld,
     /// A type that was learnt from a daemon or another process is not compared with the program's.
     LearntTypeBelieved,
 }

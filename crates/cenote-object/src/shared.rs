@@ -195,6 +195,8 @@ impl Shared {
 
     /// Completes every committed psync. The last step is [`Journal::resume`], which commits.
     fn replay(&mut self, file: Arc<FileHandle>, scan: &Scan) -> Result<(), ObjectError> {
+        let store = self.store.clone();
+        let _no_backup = store.exclude_backups();
         let objects: BTreeMap<Uuid, ObjectInfo> =
             self.store.objects().into_iter().map(|info| (info.id(), info)).collect();
         let name_of = |id: &Uuid| objects.get(id).map(|info| info.record.name.clone());
@@ -330,6 +332,7 @@ impl Shared {
 
     fn adopt(&self, journal: Journal) -> &Arc<Journal> {
         let journal = self.journal.get_or_init(|| Arc::new(journal));
+        self.store.note_journal(journal);
         let mut thread = locked(&self.thread);
         if journal.wants_thread() && thread.is_none() {
             let trimmed = Arc::clone(journal);

@@ -42,7 +42,6 @@
 use crate::error::StoreError;
 use crate::report::{Damage, OpenReport};
 use crate::store::{Control, Inner, Store};
-use crate::superblock;
 use cenote_journal::{Found, look};
 use cenote_layout::superblock::JournalMark;
 use cenote_medium::planted::{Bug, planted};
@@ -191,7 +190,7 @@ impl Inner {
     ) -> Result<(), StoreError> {
         let mut next = control.superblock;
         next.journals[of as usize] = mark;
-        superblock::store_next(&self.medium, &mut next).map_err(|error| self.failed(error))?;
+        self.store_superblock(&mut next)?;
         control.superblock = next;
         Ok(())
     }

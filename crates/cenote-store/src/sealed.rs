@@ -54,7 +54,6 @@ use crate::relocate::Needs;
 use crate::relocate::reseal::{PoolKeys, SealedFile};
 use crate::shadow::rooted;
 use crate::store::{Control, Inner, Store};
-use crate::superblock;
 use cenote_atrest::binding::{self, Place};
 use cenote_atrest::tree::Digest;
 use cenote_atrest::{Anchor, Keyring, Mode, Protection};
@@ -244,7 +243,7 @@ impl Inner {
         }
         let mut next = control.superblock;
         next.prefix.incompat |= incompat;
-        superblock::store_next(&self.medium, &mut next).map_err(|error| self.failed(error))?;
+        self.store_superblock(&mut next)?;
         control.superblock = next;
         Ok(())
     }
