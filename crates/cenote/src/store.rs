@@ -333,6 +333,14 @@ impl Store {
         Ok(self.inner.store.medium().read(name)?)
     }
 
+    /// Primaries of pools in shadowed mode that no psync can be written into. Changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::Store`] if the medium reports an error other than damage.
+    pub fn damaged_primaries(&self) -> Result<Vec<cenote_store::Damage>> {
+        Ok(self.inner.store.damaged_primaries()?)
+    }
+
     /// The pools of the store.
     #[must_use]
     pub fn pools(&self) -> Vec<PoolInfo> {

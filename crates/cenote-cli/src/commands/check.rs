@@ -26,6 +26,7 @@ pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> 
     let due: Vec<PoolInfo> = store.pools().into_iter().filter(|pool| pool.due > 0).collect();
     let mut findings = Findings::default();
     control_data(&store, &mut findings);
+    primaries(&store, &mut findings)?;
 
     let bar = progress::bar(names.len() as u64, "checking pools", out.is_json());
     let mut pools = Vec::new();
@@ -108,6 +109,18 @@ fn control_data(store: &Store, findings: &mut Findings) {
         let text = "it was in use when power failed, at a durability level that does not cover that: values may be torn";
         findings.add("torn", Some(name), None, text.into());
     }
+}
+
+/// What opening the store does not look at, and a psync writes into.
+fn primaries(store: &Store, findings: &mut Findings) -> Result<(), Failure> {
+    let known = &store.report().damage;
+    let pools = store.pools();
+    for damage in store.damaged_primaries()?.into_iter().filter(|damage| !known.contains(damage)) {
+        let of = damage.pools();
+        let pool = pools.iter().find(|pool| of.contains(&pool.record.id));
+        findings.add("damage", pool.map(|pool| &*pool.record.name), None, damage.to_string());
+    }
+    Ok(())
 }
 
 /// What is said about one pool.
