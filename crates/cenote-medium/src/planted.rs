@@ -331,6 +331,8 @@ pub enum Bug {
     BackupNotHeld,
     /// A type that was learnt from a daemon or another process is not compared with the program's.
     LearntTypeBelieved,
+    /// Bytes of values are not compared with the rules of their types.
+    ValuesBelieved,
 }
 
 /// Places between two stores of an update, at which a process may stop.
