@@ -98,6 +98,7 @@ pub unsafe fn load_word(at: *const u8) -> u64 {
 /// # Errors
 /// The kernel refuses the call (a sandbox may), or cannot read all of it: `EFAULT` where nothing is
 /// mapped, or where the file of a page is cut short or cannot be read.
+#[cfg(not(miri))]
 pub fn copy_by_kernel(addr: usize, to: &mut [u8]) -> io::Result<()> {
     let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
     let remote =

@@ -112,7 +112,7 @@ impl Pagemap {
             };
             let opcode = rustix::ioctl::opcode::read_write::<pm_scan_arg>(b'f', 16);
             // SAFETY: the structure that this ioctl reads and writes; `vec` names an array of `vec_len` regions.
-            let found = match unsafe { ioctl(&self.file, opcode, (&raw mut request).cast()) } {
+            let found = match unsafe { ioctl(&self.file, opcode.into(), (&raw mut request).cast()) } {
                 Ok(found) => found,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
@@ -162,7 +162,7 @@ impl WriteProtection {
             ioctls: 0,
         };
         // SAFETY: the structure that this ioctl reads and writes; the range is the caller's.
-        unsafe { ioctl(&self.fd, linux_raw_sys::ioctl::UFFDIO_REGISTER, (&raw mut register).cast()) }
+        unsafe { ioctl(&self.fd, linux_raw_sys::ioctl::UFFDIO_REGISTER.into(), (&raw mut register).cast()) }
             .map(drop)
     }
 }

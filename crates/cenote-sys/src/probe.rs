@@ -209,7 +209,7 @@ pub fn dirty_by_write_protection() -> Availability<()> {
         ioctls: 0,
     };
     // SAFETY: the structure that this ioctl reads and writes; the range is our region, which outlives the test.
-    unsafe { ioctl(&fd, linux_raw_sys::ioctl::UFFDIO_REGISTER, (&raw mut register).cast()) }
+    unsafe { ioctl(&fd, linux_raw_sys::ioctl::UFFDIO_REGISTER.into(), (&raw mut register).cast()) }
         .map_err(|e| Missing::failed("userfaultfd refuses to protect memory", &e))?;
     touch(start, page, 0..PAGES);
     let written = Scan { mask: raw_page::WRITTEN, inverted: 0, protect: true };
@@ -388,7 +388,7 @@ fn scan(start: usize, len: usize, what: &Scan) -> Availability<Vec<(u64, u64)>> 
     };
     let opcode = rustix::ioctl::opcode::read_write::<pm_scan_arg>(b'f', 16);
     // SAFETY: the structure that this ioctl reads and writes; `vec` names an array of `vec_len` regions.
-    let found = unsafe { ioctl(&pagemap, opcode, (&raw mut request).cast()) }
+    let found = unsafe { ioctl(&pagemap, opcode.into(), (&raw mut request).cast()) }
         .map_err(|e| Missing::failed("PAGEMAP_SCAN refused (Linux 6.7 brought it)", &e))?;
     Ok(regions.iter().take(found).map(|r| (r.start, r.end)).collect())
 }
@@ -426,13 +426,13 @@ pub(crate) fn open_userfaultfd() -> Availability<(OwnedFd, UserfaultfdMode)> {
 pub(crate) fn handshake(fd: &OwnedFd, features: u64) -> io::Result<u64> {
     let mut api = uffdio_api { api: u64::from(raw::UFFD_API), features, ioctls: 0 };
     // SAFETY: the structure that this ioctl reads and writes.
-    unsafe { ioctl(fd, linux_raw_sys::ioctl::UFFDIO_API, (&raw mut api).cast()) }?;
+    unsafe { ioctl(fd, linux_raw_sys::ioctl::UFFDIO_API.into(), (&raw mut api).cast()) }?;
     Ok(api.features)
 }
 
 /// # Safety
 /// `argument` points to what `opcode` expects.
-pub(crate) unsafe fn ioctl(fd: &impl AsRawFd, opcode: u32, argument: *mut c_void) -> io::Result<usize> {
+pub(crate) unsafe fn ioctl(fd: &impl AsRawFd, opcode: u64, argument: *mut c_void) -> io::Result<usize> {
     // SAFETY: handed on to the caller. The type of the number differs between C libraries, its bits do not.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), opcode as _, argument) };
     usize::try_from(result).map_err(|_| io::Error::last_os_error())

@@ -65,7 +65,7 @@ impl FirstTouch {
         };
         // SAFETY: the structure that this ioctl reads and writes; the range is the caller's.
         unsafe {
-            ioctl(&self.fd, linux_raw_sys::ioctl::UFFDIO_REGISTER, (&raw mut register).cast())?;
+            ioctl(&self.fd, linux_raw_sys::ioctl::UFFDIO_REGISTER.into(), (&raw mut register).cast())?;
             memory::protect(addr, len, Some(Access::ReadWrite))
         }
     }
@@ -74,7 +74,7 @@ impl FirstTouch {
     pub fn wake(&self, addr: usize, len: usize) {
         let mut range = uffdio_range { start: addr as u64, len: len as u64 };
         // SAFETY: the structure that this ioctl reads; waking changes no memory, and who wakes for nothing waits again.
-        let _ = unsafe { ioctl(&self.fd, linux_raw_sys::ioctl::UFFDIO_WAKE, (&raw mut range).cast()) };
+        let _ = unsafe { ioctl(&self.fd, linux_raw_sys::ioctl::UFFDIO_WAKE.into(), (&raw mut range).cast()) };
     }
 
     /// What the thread does, until [`FirstTouch::stop`]: hears of touches. `touched` is given an address, sees to what is there, and wakes.
