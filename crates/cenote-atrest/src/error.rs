@@ -52,6 +52,15 @@ pub enum AtRestError {
         /// Pages that the header covers.
         found: u64,
     },
+    /// The header is this object's, and was made for another name, length or place than the catalog says.
+    #[error(
+        "object {object}: its protection was made for another name, length or address: records of the catalog were \
+         swapped or changed; restore the whole store from one copy"
+    )]
+    Misplaced {
+        /// The object.
+        object: Uuid,
+    },
     /// The mode needs a key, and none was given.
     #[error("object {object} has protection \"{mode}\": give its key")]
     NoKey {

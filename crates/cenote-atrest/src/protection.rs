@@ -1,5 +1,6 @@
 //! One object's protection: header, keys, sealer and tree together. What the object's crate uses.
 
+use crate::binding;
 use crate::cipher::Engine;
 use crate::data_key::{Keys, UnwrapError};
 use crate::error::{AtRestError, PageError, PageFault};
@@ -7,8 +8,8 @@ use crate::key::{Argon2Params, Kdf, Keyring, MasterKey};
 use crate::seal::{PAGE_LEN, Page, PageSealer, SealedPage, is_zero};
 use crate::tree::{Digest, NodeSource, NodeWrite, Tree, TreeChange, TreeFault, ZERO};
 use cenote_layout::at_rest::{
-    AtRestHeader, INCOMPAT_INHERITED, KDF_ARGON2ID, KDF_KEY, KDF_NONE, Mode, PageSide, Regions, TREE_NONE,
-    TREE_SHA256_16, TreeShape,
+    AtRestHeader, INCOMPAT_INHERITED, KDF_ARGON2ID, KDF_KEY, KDF_NONE, Mode, NOTHING_REPLACED, PageSide,
+    Regions, TREE_NONE, TREE_SHA256_16, TreeShape,
 };
 use cenote_layout::header::{self, Header, HeaderPrefix};
 use cenote_layout::id::Uuid;
@@ -70,6 +71,8 @@ pub struct Expect<'a> {
     /// Its protection. Give it wherever it is known. (That somebody replaced an encrypted object by a plain one of his own is
     /// noticed without it: a key is refused where none is needed.)
     pub mode: Option<Mode>,
+    /// What it has to be bound to ([`binding`]).
+    pub binding: Option<Digest>,
     /// What was remembered of it: an older state is refused.
     pub anchor: Option<&'a Anchor>,
     /// The cipher's implementation; for tests and benchmarks.
@@ -80,7 +83,7 @@ impl Expect<'_> {
     /// Only the object.
     #[must_use]
     pub fn of(object: Uuid) -> Self {
-        Self { object, pages: None, mode: None, anchor: None, engine: None }
+        Self { object, pages: None, mode: None, binding: None, anchor: None, engine: None }
     }
 }
 
@@ -148,6 +151,10 @@ impl Protection {
             if old.object == object {
                 (header.generation, header.key_epoch) = (old.generation, old.key_epoch);
             }
+            if mode.has_tree() {
+                header.members = old.members;
+                header.replaced = binding::entry(&old).unwrap_or(NOTHING_REPLACED);
+            }
             let (Some(keys), Some(before_keys)) = (keys, before.sealer.keys().filter(|_| inherits)) else {
                 return Ok(());
             };
@@ -184,6 +191,37 @@ impl Protection {
         let mut header = self.locked();
         header.prefix.incompat &= !INCOMPAT_INHERITED;
         (header.inherited_key, header.inherited_tag) = ([0; 32], [0; 16]);
+    }
+
+    /// Binds a new object to what the catalog says of it ([`binding`]): before its header is written for the first time, or
+    /// when all that it is bound to changes with it.
+    pub fn bind(&self, binding: Digest) {
+        let mut header = self.locked();
+        header.binding = binding;
+        seal_header(&mut header, self.sealer.keys());
+    }
+
+    /// The list of a pool's other puddles that a root puddle has ([`binding::members`]).
+    #[must_use]
+    pub fn members(&self) -> Digest {
+        self.locked().members
+    }
+
+    /// Puts the list of a pool's other puddles into a change of its root puddle.
+    pub fn list_members(&self, change: &mut Change, members: Digest) {
+        let Some((_, header)) = &mut change.tree else { return };
+        header.members = members;
+        seal_header(header, self.sealer.keys());
+        change.header = Some(to_bytes(header));
+    }
+
+    /// What stands for this puddle in its pool's list: as it is, or as a change makes it. `None`: nothing was ever written.
+    #[must_use]
+    pub fn entry(&self, change: Option<&Change>) -> Option<Digest> {
+        match change.and_then(|change| change.tree.as_ref()) {
+            Some((_, header)) => binding::entry(header),
+            None => binding::entry(&self.locked()),
+        }
     }
 
     /// As [`Protection::create`], with a certain implementation of the ciphers.
@@ -267,6 +305,9 @@ impl Protection {
             return Err(AtRestError::KeyNotUsed { object, mode });
         }
         // Only now is the header known to be authentic, as far as it can be.
+        if expect.binding.is_some_and(|binding| binding != header.binding) {
+            return Err(AtRestError::Misplaced { object });
+        }
         if let Some(anchor) = expect.anchor {
             check_anchor(&header, anchor)?;
         }
@@ -520,6 +561,27 @@ impl Protection {
         pages: &[SealedPage],
         source: &S,
     ) -> Result<Change, AtRestError> {
+        self.prepare_by(pages, source, |header| header.replaced = ZERO)
+    }
+
+    /// The same of one that is sealed anew: it holds what its predecessor held, and stands for that in its pool's list.
+    ///
+    /// # Errors
+    /// As [`Protection::prepare`].
+    pub fn prepare_anew<S: NodeSource + ?Sized>(
+        &self,
+        pages: &[SealedPage],
+        source: &S,
+    ) -> Result<Change, AtRestError> {
+        self.prepare_by(pages, source, |_| {})
+    }
+
+    fn prepare_by<S: NodeSource + ?Sized>(
+        &self,
+        pages: &[SealedPage],
+        source: &S,
+        also: impl FnOnce(&mut AtRestHeader),
+    ) -> Result<Change, AtRestError> {
         let Some(tree) = &self.tree else {
             return Ok(Change { header: None, nodes: Vec::new(), tree: None });
         };
@@ -531,6 +593,7 @@ impl Protection {
         })?;
         header.root = change.root;
         header.generation += 1;
+        also(&mut header);
         seal_header(&mut header, self.sealer.keys());
         let nodes = core::mem::take(&mut change.nodes);
         // The tree needs the nodes again at the commit; they are small beside the pages.

@@ -101,6 +101,7 @@ fn with_a_key_a_header_whose_checksum_was_made_to_fit_is_refused_too() {
                 (184..248, AtRestError::WrongKey { .. }) => "salt and check",
                 (248..296, AtRestError::WrappedKey { .. }) => "wrapped key",
                 (296..328, AtRestError::Forged { .. }) => "mac",
+                (376..472, AtRestError::Forged { .. }) => "binding and lists",
                 _ => panic!("{mode}, bit {bit}: {error:?}"),
             };
             *seen.entry(kind).or_insert(0) += 1;
@@ -110,6 +111,7 @@ fn with_a_key_a_header_whose_checksum_was_made_to_fit_is_refused_too() {
         assert_eq!(seen["mac"], 256, "{mode}: {seen:?}");
         if mode.has_tree() {
             assert_eq!(seen["generation and root"], 320, "{mode}: {seen:?}");
+            assert_eq!(seen["binding and lists"], 768, "{mode}: {seen:?}");
         }
     }
 }

@@ -12,6 +12,8 @@ pub(crate) const USAGE: u8 = 2;
 pub(crate) const FAILED: u8 = 3;
 /// Another process uses the store.
 pub(crate) const IN_USE: u8 = 4;
+/// `rekey`: the new key is the key, and something failed after that.
+pub(crate) const UNFINISHED: u8 = 5;
 /// Stopped by a signal.
 pub(crate) const INTERRUPTED: u8 = 130;
 
@@ -23,6 +25,7 @@ Exit status:
     2  wrong arguments, or a question was not answered with yes
     3  it cannot be done: not a store, no permission, no space, an I/O error
     4  another process uses the store
+    5  rekey: done, the new key opens it and the old one does not; then something failed
   130  stopped by Ctrl-C; the store is usable";
 
 /// What a command that has worked found.
@@ -50,6 +53,8 @@ pub(crate) enum Failure {
     Failed(String),
     /// [`IN_USE`].
     InUse(String),
+    /// [`UNFINISHED`].
+    Unfinished(String),
     /// [`INTERRUPTED`].
     Interrupted(String),
     /// Whoever read the output has gone. No error.
@@ -68,6 +73,7 @@ impl Failure {
             Self::Usage(_) => USAGE,
             Self::Failed(_) => FAILED,
             Self::InUse(_) => IN_USE,
+            Self::Unfinished(_) => UNFINISHED,
             Self::Interrupted(_) => INTERRUPTED,
             Self::Pipe => 0,
         }
@@ -76,9 +82,11 @@ impl Failure {
     /// The message, as one line.
     pub(crate) fn message(&self) -> Option<String> {
         match self {
-            Self::Usage(text) | Self::Failed(text) | Self::InUse(text) | Self::Interrupted(text) => {
-                Some(text.lines().map(str::trim).collect::<Vec<_>>().join("; "))
-            }
+            Self::Usage(text)
+            | Self::Failed(text)
+            | Self::InUse(text)
+            | Self::Unfinished(text)
+            | Self::Interrupted(text) => Some(text.lines().map(str::trim).collect::<Vec<_>>().join("; ")),
             Self::Pipe => None,
         }
     }

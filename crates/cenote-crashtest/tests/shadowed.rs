@@ -841,7 +841,10 @@ fn under(store: &Store, first: u8, second: u8) -> Result<u8, String> {
 
 fn rekey_crashes() -> Result<u64, String> {
     every_crash_of(
-        |store| store.rekey_pool("a", &key(1), &key(2)).map_err(text),
+        |store| match store.rekey_pool("a", &key(1), &key(2)).map_err(text)? {
+            cenote_store::Rekeyed::Done => Ok(()),
+            cenote_store::Rekeyed::Unfinished(error) => Err(error.to_string()),
+        },
         |store, done| match under(store, 1, 2)? {
             1 if done => Err("the old key opens it after the change was acknowledged".into()),
             _ => Ok(()),

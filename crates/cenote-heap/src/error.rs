@@ -218,6 +218,9 @@ pub enum ReclaimError {
         /// What is wrong with it.
         reason: &'static str,
     },
+    /// A page of the pool cannot be had, and what it held may have led to any block.
+    #[error("{0}")]
+    Unreadable(#[from] GroundError),
     /// What a damaged root led to is not known.
     #[error("root {index} is damaged, and may have led to any block: run check")]
     Root {
@@ -262,6 +265,10 @@ pub enum RecoverError {
         /// Its number.
         member: u32,
     },
+    /// A page of the pool cannot be had: a file is cut short, its disk fails, or a sealed page fails its check. Nothing has
+    /// changed.
+    #[error("{0}")]
+    Unreadable(#[from] GroundError),
     /// Which blocks are allocated cannot be told.
     #[error(
         "the root puddle at {addr:#x} does not say how far the last sweep of this heap has come, so \

@@ -63,6 +63,12 @@ pub unsafe trait Ground: Send + Sync + 'static {
         None
     }
 
+    /// The error for a page of the pool that cannot be read: the heap found that out at `addr`.
+    fn unreadable(&self, addr: u64) -> GroundError {
+        let source = format!("the page at {addr:#x} cannot be read").into();
+        GroundError::Store { doing: "reading a puddle", source }
+    }
+
     /// Whether the pool is open for writing.
     fn is_writable(&self) -> bool;
 

@@ -579,9 +579,21 @@ impl<G: Ground> TracedHeap<G> {
         if !slot.load(Ordering::Acquire).is_null() {
             return Err(OpenError::AlreadyOpen);
         }
+        let readable = |lost: Option<u64>| match lost {
+            None => Ok(()),
+            Some(at) => {
+                let source = self.ground.unreadable(at);
+                Err(OpenError::Ground { index, addr, source })
+            }
+        };
         // SAFETY: just mapped; it stays so as long as the ground lives, which the heap owns.
-        let puddle = unsafe { PuddleHeap::new(addr, size, index, ordinal, self.id, self.writable) };
+        let puddle = unsafe {
+            readable(PuddleHeap::lost_metadata(addr, size, index))?;
+            PuddleHeap::new(addr, size, index, ordinal, self.id, self.writable)
+        };
         let mut puddle = puddle.ok_or(OpenError::TooSmall { index, addr, size })?;
+        // Before anything is changed: damage is not spread.
+        readable(puddle.lost_tiny_marks())?;
         puddle.restores |= self.root_puddle().is_some_and(|root| root.restores);
         let puddle = Arc::new(puddle);
         let session = self.members.as_ref().map(|members| members.session);
@@ -597,8 +609,6 @@ impl<G: Ground> TracedHeap<G> {
                 for list in puddle.lists() {
                     reset_list(list);
                 }
-            }
-            if self.writable {
                 let root = self.root_puddle().unwrap_or(&puddle);
                 if let Some(state) = root.sweep_state() {
                     self.decide(&puddle, state);

@@ -35,6 +35,11 @@ unsafe impl Ground for PoolHandle {
         }
     }
 
+    fn unreadable(&self, addr: u64) -> GroundError {
+        let source = Box::new(Self::unreadable(self, addr));
+        GroundError::Store { doing: "reading a puddle", source }
+    }
+
     fn take(&self, size: u64) -> Result<Plot, GroundError> {
         let puddle = self
             .take_puddle(size)

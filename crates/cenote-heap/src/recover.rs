@@ -54,9 +54,9 @@ impl<G: Ground> TracedHeap<G> {
         let growth = lock(&self.growth);
         let puddles = self.puddles.all();
         let tracer = Tracer::new(&self.ground, types, &puddles);
-        let traced = self.trace(&tracer, roots, true, TraceOptions::default());
+        let traced = self.trace(&tracer, roots, true, TraceOptions::default())?;
         drop(growth);
-        Ok(traced?.foreign)
+        Ok(traced.foreign)
     }
 
     pub(crate) fn recover_heap(
@@ -83,6 +83,7 @@ impl<G: Ground> TracedHeap<G> {
         let puddles = self.puddles.all();
         let tracer = Tracer::new(&self.ground, types, &puddles);
         let believe = options.believe_marks && !planted(Bug::TraceBelievesReach);
+        // Nothing is changed by what a page said that could not be had.
         let traced = self.trace(&tracer, roots, false, options)?;
         let (trace, damaged_roots) = (traced.counts, traced.damaged_roots);
         let mut report = RecoveryReport { trace, damaged_roots, ..RecoveryReport::default() };

@@ -49,6 +49,7 @@ use cenote_layout::heap::{
 };
 use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Bug, Step, planted, reach};
+use cenote_sys::peek;
 use core::ptr::{NonNull, with_exposed_provenance, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use zerocopy::FromZeros;
@@ -521,6 +522,35 @@ impl PuddleHeap {
         }
         // SAFETY: in the mapping by the geometry, aligned to 64, as long as `self` lives; all accesses are atomic.
         unsafe { core::slice::from_raw_parts(self.pointer(self.layout.lists).as_ptr(), LIST_COUNT as usize) }
+    }
+
+    /// The first address of a puddle's metadata, tiny marks aside, whose page cannot be read.
+    ///
+    /// # Safety
+    /// The puddle is mapped at `addr`.
+    pub(crate) unsafe fn lost_metadata(addr: u64, size: u64, index: u32) -> Option<u64> {
+        let layout = HeapGeometry::new(size, index == 0)?;
+        let end = if index == 0 { layout.sweep + SWEEP_SIZE } else { layout.roots };
+        let lost = |from, to| {
+            // SAFETY: in the mapping by the geometry, and the caller's promise.
+            unsafe { peek::lost((addr + from) as usize..(addr + to) as usize) }
+        };
+        lost(layout.descriptors, layout.tiny).or_else(|| lost(layout.marks, end)).map(|at| at as u64)
+    }
+
+    /// The same of the tiny marks of superblocks that use them. The file may have no space for
+    /// others, and a touch would take it.
+    pub(crate) fn lost_tiny_marks(&self) -> Option<u64> {
+        let mut claims = classify(self).into_iter().zip(0..);
+        claims.find_map(|(claim, number)| match claim {
+            Claim::Small { class, .. } if is_tiny_class(class) => {
+                let marks = self.tiny_marks(number);
+                let from = marks.as_ptr().addr();
+                // SAFETY: marks lie in the mapping.
+                unsafe { peek::lost(from..from + marks.len()) }.map(|at| at as u64)
+            }
+            _ => None,
+        })
     }
 
     /// The line of the last sweep: its state, and what is reserved. Only the root puddle has it.

@@ -16,9 +16,9 @@
 use crate::file::{half, mark, new_header, replace, write_header};
 use crate::later::Later;
 use crate::parcel::Room;
-use crate::record::{Draft, Place};
+use crate::record::{Draft, Place, Read, read};
 use crate::scan::Scan;
-use crate::{Changes, Guard, JournalError};
+use crate::{Changes, Guard, JournalError, Stopped};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::id::Uuid;
 use cenote_layout::object::JournalHeader;
@@ -35,6 +35,8 @@ pub struct Ticket {
     /// Its number.
     pub seq: u64,
     half: usize,
+    /// Where it lies in the file.
+    at: u64,
 }
 
 impl Ticket {
@@ -278,7 +280,7 @@ impl Journal {
         let active = state.active;
         state.halves[active].unapplied += 1;
         (state.halves[active].last, state.halves[active].chain) = (place.seq, sum);
-        Ok(Ticket { seq: place.seq, half: active })
+        Ok(Ticket { seq: place.seq, half: active, at })
     }
 
     /// The state, with room for `len` bytes in the active half.
@@ -352,6 +354,32 @@ impl Journal {
             state = self.sync_or_wait(state)?;
         }
         Ok(())
+    }
+
+    /// As [`Journal::make_durable`], for a caller that must know which it is: a record that cannot
+    /// be made durable is taken back, by zeros over its head. `Ok(Some)`: not even that could be
+    /// done, and the record is whole where the next opener reads it, so it counts. `Err`: it does
+    /// not count.
+    ///
+    /// # Errors
+    /// As [`Journal::make_durable`]. The store is poisoned, and the record is none.
+    pub fn decide(&self, ticket: &Ticket) -> Result<Option<JournalError>, JournalError> {
+        let Err(error) = self.make_durable(ticket) else { return Ok(None) };
+        if matches!(error, JournalError::Stopped(Stopped::Forked)) {
+            return Err(error); // the journal is the parent's
+        }
+        let state = self.lock();
+        // Records behind it go with it: none of them was acknowledged.
+        let zeros = state.file.write_at(ticket.at, &[0; PAGE_SIZE as usize]);
+        let taken_back = zeros.is_ok() && state.file.sync().is_ok();
+        let (_, end) = half(ticket.half, state.header.half_len);
+        let counts = !taken_back
+            && match read(&state.file, ticket.at, end) {
+                Ok(found) => matches!(found, Read::Committed(_)),
+                // The record was written, and zeros were not: the next opener finds the record.
+                Err(_) => zeros.is_err(),
+            };
+        if counts { Ok(Some(error)) } else { Err(error) }
     }
 
     /// Syncs the journal, or waits for whoever does.

@@ -318,8 +318,10 @@ impl Journal {
             data_bytes: changes.data.len() as u64,
             journal_bytes: draft.total_len(),
         };
-        if !planted(Bug::ParcelNotDurable) {
-            self.make_durable(&ticket)?;
+        if !planted(Bug::ParcelNotDurable)
+            && let Some(error) = self.decide(&ticket)?
+        {
+            return Err(error.into());
         }
         self.apply_later(ticket, changes, targets.into_iter().map(|(target, _)| target).collect())?;
         Ok(done)

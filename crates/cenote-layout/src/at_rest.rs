@@ -201,9 +201,21 @@ pub struct AtRestHeader {
     pub inherited_key: [u8; 32],
     /// Tag of that encryption.
     pub inherited_tag: [u8; 16],
+    /// What the catalog says about the object beside its identity: a digest of name and length, or of a puddle's place. Zero:
+    /// it is bound to nothing.
+    pub binding: [u8; 32],
+    /// Of a pool's root puddle, in modes with a tree: a digest of the headers of the pool's other puddles. Zero: none of them
+    /// was ever written.
+    pub members: [u8; 32],
+    /// What stands for this header in such a list although the header is another: it was sealed anew, and no psync has changed
+    /// it since. Zero: the header stands for itself. [`NOTHING_REPLACED`]: the one before was never written, and in no list.
+    pub replaced: [u8; 32],
     /// Zero.
-    pub reserved: [u8; 136],
+    pub reserved: [u8; 40],
 }
+
+/// [`AtRestHeader::replaced`] of a header whose predecessor was in no list.
+pub const NOTHING_REPLACED: [u8; 32] = [0xff; 32];
 
 /// Incompatible feature of [`AtRestHeader`]: it holds the key of what its pool was copied from, under which puddles may still be sealed.
 pub const INCOMPAT_INHERITED: u64 = 1 << 0;
@@ -222,7 +234,10 @@ const _: () = assert!(core::mem::offset_of!(AtRestHeader, wrap_tag) == 280);
 const _: () = assert!(core::mem::offset_of!(AtRestHeader, mac) == 296);
 const _: () = assert!(core::mem::offset_of!(AtRestHeader, inherited_key) == 328);
 const _: () = assert!(core::mem::offset_of!(AtRestHeader, inherited_tag) == 360);
-const _: () = assert!(core::mem::offset_of!(AtRestHeader, reserved) == 376);
+const _: () = assert!(core::mem::offset_of!(AtRestHeader, binding) == 376);
+const _: () = assert!(core::mem::offset_of!(AtRestHeader, members) == 408);
+const _: () = assert!(core::mem::offset_of!(AtRestHeader, replaced) == 440);
+const _: () = assert!(core::mem::offset_of!(AtRestHeader, reserved) == 472);
 
 impl Header for AtRestHeader {
     const NAME: &'static str = "protection header";
@@ -239,6 +254,9 @@ impl Header for AtRestHeader {
             return bad("pages", self.pages);
         }
         let Some(mode) = Mode::from_u32(self.mode) else { return bad("mode", u64::from(self.mode)) };
+        if !mode.has_tree() && (self.members != [0; 32] || self.replaced != [0; 32]) {
+            return bad("members", 1);
+        }
         let (cipher, version) = mode.cipher();
         if self.cipher != cipher {
             return bad("cipher", u64::from(self.cipher));

@@ -230,9 +230,8 @@ pub enum Bug {
     MembersNotUpdated,
     /// The list of a pool's puddles in the root puddle's header is not compared.
     MembersIgnored,
-    /// Another key is put in the place of the old one by one write, whose failure leaves open which
-    /// of them it is.
-    RekeyInOneStep,
+    /// A change of a key reports an error whatever was committed before it.
+    RekeyUndecided,
     /// A puddle that a protected pool takes is in no psync.
     GrownNotPsynced,
     /// A psync of a protected pool forgets the trees that it committed.

@@ -13,13 +13,13 @@ pub(crate) use cenote_sealed::{Source, View, settle, verify};
 use crate::connected;
 use crate::error::ObjectError;
 use crate::shared::Shared;
-use cenote_atrest::{AtRestError, Change, HEADER_LEN, Keyring, Protection};
+use cenote_atrest::{AtRestError, Change, HEADER_LEN, Keyring, Protection, binding};
 use cenote_journal::{Changes, Draft, JournalError, Pages, Primary, Target};
 use cenote_layout::PAGE_SIZE;
 use cenote_medium::FileHandle;
 use cenote_medium::planted::{Bug, planted};
 use cenote_sealed::SealedError;
-use cenote_store::ObjectInfo;
+use cenote_store::{ObjectInfo, Rekeyed, StoreError};
 use std::sync::Arc;
 
 /// An object as messages name it.
@@ -70,7 +70,9 @@ pub(crate) fn open(
     key: Option<&Keyring>,
 ) -> Result<Protection, ObjectError> {
     let name = &info.record.name;
-    cenote_sealed::open(&named(name), info.record.at_rest.mode(), source, key).map_err(|e| sealed(name, e))
+    let binding = binding::of_object(name, info.record.data_len);
+    cenote_sealed::open(&named(name), info.record.at_rest.mode(), source, (binding, key))
+        .map_err(|e| sealed(name, e))
 }
 
 /// Seals pages of a view, and adds what a record has to hold to `changes`, as of primary number `object`. `None`: nothing differs.
@@ -86,11 +88,17 @@ pub(crate) fn seal(
     changes: &mut Changes,
 ) -> Result<Option<Change>, ObjectError> {
     let mut copy_out = |offset, bytes: &mut [u8]| view.copy_out(offset, bytes);
-    cenote_sealed::seal(view, object, pages, &mut copy_out, primary, changes)
+    let change = cenote_sealed::seal(view, object, pages, &mut copy_out, primary, changes);
+    change
+        .and_then(|change| {
+            let header =
+                change.as_ref().map(|change| cenote_sealed::seal_header(view, object, change, changes));
+            header.transpose().map(|_| change)
+        })
         .map_err(|error| sealed(&info.record.name, error))
 }
 
-/// Puts an object that nobody has attached under another key.
+/// Puts an object that nobody has attached under another key. An error: the old key is its key. **The sync of the record commits.**
 ///
 /// # Errors
 /// As [`open`]; the journal, as of a psync.
@@ -99,7 +107,7 @@ pub(crate) fn rekey(
     info: &ObjectInfo,
     old: &Keyring,
     new: &Keyring,
-) -> Result<(), ObjectError> {
+) -> Result<Rekeyed<ObjectError>, ObjectError> {
     let name = &info.record.name;
     let primary = Arc::new(FileHandle::open(shared.files(), &info.file())?);
     let Some(source) = source_of(shared, info, Arc::clone(&primary)) else {
@@ -110,10 +118,10 @@ pub(crate) fn rekey(
         cenote_sealed::rekey(&named(name), &protection, &source, new).map_err(|error| sealed(name, error))?;
     if planted(Bug::RekeyNotJournalled) {
         primary.write_at(info.data_offset() + info.regions_offset(), &header)?;
-        return Ok(primary.sync()?);
+        return Ok(Rekeyed::of(Ok(primary.sync()?)));
     }
     if let Some(keeper) = shared.store.keeper() {
-        return connected::psync_lines(keeper, info, &changes);
+        return through_daemon(connected::psync_lines(keeper, info, &changes), &source, &header);
     }
     let (ids, journal) = ([info.id()], shared.journal()?);
     let Some(draft) = Draft::new(&ids, &changes) else {
@@ -123,9 +131,34 @@ pub(crate) fn rekey(
         });
     };
     let ticket = journal.append(&draft)?;
-    journal.make_durable(&ticket)?;
+    // From here on an error changes nothing about which key it is.
+    let undurable = match planted(Bug::RekeyUndecided) {
+        true => journal.make_durable(&ticket).map(|()| None)?,
+        false => journal.decide(&ticket)?,
+    };
     let target = Target { id: info.id(), file: primary, data_offset: info.data_offset() };
     // Whoever attaches it next reads its file.
-    let applied = journal.apply_later(ticket, changes, vec![target]).and_then(|()| journal.settle(info.id()));
-    applied.map_err(|error| not_copied(name, error))
+    let done = undurable.map_or(Ok(()), Err).and_then(|()| {
+        journal.apply_later(ticket, changes, vec![target]).and_then(|()| journal.settle(info.id()))
+    });
+    let done = done.map_err(|error| not_copied(name, error));
+    if planted(Bug::RekeyUndecided) {
+        done?;
+        return Ok(Rekeyed::Done);
+    }
+    Ok(Rekeyed::of(done))
+}
+
+/// What a daemon's answer to a change of a key says: it takes a record back that it cannot make durable, so an error is one from
+/// before the commit, unless it says otherwise or the file has the new header.
+fn through_daemon(
+    answer: Result<(), ObjectError>,
+    source: &Source,
+    header: &[u8; HEADER_LEN],
+) -> Result<Rekeyed<ObjectError>, ObjectError> {
+    let Err(error) = answer else { return Ok(Rekeyed::Done) };
+    let committed =
+        matches!(error, ObjectError::NotCopied { .. } | ObjectError::Store(StoreError::NotCopied { .. }))
+            || source.header_is(header);
+    if committed { Ok(Rekeyed::Unfinished(error)) } else { Err(error) }
 }

@@ -118,5 +118,5 @@ pub use snapshot::{Blocks, Restored, Snapshot};
 pub use cenote_atrest::{Argon2Params, AtRestError, KeyError, Keyring, MasterKey, Mode, PageFault};
 pub use cenote_layout::object::ObjectState;
 pub use cenote_sealed::Verified;
-pub use cenote_store::{ObjectInfo, Store};
+pub use cenote_store::{ObjectInfo, Rekeyed, Store};
 pub use cenote_sys::secret::Locking;

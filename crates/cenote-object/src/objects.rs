@@ -12,13 +12,15 @@ use crate::error::ObjectError;
 use crate::options::{ObjectOptions, ObjectsOptions, Permission};
 use crate::shared::{GONE, Info, REGISTRY, Recovery, Registered, Shared, busy, locked};
 use crate::snapshot::{self, Blocks, Restored, Snapshot};
-use cenote_atrest::{Keyring, Mode, Protection};
+use cenote_atrest::{Keyring, Mode, Protection, binding};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::AtRest;
 use cenote_layout::id::Uuid;
 use cenote_layout::object::ObjectState;
 use cenote_medium::{FileHandle, Medium};
-use cenote_store::{Credentials, Keeper, NewObject, ObjectInfo, PermissionChange, Store, StoreError};
+use cenote_store::{
+    Credentials, Keeper, NewObject, ObjectInfo, PermissionChange, Rekeyed, Store, StoreError,
+};
 use cenote_sys::{fork_guard, process};
 use core::fmt;
 use core::sync::atomic::Ordering;
@@ -117,7 +119,7 @@ impl Objects {
         }
         // Before the object, so that an object is never without a journal.
         self.0.journal_or_new()?;
-        let header = |id, pages| protection_header(name, id, pages, mode, key);
+        let header = |id, pages| protection_header((name, size), id, pages, mode, key);
         self.0.store.create_object_at_rest(name, size, options.permissions, AtRest::of(mode), header)
     }
 
@@ -140,19 +142,25 @@ impl Objects {
             data_len: size,
             permissions: options.permissions,
             at_rest: AtRest::of(options.at_rest),
-            header: protection_header(name, id, pages, options.at_rest, key)?,
+            header: protection_header((name, size), id, pages, options.at_rest, key)?,
         };
         keeper.create_object(&new).map_err(connected::of_daemon)
     }
 
-    /// Puts an object that nobody has attached under another key, durably, in constant time: its data is not written again. Who had the old key
+    /// Puts an object that nobody has attached under another key, in constant time: an error says that the old key is the
+    /// object's, the answer that the new one is, durably if it is [`Rekeyed::Done`]. Its data is not written again. Who had the old key
     /// *and* a copy of what lay on the medium then can still read that copy, and derive the key of the data: to end that, make a new
     /// object. The journal keeps the header of before until its space is used again.
     ///
     /// # Errors
     /// `EACCES`: the old key is wrong, or the object's mode does not let this user write. `EINVAL`: it has no key. `EAGAIN`: somebody has it
-    /// attached. `ENOENT`. As of a psync: nothing has changed, or the store is poisoned.
-    pub fn rekey(&self, name: &str, old: &Keyring, new: &Keyring) -> Result<(), ObjectError> {
+    /// attached. `ENOENT`. As of a psync. The old key is the object's then, also if the store is poisoned.
+    pub fn rekey(
+        &self,
+        name: &str,
+        old: &Keyring,
+        new: &Keyring,
+    ) -> Result<Rekeyed<ObjectError>, ObjectError> {
         let shared = &self.0;
         shared.store.check_usable()?;
         if !shared.store.is_writable() {
@@ -175,7 +183,10 @@ impl Objects {
         let asked = shared.ask_for(keeper, &info, true);
         let done = asked.and_then(|_| {
             let done = at_rest::rekey(shared, &info, old, new);
-            done.and(shared.give_up(keeper, &info))
+            match (done, shared.give_up(keeper, &info)) {
+                (Ok(Rekeyed::Done), given_up) => Ok(Rekeyed::of(given_up)),
+                (done, _) => done,
+            }
         });
         shared.leave_writer(info.id());
         done
@@ -235,18 +246,36 @@ impl Objects {
 
     /// Makes an object again from a snapshot, under its name or another, owned by this user, at its old address if that is free here. One that is
     /// protected stays so, under the key of then, and keeps its identity, to which its pages are sealed; one that is not
-    /// gets a new one. Durable on return.
+    /// gets a new one. Its protection is bound to its name: under another name it takes [`Objects::restore_as`], if it has a
+    /// key. Durable on return.
     ///
     /// # Errors
     /// The file cannot be read, is no snapshot, cut short or damaged; an object of this name, or a protected one of this identity, is there; the window or the disk is full.
     /// Nothing has changed then.
     pub fn restore(&self, path: &Path, name: Option<&str>) -> Result<Restored, ObjectError> {
+        self.restore_by(path, name, None)
+    }
+
+    /// The same of a protected object under another name than it had, with its key.
+    ///
+    /// # Errors
+    /// As [`Objects::restore`]; `EACCES`: the key is wrong, or of no use.
+    pub fn restore_as(&self, path: &Path, name: &str, key: &Keyring) -> Result<Restored, ObjectError> {
+        self.restore_by(path, Some(name), Some(key))
+    }
+
+    fn restore_by(
+        &self,
+        path: &Path,
+        name: Option<&str>,
+        key: Option<&Keyring>,
+    ) -> Result<Restored, ObjectError> {
         self.0.store.check_usable()?;
         self.0.refuse_connected("objects are restored")?;
         if !self.0.store.is_writable() {
             return Err(StoreError::ReadOnly { what: "restore an object" }.into());
         }
-        snapshot::restore(&self.0, path, name)
+        snapshot::restore(&self.0, path, (name, key))
     }
 
     /// Removes an object and its data, durably. Pointers into it dangle; its address may be given to another. A key is checked if one is
@@ -421,7 +450,7 @@ impl Objects {
 
 /// The header of a new object's protection; nothing, without one.
 fn protection_header(
-    name: &str,
+    (name, data_len): (&str, u64),
     id: Uuid,
     pages: u64,
     mode: Mode,
@@ -430,8 +459,9 @@ fn protection_header(
     if mode == Mode::None {
         return Ok(Vec::new());
     }
-    let made = Protection::create(id, pages, mode, key);
-    made.map(|protection| protection.header().to_vec()).map_err(|error| at_rest::at_rest(name, error))
+    let made = Protection::create(id, pages, mode, key).map_err(|error| at_rest::at_rest(name, error))?;
+    made.bind(binding::of_object(name, data_len));
+    Ok(made.header().to_vec())
 }
 
 fn verb(permission: Permission) -> &'static str {

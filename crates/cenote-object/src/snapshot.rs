@@ -41,8 +41,10 @@
 //! snapshot is removed, a psync may find the disk full after it has committed, when it writes the primary, which poisons the store and loses
 //! nothing ([`ObjectError::NotCopied`]). Who does not want that asks for [`Blocks::Copied`].
 
+use crate::at_rest;
 use crate::error::ObjectError;
 use crate::shared::Shared;
+use cenote_atrest::{Expect, HEADER_LEN, Keyring, Protection, binding};
 use cenote_layout::at_rest::{AtRestHeader, Mode};
 use cenote_layout::catalog::{AtRest, ObjectRecord};
 use cenote_layout::header::{HeaderPrefix, read, seal};
@@ -352,7 +354,11 @@ fn open(path: &Path) -> Result<(File, SnapshotTrailer), ObjectError> {
 }
 
 /// Makes an object again.
-pub(crate) fn restore(shared: &Shared, path: &Path, name: Option<&str>) -> Result<Restored, ObjectError> {
+pub(crate) fn restore(
+    shared: &Shared,
+    path: &Path,
+    (name, key): (Option<&str>, Option<&Keyring>),
+) -> Result<Restored, ObjectError> {
     let failed = file_error("read", path);
     let wrong =
         |detail: &str| ObjectError::Snapshot { file: path.display().to_string(), detail: detail.into() };
@@ -383,9 +389,12 @@ pub(crate) fn restore(shared: &Shared, path: &Path, name: Option<&str>) -> Resul
                 Ok(source) => failed(source),
                 Err(detail) => wrong(&detail),
             })?;
-            shared.enter_writer(&pretended)?;
-            shared.set_state(id, ObjectState::Read);
         }
+    }
+    let header = rebound(&file, &trailer, mode, (&record.name, key))?;
+    if let Some(id) = kept {
+        shared.enter_writer(&pretended)?;
+        shared.set_state(id, ObjectState::Read);
     }
     let trimmed = match kept {
         Some(_) if !planted(Bug::RestoreNotTrimmed) => journal.trim_all(),
@@ -403,11 +412,11 @@ pub(crate) fn restore(shared: &Shared, path: &Path, name: Option<&str>) -> Resul
                 }
                 Ok(())
             })?;
-            if sum == trailer.sum || planted(Bug::SnapshotSumIgnored) {
-                Ok(())
-            } else {
-                Err(wrong("its contents are damaged"))
+            if sum != trailer.sum && !planted(Bug::SnapshotSumIgnored) {
+                return Err(wrong("its contents are damaged"));
             }
+            let at = data_offset + info.regions_offset();
+            Ok(header.map_or(Ok(()), |header| target.write_at(at, &header))?)
         })
     });
     if let Some(id) = kept {
@@ -416,6 +425,27 @@ pub(crate) fn restore(shared: &Shared, path: &Path, name: Option<&str>) -> Resul
     let object = made?;
     let moved_from = (object.addr != trailer.addr).then(|| trailer.addr + object.data_offset());
     Ok(Restored { object, moved_from })
+}
+
+/// The header of a protected object that gets another name than it had when the snapshot was taken: bound to that. With a key
+/// only who has it can make one.
+fn rebound(
+    file: &File,
+    trailer: &SnapshotTrailer,
+    mode: Mode,
+    (name, key): (&str, Option<&Keyring>),
+) -> Result<Option<[u8; HEADER_LEN]>, ObjectError> {
+    let (span, expected) = (trailer.data_len.next_multiple_of(PAGE_SIZE), Expect::of(trailer.object));
+    if mode == Mode::None || (trailer.name() == Some(name) && key.is_none()) {
+        return if key.is_some() { Err(ObjectError::NotProtected { name: name.into() }) } else { Ok(None) };
+    }
+    let mut bytes = [0; HEADER_LEN];
+    file.read_exact_at(&mut bytes, object_data_offset(trailer.size) + span)
+        .map_err(|source| ObjectError::File { what: "read", file: name.into(), source })?;
+    let opened = Protection::open(&bytes, &Expect { mode: Some(mode), ..expected }, key);
+    let protection = opened.map_err(|error| at_rest::at_rest(name, error))?;
+    protection.bind(binding::of_object(name, trailer.data_len));
+    Ok(Some(protection.header()))
 }
 
 /// Whether the protection that a snapshot holds is that of its object. Who has the key is told more when it is attached.

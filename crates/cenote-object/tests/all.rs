@@ -1,12 +1,14 @@
 //! The tests of this crate's interface in one program, because each program is linked for itself; a file that is none of these needs a process to itself.
 
 mod at_rest;
+mod bound;
 mod calls;
 mod common;
 mod crash;
 mod damage;
 mod hosted;
 mod mechanisms;
+mod mixtures;
 mod older_journal;
 mod planted;
 mod rules;

@@ -4,9 +4,10 @@
 
 use crate::common::{self, base_image, bytes_of, key_of, protect, the_key, window_base};
 use cenote_layout::at_rest::Mode;
+use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, Fault, FaultEffect, FaultPoint, Image, Rest, SimMedium, SimOptions};
 use cenote_medium::{Durability, Medium, Operation};
-use cenote_object::{Attached, Blocks, ObjectError, ObjectOptions, Objects, Permission, Store};
+use cenote_object::{Attached, Blocks, ObjectError, ObjectOptions, Objects, Permission, Rekeyed, Store};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -165,7 +166,11 @@ const RESTORE: Path = Path {
         scene.objects.snapshot("a", &scene.snapshot, Blocks::Copied)?;
         scene.objects.pdestroy("a", None)
     },
-    take: |scene| scene.objects.restore(&scene.snapshot, Some("z")).map(drop),
+    take: |scene| match common::key() {
+        // Its protection is bound to its name.
+        Some(key) => scene.objects.restore_as(&scene.snapshot, "z", key).map(drop),
+        None => scene.objects.restore(&scene.snapshot, Some("z")).map(drop),
+    },
     seen: |scene| match scene.store.object("z") {
         Ok(_) => ones(scene, "z", common::key())
             .and_then(|ones| if ones { Ok(true) } else { Err("it is there and empty".into()) }),
@@ -177,7 +182,10 @@ const REKEY: Path = Path {
     name: "rekey",
     half_len: 8192,
     prepare: no_preparation,
-    take: |scene| scene.objects.rekey("a", the_key(), &key_of(2)),
+    take: |scene| match scene.objects.rekey("a", the_key(), &key_of(2))? {
+        Rekeyed::Done => Ok(()),
+        Rekeyed::Unfinished(error) => Err(error),
+    },
     seen: |scene| {
         let (old, new) =
             (ones(scene, "a", Some(the_key())).is_ok(), ones(scene, "a", Some(&key_of(2))).is_ok());
@@ -352,4 +360,76 @@ fn every_call_of_restore_may_fail() {
 fn every_call_of_rekey_may_fail() {
     every_call(&REKEY, Mode::Encryption, false);
     every_call(&REKEY, Mode::Authenticated, false);
+}
+
+/// Changes a key while one call fails, or all from that one on: what was said, against which key opens the object then, after
+/// every way to stop there. How many calls there were.
+fn rekeys(mode: Mode, repeats: bool) -> Result<u64, String> {
+    protect(mode);
+    let base = base(&REKEY, false);
+    let any = FaultPoint::AnyOperation;
+    let write = FaultPoint::Operation(Operation::Write);
+    let sync = FaultPoint::Operation(Operation::Sync);
+    let ways = [
+        (any, FaultEffect::Io),
+        (any, FaultEffect::NoSpace),
+        (sync, FaultEffect::Io),
+        (write, short(4, Rest::Io)),
+        (write, short(8, Rest::Io)),
+    ];
+    let (mut calls, mut said_new) = (0, 0);
+    for (point, effect) in ways {
+        let mut skip = 0;
+        loop {
+            let scene = scene(&base, &REKEY, mode, PathBuf::new());
+            scene.sim.inject(Fault { repeats, ..Fault::once(point, skip, effect) });
+            let said = scene.objects.rekey("a", the_key(), &key_of(2));
+            let hit = scene.sim.fault_hits() > 0;
+            scene.sim.clear_faults();
+            let crashed = scene.sim.state_now();
+            scene.leave();
+            let mut images = vec![crashed.image_process()];
+            // If the device takes nothing any more, nobody knows what it will have.
+            if !repeats {
+                images.extend([crashed.image_oldest(), crashed.image_latest()]);
+            }
+            for image in images {
+                let after = self::scene(&image, &REKEY, mode, PathBuf::new());
+                let new = (REKEY.seen)(&after);
+                after.leave();
+                if new != Ok(said.is_ok()) {
+                    let at = format!("{mode}, {point:?} {skip} {effect:?}, {:?}", image.kind());
+                    return Err(format!("{at}: {said:?}, and the new key opens it: {new:?}"));
+                }
+            }
+            said_new += u64::from(hit && said.is_ok());
+            calls += u64::from(hit);
+            skip += 1;
+            if !hit {
+                break;
+            }
+        }
+    }
+    protect(Mode::None);
+    assert!(said_new > 0, "{mode}: no fault came after the commit");
+    Ok(calls)
+}
+
+#[test]
+fn a_change_of_a_key_says_which_key_it_is_whatever_fails() {
+    for mode in [Mode::Encryption, Mode::Authenticated] {
+        for repeats in [false, true] {
+            let calls = rekeys(mode, repeats).unwrap_or_else(|error| panic!("repeats {repeats}: {error}"));
+            assert!(calls > 10, "{calls}");
+        }
+    }
+}
+
+#[test]
+fn a_change_of_a_key_that_reports_every_error_alike_is_found() {
+    plant(Bug::RekeyUndecided);
+    let found = rekeys(Mode::Authenticated, false);
+    plant(Bug::None);
+    println!("{}", found.expect_err("the bug was not found"));
+    protect(Mode::None);
 }

@@ -113,7 +113,16 @@ fn a_snapshot_is_what_the_last_psync_left_and_comes_back() {
         let (_other, store, objects) = opened(&image);
         // Simulated stores draw the same identities.
         objects.pdestroy("a", None).expect("destroyed");
-        assert_eq!(restored(&objects, &path("two"), Some("c")).object.record.name, "c");
+        let c = match common::key() {
+            // Its protection is bound to its name: without the key nobody gives it another.
+            Some(key) => {
+                let refused = objects.restore(&path("two"), Some("c")).expect_err("without its key");
+                assert!(refused.errno() == 13, "{refused}");
+                objects.restore_as(&path("two"), "c", key).expect("restored")
+            }
+            None => restored(&objects, &path("two"), Some("c")),
+        };
+        assert_eq!(c.object.record.name, "c");
         assert_eq!(value_of(&objects, "c"), Ok(2), "{mode}");
         objects.abandon();
         store.abandon();

@@ -104,7 +104,7 @@ pub fn seal_all(
             write(span + regions.side_of(first as u64), &sides[..count * SIDE_LEN])?;
         }
     }
-    let change = protection.prepare(&made, &Empty).map_err(|error| SealedError::at_rest(what, error))?;
+    let change = protection.prepare_anew(&made, &Empty).map_err(|error| SealedError::at_rest(what, error))?;
     // Nodes that lie side by side are written at once.
     let mut nodes: Vec<_> = change.nodes.iter().collect();
     nodes.sort_unstable_by_key(|node| node.offset);

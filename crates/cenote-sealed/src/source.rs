@@ -4,7 +4,7 @@
 //! undone by recovery, which may apply an older record with the old header. Its cost does not depend on the size.
 
 use crate::{SealedError, View};
-use cenote_atrest::tree::{Node, NodeSource};
+use cenote_atrest::tree::{Digest, Node, NodeSource};
 use cenote_atrest::{Change, Expect, HEADER_LEN, Keyring, Mode, PAGE_LEN, Protection, SealedPage};
 use cenote_journal::{Changes, Journal, Pages, Primary};
 use cenote_layout::at_rest::{NodeId, PageSide, Regions, SIDE_LEN};
@@ -106,6 +106,12 @@ impl Source {
         Ok(header)
     }
 
+    /// Whether the file has this header.
+    #[must_use]
+    pub fn header_is(&self, header: &[u8; HEADER_LEN]) -> bool {
+        self.read_header().is_ok_and(|found| found == *header)
+    }
+
     /// The line of an offset in the regions.
     fn line(&self, offset: u64) -> u64 {
         (self.span + offset) / LINE_SIZE
@@ -119,20 +125,22 @@ impl NodeSource for Source {
     }
 }
 
-/// Opens the protection that a source has: the key is checked, and no page is read.
+/// Opens the protection that a source has, bound to what the catalog says ([`cenote_atrest::binding`]): the key is checked, and
+/// no page is read.
 ///
 /// # Errors
-/// No key, a wrong one, or one that is not needed; a header that is not this one's.
+/// No key, a wrong one, or one that is not needed; a header that is not this one's, or made for another name or place.
 pub fn open(
     what: &str,
     mode: Mode,
     source: &Source,
-    key: Option<&Keyring>,
+    (binding, key): (Digest, Option<&Keyring>),
 ) -> Result<Protection, SealedError> {
-    open_as(what, mode, source, (source.object, key))
+    let expect = Expect { binding: Some(binding), ..Expect::of(source.object) };
+    open_by(what, mode, source, expect, key)
 }
 
-/// The same of a file that is a copy, and still sealed as what it was copied from.
+/// The same of a file that is a copy, and still sealed as what it was copied from: what that was bound to is not known here.
 ///
 /// # Errors
 /// As [`open`].
@@ -142,8 +150,19 @@ pub fn open_as(
     source: &Source,
     (identity, key): (Uuid, Option<&Keyring>),
 ) -> Result<Protection, SealedError> {
+    open_by(what, mode, source, Expect::of(identity), key)
+}
+
+fn open_by(
+    what: &str,
+    mode: Mode,
+    source: &Source,
+    mut expect: Expect<'_>,
+    key: Option<&Keyring>,
+) -> Result<Protection, SealedError> {
     let header = source.read_header()?;
-    let expect = Expect { pages: Some(source.span / PAGE_SIZE), mode: Some(mode), ..Expect::of(identity) };
+    (expect.pages, expect.mode) = (Some(source.span / PAGE_SIZE), Some(mode));
+    expect.binding = expect.binding.filter(|_| !planted(Bug::BindingIgnored));
     Protection::open(&header, &expect, key).map_err(|error| SealedError::at_rest(what, error))
 }
 
@@ -156,7 +175,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Seals pages, whose plain contents `copy_out` gives from an offset on, and adds what a record has to hold to `changes`, as of primary number `object`. `None`: nothing differs.
+/// Seals pages, whose plain contents `copy_out` gives from an offset on, and adds what a record has to hold to `changes`, as of primary number `object`: all but the header ([`seal_header`]). `None`: nothing differs.
 ///
 /// # Errors
 /// The primary or the tree cannot be read, or the tree is damaged; no random bytes. What was added is incomplete.
@@ -214,14 +233,27 @@ pub fn seal(
     for node in &change.nodes {
         changes.add_lines(object, source.line(source.regions.tree + node.offset), &node.bytes[..]);
     }
-    if let Some(header) = &change.header {
-        if planted(Bug::AtRestHeaderApart) {
-            source.file.write_at(source.data_at + source.span, header)?;
-        } else {
-            changes.add_lines(object, source.line(0), header);
-        }
-    }
     Ok(Some(change))
+}
+
+/// Adds the header of a change to what a record has to hold, as of primary number `object`: the last step, because a pool's root
+/// puddle has the others' headers in its own.
+///
+/// # Errors
+/// None but a planted one.
+pub fn seal_header(
+    view: &View,
+    object: u32,
+    change: &Change,
+    changes: &mut Changes,
+) -> Result<(), SealedError> {
+    let (source, Some(header)) = (view.source(), &change.header) else { return Ok(()) };
+    if planted(Bug::AtRestHeaderApart) {
+        source.file.write_at(source.data_at + source.span, header)?;
+    } else {
+        changes.add_lines(object, source.line(0), header);
+    }
+    Ok(())
 }
 
 /// After a change was committed and applied: forgets what can be read again.

@@ -450,6 +450,9 @@ impl Inner {
         match self.load(page..page + 1) {
             Ok(()) => true,
             Err(_) if self.is_stopped() => false,
+            // The reader takes an error. The page stays closed, and is tried again when it is
+            // touched again.
+            Err(_) if fault::is_peek() => false,
             Err(error) => {
                 self.break_page(page, &error);
                 true

@@ -492,6 +492,24 @@ pub enum StoreError {
         /// What is wrong.
         source: Box<SealedError>,
     },
+    /// Pages of a pool's file cannot be had: it was cut short, or its disk fails.
+    #[error(
+        "pool \"{pool}\": page {page} of puddle {puddle} (number {index}) cannot be read, {} in all: its file was cut \
+         short, or its disk fails; put it back from a copy",
+        plural_pages(*.count)
+    )]
+    Unreadable {
+        /// The pool.
+        pool: String,
+        /// The puddle.
+        puddle: Uuid,
+        /// Its number in the pool.
+        index: u32,
+        /// The first page, of 4096 bytes from the start of the puddle's file.
+        page: u64,
+        /// Pages that were asked for and cannot be had.
+        count: u64,
+    },
     /// A key was given, for the pool or for the store, and the pool has none: it may have been
     /// replaced.
     #[error(
@@ -735,4 +753,8 @@ impl From<JournalError> for StoreError {
 /// A pool that damage concerns.
 pub(crate) fn concerns(damage: &[Damage], pool: PoolId) -> Vec<Damage> {
     damage.iter().filter(|d| d.pools().contains(&pool)).cloned().collect()
+}
+
+fn plural_pages(count: u64) -> String {
+    if count == 1 { "1 page".into() } else { format!("{count} pages") }
 }

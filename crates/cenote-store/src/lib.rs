@@ -45,6 +45,7 @@ mod pool;
 mod pools;
 mod psync;
 mod puddle;
+mod reading;
 mod recovery;
 mod region;
 pub mod relocate;
@@ -74,7 +75,7 @@ pub use pools::PoolInfo;
 pub use psync::{Begun, Psync, Psyncing};
 pub use puddle::Puddle;
 pub use report::{Damage, DamageEffect, LogReport, OpenReport, PoolStart, RestoredPool, StoreInfo};
-pub use sealed::VerifiedPuddle;
+pub use sealed::{Rekeyed, VerifiedPuddle};
 pub use set_aside::{LogDecision, SetAside};
 pub use store::Store;
 

@@ -521,10 +521,13 @@ impl Store {
         }
         let mut sealed = None;
         if protection != AtRest::None {
-            let (of_pool, opened) = inner.unseal(control, &record.name, (&sound, protection.mode()), key)?;
-            sealed = Some(of_pool);
+            let all = inner.unseal(control, &record.name, (&sound, protection.mode()), key)?;
+            sealed = Some(all.sealed);
+            if let (true, Some(detail), Some(root)) = (damage.is_empty(), all.not_listed, sound.first()) {
+                damage.push(Damage::Puddle { uuid: root.uuid, pool: id, index: root.index, detail });
+            }
             sound.clear();
-            for opened in opened {
+            for opened in all.puddles {
                 match opened {
                     Ok((ready, opened)) => {
                         sound.push(ready);

@@ -9,6 +9,7 @@
 //! 2. *Held.* No transaction runs on the pools, because the caller sees to that. The notes of stored pages are taken, these pages are protected
 //!    again, then copied. That is all that writers wait for: system calls in memory, no device.
 //! 3. *Drafted.* Writers go on. The copies are compared with the primaries by lines of 64 bytes. Nobody else changes these primaries: 1.
+//!    Of a pool that is protected at rest the root puddle's header gets the list of the pool's puddles as this psync leaves them, in the same record.
 //! 4. *Appended.* One record, for all pools of the psync, is written to the journal `journal.pools`.
 //! 5. *Durable.* The journal is synced: **this sync commits**.
 //! 6. *Applied.* The psync returns. Later the lines are written to the primaries, and these synced; whoever compares with a primary meanwhile lays over it what is not there yet
@@ -52,8 +53,9 @@ use crate::pool::PoolHandle;
 use crate::sealed::at_rest as not_sealed;
 use crate::shadow::{Part, Shadow, locked, note_unknown};
 use crate::store::{Control, Inner, Store};
-use cenote_atrest::Change;
-use cenote_journal::{Draft, JournalError, Pages, Parcel, Target};
+use cenote_atrest::tree::Digest;
+use cenote_atrest::{Change, binding};
+use cenote_journal::{Changes, Draft, JournalError, Pages, Parcel, Target};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::PoolMode;
 use cenote_layout::id::{PoolId, Uuid};
@@ -153,6 +155,22 @@ struct Taken {
     bytes: Copies,
     /// What becomes of the protection, if the pool has one.
     change: Option<Change>,
+    /// Its number in the record, if the record has anything of it.
+    number: Option<u32>,
+}
+
+impl Taken {
+    /// Of pages that are not copied yet.
+    fn new(part: Arc<Part>, pages: Vec<Pages>) -> Self {
+        Self { part, pages, bytes: Copies::Plain(Vec::new()), change: None, number: None }
+    }
+}
+
+/// What a record is made of, beside the lines.
+#[derive(Default)]
+struct Contents {
+    ids: Vec<Uuid>,
+    targets: Vec<Target>,
 }
 
 /// Copies of pages.
@@ -252,7 +270,7 @@ impl Work {
                 let mut pages = Vec::new();
                 part.puddle().notes().take(&mut pages);
                 if !pages.is_empty() {
-                    self.taken.push(Taken { part, pages, bytes: Copies::Plain(Vec::new()), change: None });
+                    self.taken.push(Taken::new(part, pages));
                 }
             }
         }
@@ -307,7 +325,7 @@ impl Work {
                     continue;
                 }
                 // From here on they are noted again if the psync fails.
-                self.taken.push(Taken { part, pages, bytes: Copies::Plain(Vec::new()), change: None });
+                self.taken.push(Taken::new(part, pages));
                 let Some(taken) = self.taken.last_mut() else { continue };
                 if taken.part.puddle().view().is_some() {
                     let copied = protected.and_then(|()| taken.copy_hidden());
@@ -332,6 +350,75 @@ impl Work {
         Ok(())
     }
 
+    /// Puts the list of its puddles into the root puddle's header of every protected pool that this psync changes. Psyncs of a
+    /// pool follow each other, so no other header of it changes meanwhile; a puddle that is sealed anew keeps its entry.
+    fn list_members(&mut self, inner: &Inner, contents: &mut Contents) -> Result<(), StoreError> {
+        for (shadow, _) in &self.shadows {
+            let mut parts = shadow.parts();
+            parts.sort_by_key(|part| part.puddle().index());
+            let is_root = |taken: &Taken| parts.first().is_some_and(|root| Arc::ptr_eq(root, &taken.part));
+            let of = |taken: &&Taken| parts.iter().any(|part| Arc::ptr_eq(part, &taken.part));
+            let changed = self
+                .taken
+                .iter()
+                .filter(of)
+                .any(|taken| taken.change.as_ref().is_some_and(|change| change.header.is_some()));
+            let Some(root) = parts.first().filter(|_| changed && !planted(Bug::MembersNotUpdated)) else {
+                continue;
+            };
+            let members = binding::members(parts[1..].iter().map(|part| self.entry_of(part)));
+            let at = self.taken.iter().position(is_root).unwrap_or_else(|| {
+                self.taken.push(Taken::new(Arc::clone(root), Vec::new()));
+                self.taken.len() - 1
+            });
+            let Some(taken) = self.taken.get_mut(at) else { continue };
+            let (id, file) = (root.puddle().uuid(), root.primary(inner)?);
+            if taken.number.is_none() {
+                taken.number = Some(contents.ids.len() as u32);
+                contents.ids.push(id);
+                let data_offset = root.data_at();
+                contents.targets.push(Target { id, file: Arc::clone(file), data_offset });
+            }
+            let Some(view) = root.puddle().view() else { continue };
+            let mut change = match taken.change.take() {
+                Some(change) => change,
+                None => view
+                    .protection()
+                    .prepare(&[], view.source())
+                    .map_err(|error| not_sealed(view.what(), SealedError::at_rest(view.what(), error)))?,
+            };
+            view.protection().list_members(&mut change, members);
+            taken.change = Some(change);
+        }
+        Ok(())
+    }
+
+    /// What stands for a puddle in its pool's list once this psync is committed.
+    fn entry_of(&self, part: &Arc<Part>) -> (u32, Option<Digest>) {
+        let puddle = part.puddle();
+        let taken = self.taken.iter().find(|taken| Arc::ptr_eq(part, &taken.part));
+        let change = taken.and_then(|taken| taken.change.as_ref());
+        let entry = match (puddle.view(), puddle.job().and_then(|job| job.sealing.as_ref())) {
+            (Some(view), _) => view.protection().entry(change),
+            (None, sealing) => sealing.and_then(|sealing| sealing.entry),
+        };
+        (puddle.index(), entry)
+    }
+
+    /// Adds the headers of protections to the record.
+    fn seal_headers(&self, changes: &mut Changes) -> Result<(), StoreError> {
+        for taken in &self.taken {
+            let (Some(view), Some(change), Some(number)) =
+                (taken.part.puddle().view(), &taken.change, taken.number)
+            else {
+                continue;
+            };
+            cenote_sealed::seal_header(view, number, change, changes)
+                .map_err(|error| not_sealed(view.what(), error))?;
+        }
+        Ok(())
+    }
+
     /// Steps 3 to 6.
     fn commit(&mut self, inner: &Inner) -> Result<Psync, StoreError> {
         if let Some(connection) = &inner.connection {
@@ -345,10 +432,9 @@ impl Work {
         }
         let journal = inner.shadows.journal().ok_or(StoreError::ReadOnly { what: "psync" })?;
         let mut changes = journal.changes();
-        let mut ids: Vec<Uuid> = Vec::new();
-        let mut targets: Vec<Target> = Vec::new();
+        let mut contents = Contents::default();
         for taken in &mut self.taken {
-            let (before, number) = (changes.runs.len(), ids.len() as u32);
+            let (before, number) = (changes.runs.len(), contents.ids.len() as u32);
             let (id, file) = (taken.part.puddle().uuid(), taken.part.primary(inner)?);
             let data_offset = taken.part.data_at();
             let primary = journal.primary(id, file, data_offset);
@@ -371,10 +457,14 @@ impl Work {
                 }
             }
             if changes.runs.len() > before {
-                ids.push(id);
-                targets.push(Target { id, file: Arc::clone(file), data_offset });
+                contents.ids.push(id);
+                contents.targets.push(Target { id, file: Arc::clone(file), data_offset });
+                taken.number = Some(number);
             }
         }
+        self.list_members(inner, &mut contents)?;
+        self.seal_headers(&mut changes)?;
+        let Contents { ids, targets } = contents;
         if changes.runs.is_empty() {
             journal.recycle(changes);
             let done = Psync { held, ..Psync::default() };

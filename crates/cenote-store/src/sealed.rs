@@ -48,6 +48,8 @@ use crate::relocate::Needs;
 use crate::relocate::reseal::{PoolKeys, SealedFile};
 use crate::store::{Control, Inner, Store};
 use crate::superblock;
+use cenote_atrest::binding::{self, Place};
+use cenote_atrest::tree::Digest;
 use cenote_atrest::{Anchor, Keyring, Mode, Protection};
 use cenote_journal::{Draft, Target};
 use cenote_layout::PAGE_SIZE;
@@ -81,6 +83,12 @@ pub(crate) fn named(pool: &str, record: &PuddleRecord) -> String {
     format!("puddle {} of pool \"{pool}\"", record.index)
 }
 
+/// What a puddle's protection is bound to.
+pub(crate) fn binding_of(store: Uuid, name: &str, record: &PuddleRecord) -> Digest {
+    let PuddleRecord { pool, index, addr, size, .. } = *record;
+    binding::of_puddle(&Place { store, pool: pool.0, name, index, addr, size })
+}
+
 /// What is wrong with a pool's protection or key.
 pub(crate) fn at_rest(pool: &str, error: SealedError) -> StoreError {
     match error {
@@ -97,6 +105,35 @@ pub(crate) struct Opened {
     pub(crate) source: Source,
 }
 
+/// What opening a pool's protections came to.
+pub(crate) struct UnsealedPool {
+    pub(crate) sealed: Sealed,
+    pub(crate) puddles: Vec<Unsealed>,
+    /// Why the puddles are not those that the root puddle lists.
+    pub(crate) not_listed: Option<String>,
+}
+
+/// The list in the root puddle's header, and what the puddles are.
+#[derive(Default)]
+struct List {
+    members: Option<Digest>,
+    entries: Vec<(u32, Option<Digest>)>,
+    /// A puddle is damaged, which is said of that one.
+    incomplete: bool,
+}
+
+impl List {
+    fn problem(self) -> Option<String> {
+        let members = self.members.filter(|_| !self.incomplete && !planted(Bug::MembersIgnored))?;
+        let fits = binding::members(self.entries) == members;
+        (!fits).then(|| {
+            "its list of the pool's puddles does not fit them: the file of one of them, or this one, was put back, or a puddle \
+             is gone; restore the whole store from one copy"
+                .into()
+        })
+    }
+}
+
 /// A puddle, or one that is damaged, with what is wrong. Of one that is due the frontier makes the memory, or has shown it.
 pub(crate) type Unsealed = Result<(PuddleRecord, Option<Opened>), (PuddleRecord, String)>;
 
@@ -105,6 +142,32 @@ pub(crate) type Unsealed = Result<(PuddleRecord, Option<Opened>), (PuddleRecord,
 pub(crate) struct Sealed {
     mode: Mode,
     keys: Arc<PoolKeys>,
+}
+
+/// What a change of a key came to, where it came about: from here on the new key opens it, and the old one does not. An *error* of
+/// the call says the contrary: the old key opens it, and the new one does not.
+#[derive(Debug)]
+pub enum Rekeyed<E> {
+    /// Nothing failed, and it survives loss of power.
+    Done,
+    /// The new key is committed, and this failed after it. The store is poisoned; close it and open it again, with the new
+    /// key.
+    Unfinished(E),
+}
+
+impl<E> Rekeyed<E> {
+    /// After the commit.
+    pub fn of(done: Result<(), E>) -> Self {
+        done.map_or_else(Self::Unfinished, |()| Self::Done)
+    }
+
+    /// What failed after the commit.
+    pub fn unfinished(&self) -> Option<&E> {
+        match self {
+            Self::Done => None,
+            Self::Unfinished(error) => Some(error),
+        }
+    }
 }
 
 /// Pages of one puddle of a pool that were looked at.
@@ -143,6 +206,7 @@ impl Inner {
         let record = self.new_puddle_by(control, None, wanted, &|record| {
             let made = Protection::create(record.uuid, pages_of(record), mode, key);
             let made = made.map_err(|error| at_rest(name, SealedError::at_rest(name, error)))?;
+            made.bind(binding_of(self.uuid, name, record));
             let len = record.size + made.regions().len;
             let (header, mut protection) = (make_header(record, self.uuid), made.header().to_vec());
             if planted(Bug::PoolHeaderLate) {
@@ -190,7 +254,8 @@ impl Inner {
             Source::new(mode, pages_of(&record), (record.uuid, file, DATA_AT), journal, patches).ok_or(
                 StoreError::PuddleSize { size: record.size, reason: "no protection covers so many pages" },
             )?;
-        let protection = cenote_sealed::open(&named(name, &record), mode, &source, key);
+        let binding = binding_of(self.uuid, name, &record);
+        let protection = cenote_sealed::open(&named(name, &record), mode, &source, (binding, key));
         Ok(Opened { record, protection: protection.map_err(|error| at_rest(name, error))?, source })
     }
 
@@ -202,20 +267,24 @@ impl Inner {
         name: &str,
         (records, mode): (&[PuddleRecord], Mode),
         key: Option<&Keyring>,
-    ) -> Result<(Sealed, Vec<Unsealed>), StoreError> {
+    ) -> Result<UnsealedPool, StoreError> {
+        let mut list = List::default();
         let (protection, mut needs) = (AtRest::of(mode), Needs::default());
         let mut patches = if self.writable { Default::default() } else { self.patches_if_any(control)? };
         let mut patches_of = |record: &PuddleRecord| patches.remove(&record.uuid).unwrap_or_default();
         let Some((root, others)) = records.split_first().filter(|(root, _)| root.index == 0) else {
             // Whose keys the others are under is lost with it.
-            return Ok((Sealed { mode, keys: Arc::default() }, Vec::new()));
+            let sealed = Sealed { mode, keys: Arc::default() };
+            return Ok(UnsealedPool { sealed, puddles: Vec::new(), not_listed: None });
         };
         let mut keys = PoolKeys::default();
         let mut unsealed = Vec::new();
         let mut shown = false;
         if let SealedFile::Due(due) = self.look_at_sealed(control, root, protection)? {
             let inherits = (key, !others.is_empty());
-            keys.before = self.reseal_root(control, (name, mode), (root, due), inherits, &mut needs)?;
+            let resealed = self.reseal_root(control, (name, mode), (root, due), inherits, &mut needs)?;
+            keys.before = resealed.0;
+            list.members = Some(resealed.1);
             shown = !self.writable;
         }
         if shown {
@@ -225,6 +294,7 @@ impl Inner {
             let failed = |error| at_rest(name, SealedError::at_rest(name, error));
             keys.own = opened.protection.subordinate(key).map_err(failed)?;
             keys.before = opened.protection.inherited(key).map_err(failed)?;
+            list.members = Some(opened.protection.members());
             unsealed.push(Ok((*root, Some(opened))));
         }
         let keys = Arc::new(keys);
@@ -240,6 +310,7 @@ impl Inner {
                 SealedFile::Damaged(detail) => {
                     // What it is cannot be said, so the key may be needed.
                     any_due = true;
+                    list.incomplete = true;
                     unsealed.push(lost(detail));
                     continue;
                 }
@@ -250,8 +321,11 @@ impl Inner {
                 }
                 Some(due) => {
                     match self.expect_sealed(control, (name, mode, &keys), record, due, &mut needs)? {
-                        Some(detail) => lost(detail),
-                        None => Ok((*record, None)),
+                        Err(detail) => lost(detail),
+                        Ok(entry) => {
+                            list.entries.push((record.index, entry));
+                            Ok((*record, None))
+                        }
                     }
                 }
                 None => {
@@ -259,17 +333,24 @@ impl Inner {
                     match self.open_sealed(control, name, *record, with) {
                         // The key is the pool's own, and fits: this file is not the one that belongs here, or damaged.
                         Err(StoreError::AtRest { source, .. }) => lost(source.to_string()),
-                        other => Ok((*record, Some(other?))),
+                        other => {
+                            let opened = other?;
+                            list.entries.push((record.index, opened.protection.entry(None)));
+                            Ok((*record, Some(opened)))
+                        }
                     }
                 }
             });
+            list.incomplete |= unsealed.last().is_some_and(Result::is_err);
         }
         if let Some(Ok((_, Some(root)))) = unsealed.first()
             && !any_due
         {
             root.protection.disinherit();
         }
-        Ok((Sealed { mode, keys }, unsealed))
+        list.members = list.members.filter(|_| mode.has_tree());
+        let sealed = Sealed { mode, keys };
+        Ok(UnsealedPool { sealed, puddles: unsealed, not_listed: list.problem() })
     }
 
     /// Whether a key opens a pool that is open already.
@@ -429,6 +510,14 @@ impl PoolHandle {
             before += pages_of(puddle.record());
             out.push(VerifiedPuddle { uuid: puddle.uuid(), index: puddle.index(), found });
         }
+        // What opening the pool found is not in pages.
+        for damage in self.damage() {
+            if let crate::report::Damage::Puddle { uuid, index, detail, .. } = damage {
+                let damaged = vec![(0, detail.clone())];
+                let found = Verified { covered: self.at_rest().mode().has_tree(), pages: 0, damaged };
+                out.push(VerifiedPuddle { uuid: *uuid, index: *index, found });
+            }
+        }
         out
     }
 
@@ -528,12 +617,18 @@ impl Store {
         }
     }
 
-    /// Puts a pool that is not open under another key, durably, in constant time: none of its pages is written again. Who had the old key *and* a copy of what lay on the medium
+    /// Puts a pool that is not open under another key, in constant time: an error says that the old key is the pool's, the answer
+    /// that the new one is, and whether something failed after that. Durable when it is [`Rekeyed::Done`]: none of its pages is written again. Who had the old key *and* a copy of what lay on the medium
     /// then can still read that copy: to end that, make a new pool. The journal keeps the header of before until its space is used again.
     ///
     /// # Errors
-    /// [`StoreError::AtRest`]: the old key is wrong; [`StoreError::NotProtected`]: the pool has no key; it is open; as of a psync: nothing has changed then, or the store is poisoned.
-    pub fn rekey_pool(&self, name: &str, old: &Keyring, new: &Keyring) -> Result<(), StoreError> {
+    /// [`StoreError::AtRest`]: the old key is wrong; [`StoreError::NotProtected`]: the pool has no key; it is open; as of a psync. The old key is the pool's then, also if the store is poisoned.
+    pub fn rekey_pool(
+        &self,
+        name: &str,
+        old: &Keyring,
+        new: &Keyring,
+    ) -> Result<Rekeyed<StoreError>, StoreError> {
         let inner = self.inner();
         let due = |control: &Control| -> Result<bool, StoreError> {
             let puddles = control.catalog.state.puddles_of(find(control, name)?);
@@ -565,22 +660,33 @@ impl Store {
         let file = Arc::clone(opened.source.file());
         if planted(Bug::PoolRekeyInPlace) {
             file.write_at(root.size, &header)?;
-            return file.sync().map_err(|error| inner.failed(error));
+            return file.sync().map(|()| Rekeyed::Done).map_err(|error| inner.failed(error));
         }
         let (ids, journal) = ([root.uuid], inner.pool_journal(&mut control)?);
         let Some(draft) = Draft::new(&ids, &changes) else {
             return Err(StoreError::PsyncTooLarge { needed: header.len() as u64, limit: 1 << 36 });
         };
         let ticket = journal.append(&draft)?;
-        journal.make_durable(&ticket)?;
+        // **The sync of the record commits.** From here on an error changes nothing about which key it is.
+        let undurable = match planted(Bug::RekeyUndecided) {
+            true => journal.make_durable(&ticket).map(|()| None)?,
+            false => journal.decide(&ticket)?,
+        };
         let target = Target { id: root.uuid, file, data_offset: DATA_AT };
-        journal.apply_later(ticket, changes, vec![target])?;
-        journal.settle(root.uuid)?;
-        // SAFETY: puddles live until the store is dropped.
-        let known = control.puddles.get(&root.uuid).and_then(|known| unsafe { known.as_ref() }.view());
-        known.map_or(Ok(()), |view| view.protection().rekeyed(&header)).map_err(|error| {
-            inner.poison(&format!("the protection of pool \"{name}\" went out of step: {error}"));
-            at_rest(name, SealedError::at_rest(name, error))
-        })
+        let done = undurable.map_or(Ok(()), |error| Err(error.into())).and_then(|()| {
+            journal.apply_later(ticket, changes, vec![target])?;
+            journal.settle(root.uuid)?;
+            // SAFETY: puddles live until the store is dropped.
+            let known = control.puddles.get(&root.uuid).and_then(|known| unsafe { known.as_ref() }.view());
+            known.map_or(Ok(()), |view| view.protection().rekeyed(&header)).map_err(|error| {
+                inner.poison(&format!("the protection of pool \"{name}\" went out of step: {error}"));
+                at_rest(name, SealedError::at_rest(name, error))
+            })
+        });
+        if planted(Bug::RekeyUndecided) {
+            done?;
+            return Ok(Rekeyed::Done);
+        }
+        Ok(Rekeyed::of(done))
     }
 }

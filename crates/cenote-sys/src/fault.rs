@@ -45,7 +45,7 @@
 
 mod table;
 
-use crate::fork_guard;
+use crate::{fork_guard, peek};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
@@ -290,10 +290,12 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context:
     unsafe {
         let errno = libc::__errno_location();
         let saved = *errno;
-        note_access(context);
-        let resolved = is_resolvable(signal, (*info).si_code) && resolve((*info).si_addr().addr());
+        let addr = (*info).si_addr().addr();
+        let peeks = may_give_up(signal, (*info).si_code) && peek::is_at(context, addr) && is_ours(addr);
+        note_access(context, peeks);
+        let resolved = is_resolvable(signal, (*info).si_code) && resolve(addr);
         *errno = saved;
-        if !resolved {
+        if !(resolved || peeks && peek::give_up(context)) {
             if signal == libc::SIGBUS && is_resolvable(signal, (*info).si_code) {
                 tell_bus_error((*info).si_addr().addr());
             }
@@ -317,10 +319,7 @@ pub fn tell(line: &str) {
 /// Says what a bus error in a registered range means, once a process: the file under the mapping was made shorter, or its device fails. Nothing can be
 /// returned to the instruction, so what follows is the end of the process.
 fn tell_bus_error(addr: usize) {
-    let token = fork_guard::current();
-    let ours = token != 0
-        && table::slots().any(|slot| slot.state.load(Ordering::SeqCst) == LIVE && slot.covers(token, addr));
-    if !ours || TOLD.swap(true, Ordering::Relaxed) {
+    if !is_ours(addr) || TOLD.swap(true, Ordering::Relaxed) {
         return;
     }
     let mut line = *b"cenote: bus error at 0x0000000000000000: the file that is mapped there was made shorter, or its device fails: this process ends; \
@@ -331,6 +330,13 @@ run `cenote check` on the store\n";
     }
     // SAFETY: writes from a local; async-signal-safe. Whoever does not read standard error misses the line and nothing else.
     let _ = unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+}
+
+/// Whether faults at an address are resolved in this process.
+fn is_ours(addr: usize) -> bool {
+    let token = fork_guard::current();
+    token != 0
+        && table::slots().any(|slot| slot.state.load(Ordering::SeqCst) == LIVE && slot.covers(token, addr))
 }
 
 /// A fault at an address that more than luck can cure: neither sent by a process nor a memory error of the hardware.
@@ -344,6 +350,13 @@ fn is_resolvable(signal: c_int, code: c_int) -> bool {
         libc::SIGBUS => code == BUS_ADRERR,
         _ => false,
     }
+}
+
+/// A fault that a load of [`peek`] can answer for: those that may be resolved, and memory that the
+/// hardware has lost.
+fn may_give_up(signal: c_int, code: c_int) -> bool {
+    const BUS_MCEERR_AR: c_int = 4;
+    is_resolvable(signal, code) || signal == libc::SIGBUS && code == BUS_MCEERR_AR
 }
 
 fn resolve(addr: usize) -> bool {
@@ -389,7 +402,7 @@ fn resolve(addr: usize) -> bool {
 /// The last fault of one thread. Threads whose numbers are equal in the low bits share a place and push each other
 /// out, which makes the count too low and never too high.
 struct LastFault {
-    /// Who was here last, and whether the access was a store.
+    /// Who was here last, and what the access was: bit 0, a store; bit 1, a load of [`peek`].
     access: AtomicU64,
     thread: AtomicU32,
     times: AtomicU32,
@@ -414,29 +427,59 @@ fn last_fault() -> (u32, &'static LastFault) {
     (thread, &LAST_FAULTS[thread as usize % PLACES])
 }
 
-/// Notes whether this thread's fault was a store.
+const STORE: u64 = 1;
+const PEEK: u64 = 2;
+
+/// Notes whether this thread's fault was a store, or a load that may fail.
 ///
 /// # Safety
 /// Called by the signal handler with the context that it was given.
-unsafe fn note_access(context: *mut c_void) {
+unsafe fn note_access(context: *mut c_void, peeks: bool) {
+    let (thread, last) = last_fault();
+    // SAFETY: handed on to the caller.
+    let store = if unsafe { stores(context) } { STORE } else { 0 };
+    let peek = if peeks { PEEK } else { 0 };
+    last.access.store(u64::from(thread) << 2 | peek | store, Ordering::Relaxed);
+}
+
+/// Whether an access that faulted is a store, as far as the processor says.
+///
+/// # Safety
+/// As [`note_access`].
+unsafe fn stores(context: *mut c_void) -> bool {
     #[cfg(target_arch = "x86_64")]
     {
         /// In the error code of a page fault: the access was a store.
         const STORE: i64 = 2;
         // SAFETY: the kernel passes a valid context to the handler.
         let code = unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_ERR as usize] };
-        let (thread, last) = last_fault();
-        last.access.store(u64::from(thread) << 1 | u64::from(code & STORE != 0), Ordering::Relaxed);
+        code & STORE != 0
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = context;
+    {
+        let _ = context;
+        false
+    }
 }
 
-/// For resolvers: whether the access that this thread is in is a store, as far as is known here. `false` may be wrong: the access faults once more then.
+fn noted(what: u64) -> bool {
+    let (thread, last) = last_fault();
+    let access = last.access.load(Ordering::Relaxed);
+    access >> 2 == u64::from(thread) && access & what != 0
+}
+
+/// For resolvers: whether the access that this thread is in is a store, as far as is known here.
+/// `false` may be wrong: the access faults once more then.
 #[must_use]
 pub fn is_store() -> bool {
-    let (thread, last) = last_fault();
-    last.access.load(Ordering::Relaxed) == u64::from(thread) << 1 | 1
+    noted(STORE)
+}
+
+/// For resolvers: whether the access that this thread is in is a load of [`peek`], which needs no
+/// signal if it cannot be. `false` may be wrong.
+#[must_use]
+pub fn is_peek() -> bool {
+    noted(PEEK)
 }
 
 /// Counts a fault of this thread; false if the same one was "resolved" too often without any access in between that

@@ -28,6 +28,7 @@ pub mod memory;
 pub mod notes;
 pub mod pagemap;
 pub mod passed;
+pub mod peek;
 pub mod peer;
 pub mod probe;
 pub mod process;

@@ -154,6 +154,7 @@ fn directory(pool: &PoolInner) -> Result<Option<Ptr<Directory>>> {
     if !pool.is_live::<Directory>(entry.addr) {
         return Err(dangling::<Directory>(entry.addr));
     }
+    pool.readable(entry.addr, size_of::<Directory>())?;
     // SAFETY: a live block of this type, whose layout the store has confirmed.
     Ok(unsafe { Ptr::from_addr(entry.addr) })
 }

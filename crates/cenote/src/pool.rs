@@ -21,6 +21,7 @@ use cenote_medium::planted::{Bug, planted};
 use cenote_store::{
     Access, Anchor, AtRest, Damage, DamagePolicy, Keyring, PoolHandle, PoolStart, StoreError, VerifiedPuddle,
 };
+use cenote_sys::peek;
 use core::marker::PhantomData;
 use core::ops::ControlFlow;
 use parking_lot::{RwLock, RwLockReadGuard};
@@ -358,6 +359,23 @@ impl PoolInner {
     pub(crate) fn is_live<T: Persist>(&self, addr: u64) -> bool {
         self.heap.is_live(addr, T::TYPE_ID)
             && (self.unsettled.load(Ordering::Relaxed) == 0 || self.agrees::<T>())
+    }
+
+    /// That a value which was found live can be read: its page may be damaged, and no load has to
+    /// find that out.
+    #[inline(always)]
+    pub(crate) fn readable(&self, addr: u64, len: usize) -> Result<()> {
+        // SAFETY: the caller has found a live block of as many bytes there; blocks lie in mappings.
+        if unsafe { peek::is_readable(addr as usize, len) } { Ok(()) } else { Err(self.lost(addr, len)) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn lost(&self, addr: u64, len: usize) -> Error {
+        let from = addr as usize;
+        // SAFETY: as `readable` has it: a live block, in a mapping.
+        let lost = unsafe { peek::lost(from..from + len) };
+        self.handle.unreadable(lost.map_or(addr, |at| at as u64)).into()
     }
 
     /// Whether the store has `T` as this program has it. Blocks of a shared pool may be of a type
@@ -716,6 +734,7 @@ impl Pool {
     /// # Errors
     /// As [`Pool::check`]; [`Error::HeapRecover`] if `progress` breaks it off.
     pub fn check_with(&self, mut options: TraceOptions<'_>) -> Result<HeapReport> {
+        self.inner.handle.ensure_readable()?;
         {
             let _view = self.view()?;
             let types = StoreTypes(&self.inner.store.store);
@@ -780,6 +799,8 @@ impl Pool {
             });
         }
         pools.iter().try_for_each(|pool| pool.refuse_doubt())?;
+        // Marks are computed from what is reached: not from half of a pool.
+        pools.iter().try_for_each(|pool| pool.handle.ensure_readable())?;
         let all: Vec<&PoolInner> = pools.iter().map(|pool| &**pool).collect();
         let _guards = crate::tx::lock_all(&all);
         let _turns = crate::between::turns(&all)?;
@@ -927,6 +948,7 @@ impl Reader for View<'_> {
         if !self.pool.is_live::<T>(ptr.addr()) {
             return Err(dangling::<T>(ptr.addr()));
         }
+        self.pool.readable(ptr.addr(), size_of::<T>())?;
         // SAFETY: a live block of type `T`; nobody writes to the pool while the view's lock is held, which outlives the reference.
         Ok(unsafe { ptr.as_ref() })
     }

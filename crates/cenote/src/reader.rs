@@ -20,7 +20,7 @@ pub trait Reader: sealed::Sealed {
     /// The value that a pointer leads to, after a check that there is a live value of this type: a few instructions.
     ///
     /// # Errors
-    /// [`crate::Error::Dangling`].
+    /// [`crate::Error::Dangling`]; [`crate::Error::Store`] if a page of the value cannot be had.
     fn get<T: Persist>(&self, ptr: Ptr<T>) -> Result<&T>;
 
     /// The first `len` values of an array, for collections.

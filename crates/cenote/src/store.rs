@@ -11,7 +11,7 @@ use cenote_layout::types::TypeRecord;
 use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
 use cenote_store::{
     Access, DamagePolicy, FormatOptions, Keyring, OpenOptions, OpenReport, PoolInfo, PoolOptions,
-    PowerLossPolicy, StoreError, StoreInfo, VerifiedPuddle,
+    PowerLossPolicy, Rekeyed, StoreError, StoreInfo, VerifiedPuddle,
 };
 use cenote_tx::LogGroup;
 use core::num::NonZero;
@@ -401,12 +401,13 @@ impl Store {
         self.inner.pools.find_or_open(&self.inner, name, access, By::Key(key)).map(|inner| Pool { inner })
     }
 
-    /// Puts a pool that is protected at rest, and not open, under another key: durably, and in constant time. Who had the old key *and* a copy of what lay on the medium then can
+    /// Puts a pool that is protected at rest, and not open, under another key, in constant time: an error says that the old key
+    /// is the pool's, the answer that the new one is. Who had the old key *and* a copy of what lay on the medium then can
     /// still read that copy.
     ///
     /// # Errors
     /// [`Error::Store`]: the old key is wrong, the pool has none, it is open; as of [`Pool::psync`].
-    pub fn rekey_pool(&self, name: &str, old: &Keyring, new: &Keyring) -> Result<()> {
+    pub fn rekey_pool(&self, name: &str, old: &Keyring, new: &Keyring) -> Result<Rekeyed<StoreError>> {
         let concerns = |other: &str| other == name;
         Ok(self.inner.pools.while_closed(concerns, || self.inner.store.rekey_pool(name, old, new))?)
     }

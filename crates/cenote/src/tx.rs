@@ -251,9 +251,8 @@ impl<'p> Tx<'p> {
     /// [`Error::Dangling`]; [`Error::Tx`] if the log is full.
     #[inline]
     pub fn get_mut<T: Persist + Unpin>(&mut self, ptr: Ptr<T>) -> Result<&mut T> {
-        if self.owner_of::<T>(ptr.addr()).is_none() {
-            return Err(dangling::<T>(ptr.addr()));
-        }
+        let pool = self.owner_of::<T>(ptr.addr()).ok_or_else(|| dangling::<T>(ptr.addr()))?;
+        pool.readable(ptr.addr(), size_of::<T>())?;
         // SAFETY: a live block of type `T` in a pool that is locked for writing. The reference borrows the transaction exclusively, so no
         // other reference to any value of its pools exists.
         unsafe {
@@ -293,9 +292,8 @@ impl<'p> Tx<'p> {
         field: FieldOffset<T, F>,
         value: F,
     ) -> Result<()> {
-        if self.owner_of::<T>(ptr.addr()).is_none() {
-            return Err(dangling::<T>(ptr.addr()));
-        }
+        let pool = self.owner_of::<T>(ptr.addr()).ok_or_else(|| dangling::<T>(ptr.addr()))?;
+        pool.readable(ptr.addr() + field.offset() as u64, size_of::<F>())?;
         let place = ptr.field(field);
         // SAFETY: as in `get_mut`; the field lies inside the value, and nothing borrowed from the transaction is alive.
         unsafe {
@@ -349,6 +347,7 @@ impl<'p> Tx<'p> {
     ) -> Result<()> {
         let owner = self.owner_of::<T>(ptr.addr()).ok_or_else(|| dangling::<T>(ptr.addr()))?;
         let at = ptr.addr() + offset as u64;
+        owner.readable(at, size_of::<u64>())?;
         let word = match to {
             None => 0,
             Some(to) => {
@@ -725,9 +724,8 @@ impl sealed::Sealed for Tx<'_> {
 impl Reader for Tx<'_> {
     #[inline]
     fn get<T: Persist>(&self, ptr: Ptr<T>) -> Result<&T> {
-        if self.owner_of::<T>(ptr.addr()).is_none() {
-            return Err(dangling::<T>(ptr.addr()));
-        }
+        let pool = self.owner_of::<T>(ptr.addr()).ok_or_else(|| dangling::<T>(ptr.addr()))?;
+        pool.readable(ptr.addr(), size_of::<T>())?;
         // SAFETY: a live block of type `T` in a pool that is locked by this transaction, which is borrowed shared as long as the
         // reference lives, so nothing is written.
         Ok(unsafe { ptr.as_ref() })

@@ -5,6 +5,7 @@ mod at_rest;
 mod at_rest_faults;
 mod bad_input;
 mod common;
+mod damaged_values;
 mod derive;
 mod doubt;
 mod frontier;

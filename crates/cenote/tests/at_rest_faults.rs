@@ -1,7 +1,7 @@
 //! Pools that are protected at rest, when something goes wrong: every file operation of a psync fails once, in every way that a system call can; and a load touches a page that was damaged.
 
-use crate::at_rest::{closed, count, key, key_for, options, push, touch};
-use cenote::{AtRest, FormatOptions, OpenOptions, Pool, Store};
+use crate::at_rest::{Node, closed, count, key, key_for, options, push, touch};
+use cenote::{AtRest, FormatOptions, OpenOptions, Pool, Reader, Store};
 use cenote_medium::sim::{CrashKind, Fault, FaultEffect, FaultPoint, Image, Rest, SimMedium, SimOptions};
 use cenote_medium::{Durability, Medium, Operation};
 use std::os::unix::fs::FileExt;
@@ -119,6 +119,8 @@ fn every_call_of_a_psync_of_a_protected_pool_may_fail() {
 }
 
 const CHILD_DIR: &str = "CENOTE_AT_REST_DAMAGED_DIR";
+/// Set: the child loads through a raw pointer what it cannot get.
+const LOADS: &str = "CENOTE_AT_REST_DAMAGED_LOADS";
 
 /// Not a test of its own: what a child process runs, which follows a list into a damaged page.
 #[test]
@@ -126,17 +128,34 @@ fn child() {
     let Some(dir) = std::env::var_os(CHILD_DIR) else { return };
     let store = Store::open_with(&dir, &OpenOptions { key: Some(key(1)), ..OpenOptions::default() }).unwrap();
     let pool = store.pool("p").unwrap();
-    println!("{} nodes", count(&pool));
+    let view = pool.read().unwrap();
+    let (mut at, mut nodes) = (view.root::<Node>().unwrap(), 0);
+    while let Some(node) = at {
+        at = match view.get(node) {
+            Ok(node) => node.next(),
+            Err(error) => {
+                println!("error: {error}");
+                if std::env::var_os(LOADS).is_some() {
+                    // SAFETY: a live node: the page cannot be had, and that is what the load is for.
+                    unsafe { node.as_ptr().cast::<u64>().read_volatile() };
+                }
+                return;
+            }
+        };
+        nodes += 1;
+    }
+    println!("{nodes} nodes");
 }
 
 #[test]
 fn a_load_from_a_damaged_page_of_a_pool_is_a_bus_error_that_names_pool_and_page() {
     let dir = tempfile::tempdir().unwrap();
     let path = closed(dir.path(), AtRest::Authenticated);
-    let run = || {
+    let run = |loads: &[&str]| {
         Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "at_rest_faults::child", "--nocapture"])
             .env(CHILD_DIR, dir.path())
+            .envs(loads.iter().map(|name| (name, "1")))
             .stdin(Stdio::null())
             .output()
             .unwrap()
@@ -147,14 +166,19 @@ fn a_load_from_a_damaged_page_of_a_pool_is_a_bus_error_that_names_pool_and_page(
     let page = (1..64).rev().find(written).unwrap();
     let file = std::fs::File::options().write(true).open(&path).unwrap();
     file.write_all_at(&[bytes[page * 4096 + 77] ^ 4], page as u64 * 4096 + 77).unwrap();
-    let broken = run();
+    let refused = run(&[]);
+    let said = String::from_utf8_lossy(&refused.stdout).into_owned();
+    assert!(refused.status.success(), "{:?}: {said}", refused.status);
+    let named = format!("page {}", page - 1);
+    assert!(said.contains("error: ") && said.contains("pool \"p\"") && said.contains(&named), "{said}");
+    let broken = run(&[LOADS]);
     let said = String::from_utf8_lossy(&broken.stderr).into_owned();
     assert_eq!(broken.status.signal(), Some(libc::SIGBUS), "{:?}: {said}", broken.status);
     assert!(said.contains("pool \"p\"") && said.contains(&format!("page {}", page - 1)), "{said}");
     assert!(said.contains("bus error"), "{said}");
     // Put right again, it reads all of it.
     std::fs::write(&path, &bytes).unwrap();
-    let whole = run();
+    let whole = run(&[]);
     let said = String::from_utf8_lossy(&whole.stdout).into_owned();
     assert!(whole.status.success() && said.contains("300 nodes"), "{:?}: {said}", whole.status);
 }

@@ -4,6 +4,7 @@ pub(crate) mod check;
 pub(crate) mod create;
 pub(crate) mod doctor;
 pub(crate) mod dump;
+pub(crate) mod each;
 pub(crate) mod findings;
 pub(crate) mod format;
 pub(crate) mod heap;

@@ -2,6 +2,7 @@
 //!
 //! With `-n` the store is opened to be looked at, and nothing is written.
 
+use super::each::each;
 use super::stats::{chosen, type_name};
 use crate::cli::Reclaim;
 use crate::failure::{Failure, Verdict};
@@ -20,8 +21,9 @@ pub(crate) fn run(arguments: &Reclaim, out: &mut Out) -> Result<Verdict, Failure
     } else {
         (opening::to_change(&arguments.store)?, Access::ReadWrite)
     };
-    for name in chosen(&store, &arguments.pools)? {
-        let pool = store.pool_with(&name, access)?;
+    let names = chosen(&store, &arguments.pools)?;
+    let verdict = each(&names, &arguments.pools, out, |name, out| {
+        let pool = store.pool_with(name, access)?;
         // As many as can be reached; some are leaks, and the bar ends before it is full.
         let allocated = pool.stats()?.blocks;
         let bar = progress::bar(allocated, "tracing blocks", out.is_json());
@@ -73,10 +75,10 @@ pub(crate) fn run(arguments: &Reclaim, out: &mut Out) -> Result<Verdict, Failure
             "reached_blocks": report.reached_blocks, "slices": report.slices,
             "longest_hold_us": report.longest_hold.as_micros() as u64,
         }))?;
-        drop(pool);
-    }
+        Ok(Verdict::Clean)
+    })?;
     if !dry_run {
         store.close()?;
     }
-    Ok(Verdict::Clean)
+    Ok(verdict)
 }

@@ -37,7 +37,11 @@ pub(crate) fn run(arguments: &Snapshot, out: &mut Out) -> Result<Verdict, Failur
 
 pub(crate) fn restore(arguments: &Restore, out: &mut Out) -> Result<Verdict, Failure> {
     let (store, objects) = to_change(&arguments.store)?;
-    let made = objects.restore(&arguments.file, arguments.name.as_deref())?;
+    let key = keys::given(&arguments.store.key)?;
+    let made = match (&arguments.name, &key) {
+        (Some(name), Some(key)) => objects.restore_as(&arguments.file, name, key)?,
+        (name, _) => objects.restore(&arguments.file, name.as_deref())?,
+    };
     drop(objects);
     closed(store.close())?;
     let (record, address) = (&made.object.record, format!("{:#x}", made.object.data_addr()));

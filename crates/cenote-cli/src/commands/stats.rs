@@ -1,5 +1,6 @@
 //! `cenote stats`: how many blocks and bytes, by pool and type.
 
+use super::each::each;
 use crate::cli::Stats;
 use crate::failure::{Failure, Verdict};
 use crate::opening;
@@ -15,10 +16,11 @@ pub(crate) fn run(arguments: &Stats, out: &mut Out) -> Result<Verdict, Failure> 
     if names.is_empty() {
         out.line(out.dim("no pools yet"))?;
     }
-    for (i, name) in names.iter().enumerate() {
+    let mut first = true;
+    each(&names, &arguments.pools, out, |name, out| {
         let pool = store.pool_with(name, Access::ReadOnly)?;
         let stats = pool.stats()?;
-        if i > 0 {
+        if !core::mem::replace(&mut first, false) {
             out.line("")?;
         }
         out.line(out.bold(&format!("pool \"{name}\"")))?;
@@ -30,8 +32,8 @@ pub(crate) fn run(arguments: &Stats, out: &mut Out) -> Result<Verdict, Failure> 
             by_type(&store, &stats).print(out, 13)?;
         }
         out.object(&as_json(&store, name, &stats))?;
-    }
-    Ok(Verdict::Clean)
+        Ok(Verdict::Clean)
+    })
 }
 
 /// The pools that were named, all if none; an unknown one is an error before anything is printed.

@@ -1,5 +1,6 @@
 //! `cenote trim`: gives the space of free superblocks back to the file system.
 
+use super::each::each;
 use super::stats::chosen;
 use crate::cli::Trim;
 use crate::failure::{Failure, Verdict};
@@ -17,17 +18,17 @@ pub(crate) fn run(arguments: &Trim, out: &mut Out) -> Result<Verdict, Failure> {
     let looked = opening::to_look(&arguments.store)?;
     let names = chosen(&looked, &arguments.pools)?;
     if arguments.dry_run {
-        for name in &names {
+        return each(&names, &arguments.pools, out, |name, out| {
             let stats = looked.pool_with(name, Access::ReadOnly)?.stats()?;
             let free = (stats.free_superblocks - stats.hole_superblocks) * SUPERBLOCK_SIZE;
             out.line(format_args!("would give back {} of pool \"{name}\"", bytes(free)))?;
             out.object(&json!({ "pool": name, "released_bytes": free, "dry_run": true }))?;
-        }
-        return Ok(Verdict::Clean);
+            Ok(Verdict::Clean)
+        });
     }
     drop(looked);
     let store = opening::to_change(&arguments.store)?;
-    for name in &names {
+    let verdict = each(&names, &arguments.pools, out, |name, out| {
         let pool = store.pool(name)?;
         let bar = progress::bar(0, "giving back space", out.is_json());
         let report = pool.trim_with(&mut |at| {
@@ -50,7 +51,8 @@ pub(crate) fn run(arguments: &Trim, out: &mut Out) -> Result<Verdict, Failure> {
             "pool": name, "released_bytes": report.released_bytes, "hole_bytes": report.hole_bytes,
             "supported": !report.unsupported,
         }))?;
-    }
+        Ok(Verdict::Clean)
+    })?;
     store.close()?;
-    Ok(Verdict::Clean)
+    Ok(verdict)
 }

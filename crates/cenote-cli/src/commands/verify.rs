@@ -3,7 +3,7 @@
 use super::keys;
 use super::object::{to_change, to_look};
 use crate::cli::{Rekey, Verify};
-use crate::failure::{Failure, Verdict, closed};
+use crate::failure::{Failure, Verdict};
 use crate::output::Out;
 use crate::progress;
 use crate::units::plural;
@@ -21,16 +21,17 @@ pub(crate) fn run(arguments: &Verify, out: &mut Out) -> Result<Verdict, Failure>
     let mut looked = Looked { out, damaged: 0 };
     let all = arguments.names.is_empty();
     for pool in store.pools().iter().filter(|pool| all && pool.at_rest.mode() != Mode::None) {
-        looked.at_pool(&store, &pool.record.name)?;
+        looked.each(&pool.record.name, &arguments.names, |looked, name| looked.at_pool(&store, name))?;
     }
     for name in pools {
-        looked.at_pool(&store, name)?;
+        looked.each(name, &arguments.names, |looked, name| looked.at_pool(&store, name))?;
     }
     for info in objects.list()?.iter().filter(|info| all && info.object.record.at_rest.mode() != Mode::None) {
-        looked.at_object(&objects, &info.object.record.name, key.as_ref())?;
+        let name = &info.object.record.name;
+        looked.each(name, &arguments.names, |looked, name| looked.at_object(&objects, name, key.as_ref()))?;
     }
     for name in named {
-        looked.at_object(&objects, name, key.as_ref())?;
+        looked.each(name, &arguments.names, |looked, name| looked.at_object(&objects, name, key.as_ref()))?;
     }
     Ok(Verdict::found(looked.damaged > 0))
 }
@@ -47,6 +48,30 @@ type Pages = Vec<(Option<u32>, u64, String)>;
 type Progress<'p> = &'p mut dyn FnMut(u64, u64) -> bool;
 
 impl Looked<'_> {
+    /// What cannot be looked at is said, and counts as damaged; the next one's turn comes.
+    fn each(
+        &mut self,
+        name: &str,
+        named: &[String],
+        look: impl FnOnce(&mut Self, &str) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        match look(self, name) {
+            Err(failure)
+                if named.len() == 1 || matches!(failure, Failure::Pipe | Failure::Interrupted(_)) =>
+            {
+                Err(failure)
+            }
+            Err(failure) => {
+                let message = failure.message().unwrap_or_default();
+                self.out.line(format_args!("{} \"{name}\": {message}", self.out.bad("failed:")))?;
+                self.out.object(&json!({ "name": name, "error": message }))?;
+                self.damaged += 1;
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
     fn at_pool(&mut self, store: &Store, name: &str) -> Result<(), Failure> {
         let known = store.pools().into_iter().find(|pool| pool.record.name == name);
         let mode = known.map_or(Mode::None, |pool| pool.at_rest.mode());
@@ -131,13 +156,20 @@ pub(crate) fn rekey(arguments: &Rekey, out: &mut Out) -> Result<Verdict, Failure
     let name = &arguments.name;
     let is_pool = store.pools().iter().any(|pool| pool.record.name == *name) && objects.info(name).is_err();
     let kind = if is_pool { "pool" } else { "object" };
-    match is_pool {
-        true => store.rekey_pool(name, &old, &new)?,
-        false => objects.rekey(name, &old, &new)?,
-    }
+    // An error up to here says that the old key is its key.
+    let failed = match is_pool {
+        true => store.rekey_pool(name, &old, &new)?.unfinished().map(ToString::to_string),
+        false => objects.rekey(name, &old, &new)?.unfinished().map(ToString::to_string),
+    };
     drop(objects);
-    closed(store.close())?;
+    // From here on the new key is its key, whatever fails.
+    let failed = failed.or(store.close().err().map(|error| error.to_string()));
     out.line(format_args!("{} {kind} \"{name}\" is under the new key", out.good("done:")))?;
-    out.object(&json!({ kind: name, "rekeyed": true }))?;
-    Ok(Verdict::Clean)
+    out.object(&json!({ kind: name, "rekeyed": true, "failed_after": failed }))?;
+    match failed {
+        None => Ok(Verdict::Clean),
+        Some(error) => Err(Failure::Unfinished(format!(
+            "{kind} \"{name}\" is under the new key, and then: {error}: open the store again, with the new key"
+        ))),
+    }
 }

@@ -236,7 +236,9 @@ impl<G: Ground> TracedHeap<G> {
                 roots.extend(&recorder.roots);
             }
         }
-        let foreign = progress.marking.slice(&self.ground, &roots, &mut || recorder.take(), until);
+        let marking = &mut progress.marking;
+        let foreign = marking.slice(&self.ground, &roots, &mut || recorder.take(), until);
+        let foreign = foreign.map_err(|addr| self.ground.unreadable(addr))?;
         let state = recorder.lock();
         if state.overrun {
             return Err(ReclaimError::Overrun);

@@ -5,6 +5,7 @@ use cenote_layout::LINE_SIZE;
 use cenote_layout::id::TypeId;
 use cenote_layout::pointer::PointerKind;
 use cenote_layout::types::{PointerField, TypeRecord};
+use cenote_sys::peek;
 use core::ptr::with_exposed_provenance;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -208,42 +209,45 @@ impl Program {
 }
 
 /// Whether the pointers of a field are there in the value at `value`, an address in a block.
-pub(super) fn holds(field: &PointerField, value: u64, size: u64) -> bool {
-    field.conditions.is_empty()
-        || field.conditions.iter().all(|condition| {
-            let (at, len) = (condition.offset, u64::from(condition.size));
-            at.checked_add(len).is_some_and(|end| end <= size) && condition.is_tag(tag(value + at, len))
-        })
+/// `Err`: the address of a tag that cannot be read.
+pub(super) fn holds(field: &PointerField, value: u64, size: u64) -> Result<bool, u64> {
+    for condition in &field.conditions {
+        let (at, len) = (condition.offset, u64::from(condition.size));
+        if at.checked_add(len).is_none_or(|end| end > size) || !condition.is_tag(tag(value + at, len)?) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The `len` bytes of a tag at `addr`, in a block. A tag has no padding.
-fn tag<'a>(addr: u64, len: u64) -> &'a [u8] {
-    // SAFETY: the range lies in a block (the caller saw to that), blocks lie in mapped memory, and
-    // no thread changes data while it is traced; the tracer uses the slice at once.
-    unsafe { core::slice::from_raw_parts(with_exposed_provenance(addr as usize), len as usize) }
+fn tag<'a>(addr: u64, len: u64) -> Result<&'a [u8], u64> {
+    // SAFETY: the range lies in a block (the caller saw to that), and blocks lie in mappings. It
+    // can be read. No thread changes data while it is traced; the tracer uses the slice at once.
+    unsafe {
+        if !peek::is_readable(addr as usize, len as usize) {
+            return Err(addr);
+        }
+        Ok(core::slice::from_raw_parts(with_exposed_provenance(addr as usize), len as usize))
+    }
 }
 
 /// A copy of a block, for a function that looks at all of it: padding has the value that memory
-/// has. `addr` and `len` are multiples of 8.
-pub(super) fn copy_of(addr: u64, len: u64) -> Vec<u8> {
-    (0..len / 8).flat_map(|word| load_any(addr + word * 8).to_le_bytes()).collect()
+/// has. `addr` and `len` are multiples of 8. `Err`: the address of what cannot be read.
+pub(super) fn copy_of(addr: u64, len: u64) -> Result<Vec<u8>, u64> {
+    let mut copy = Vec::with_capacity(len as usize);
+    for at in (addr..addr + len / 8 * 8).step_by(8) {
+        copy.extend_from_slice(&load(at).ok_or(at)?.to_le_bytes());
+    }
+    Ok(copy)
 }
 
-/// The word at `addr`, in a block, whatever it is: padding, or half of one value and half of the
-/// next.
+/// The word at `addr`, in a block, whatever it is: a pointer, padding, or half of one value and
+/// half of the next. `None`: its page cannot be had.
 #[inline(always)]
-pub(super) fn load_any(addr: u64) -> u64 {
-    // SAFETY: the word lies in a block (the caller saw to that), and blocks lie in mapped memory.
-    unsafe { cenote_sys::bytes::load_word(with_exposed_provenance(addr as usize)) }
-}
-
-/// The word at `addr`, in a block: a pointer of its value.
-#[inline(always)]
-pub(super) fn load(addr: u64) -> u64 {
-    let pointer = with_exposed_provenance::<u64>(addr as usize);
-    // SAFETY: the word lies in a block, blocks lie in mapped memory, and no thread changes data
-    // while it is traced. Values of a repeating type need not be aligned to 8.
-    unsafe { pointer.read_unaligned() }
+pub(super) fn load(addr: u64) -> Option<u64> {
+    // SAFETY: the word lies in a block (the caller saw to that), and blocks lie in mappings.
+    unsafe { peek::word(addr as usize) }
 }
 
 /// Asks for the cache line of an address: a hint, which never faults.

@@ -207,7 +207,7 @@ impl<G: Ground> Tracer<'_, G> {
     /// Traces from `roots`: every block that can be reached is noted. Nothing else changes. With `foreign`, notes the pointers into other pools.
     ///
     /// # Errors
-    /// The progress callback broke off.
+    /// The progress callback broke off; a page of a block cannot be had.
     pub(crate) fn run(
         &self,
         roots: &[Root],
@@ -265,6 +265,9 @@ impl<G: Ground> Tracer<'_, G> {
         });
         if shared.is_stopped() {
             return Err(RecoverError::Cancelled);
+        }
+        if let Some(addr) = done.iter().find_map(|worker| worker.lost) {
+            return Err(self.ground.unreadable(addr).into());
         }
         let mut traced = Traced::default();
         for worker in &mut done {

@@ -104,14 +104,14 @@ impl Marking {
     }
 
     /// Follows what leads from `roots`, and from copies, until nothing is left or it is `until`; at least [`STEP`] blocks. Returns the addresses in other pools that
-    /// something led to. Nobody changes data meanwhile.
+    /// something led to. Nobody changes data meanwhile. `Err`: an address that cannot be read.
     pub(crate) fn slice<G: Ground>(
         &mut self,
         ground: &G,
         roots: &[Root],
         next_old: &mut dyn FnMut() -> Option<Old>,
         until: Instant,
-    ) -> BTreeSet<u64> {
+    ) -> Result<BTreeSet<u64>, u64> {
         self.whole = false;
         let tracer = Tracer {
             ground,
@@ -134,10 +134,11 @@ impl Marking {
         }
         self.blocks += worker.counts.blocks;
         let foreign = worker.foreign.take().unwrap_or_default();
+        let lost = worker.lost;
         self.pending = worker.rest();
         Tracer { tables: self.tables, programs: self.programs, numbers: self.numbers, .. } = tracer;
-        self.whole = true;
-        foreign
+        self.whole = lost.is_none();
+        lost.map_or(Ok(foreign), Err)
     }
 }
 
@@ -208,7 +209,10 @@ impl<G: Ground> Worker<'_, '_, G> {
             }
             Scan::Filter(filter) => {
                 // In a puddle that was not adopted then, only a part is copied; the rest is as it was, or copied too.
-                let mut all = copy_of(block.start, block.size);
+                let mut all = match copy_of(block.start, block.size) {
+                    Ok(all) => all,
+                    Err(at) => return self.lost = self.lost.or(Some(at)),
+                };
                 let (a, b) = ((from - block.start) as usize, (to - block.start) as usize);
                 let source = (from - old.addr) as usize;
                 all[a..b].copy_from_slice(&old.bytes[source..source + (b - a)]);

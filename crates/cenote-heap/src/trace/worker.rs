@@ -8,7 +8,7 @@
 
 use super::program::{
     ANY, FAR, LEAF, Map, NUMBER, Program, Scan, Scanned, Slot, Target, Visitor, copy_of, holds, load,
-    load_any, prefetch,
+    prefetch,
 };
 use super::table::{Found, Miss, Table};
 use super::{Root, Tracer};
@@ -121,6 +121,8 @@ pub(super) struct Worker<'t, 'g, G: Ground> {
     pub(super) counts: TraceCounts,
     /// Where pointers into other pools lead, if somebody wants to know.
     pub(super) foreign: Option<BTreeSet<u64>>,
+    /// An address that could not be read. The traversal goes on, and counts for nothing.
+    pub(super) lost: Option<u64>,
 }
 
 impl<'t, 'g, G: Ground> Worker<'t, 'g, G> {
@@ -134,6 +136,7 @@ impl<'t, 'g, G: Ground> Worker<'t, 'g, G> {
             fixed: (ANY, &[]),
             counts: TraceCounts::default(),
             foreign: foreign.then(BTreeSet::new),
+            lost: None,
         }
     }
 
@@ -389,6 +392,19 @@ impl<'t, 'g, G: Ground> Worker<'t, 'g, G> {
         }
     }
 
+    /// The word at an address in a block; 0 if it cannot be had.
+    #[inline(always)]
+    fn word(&mut self, at: u64) -> u64 {
+        load(at).unwrap_or_else(|| self.lose(at))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn lose(&mut self, at: u64) -> u64 {
+        self.lost.get_or_insert(at);
+        0
+    }
+
     #[inline(always)]
     fn scan<const ALONE: bool>(&mut self, block: Pending) {
         if block.program != self.fixed.0 {
@@ -411,7 +427,7 @@ impl<'t, 'g, G: Ground> Worker<'t, 'g, G> {
     fn scan_fixed<const ALONE: bool>(&mut self, addr: u64, slots: &[Slot]) {
         for slot in slots {
             let at = addr + slot.offset;
-            let word = load(at) & slot.mask;
+            let word = self.word(at) & slot.mask;
             if word != 0 {
                 self.follow_word::<ALONE>(at, word, slot.kind, slot.target);
             }
@@ -430,18 +446,17 @@ impl<'t, 'g, G: Ground> Worker<'t, 'g, G> {
                 None
             }
             Scan::Filter(filter) => {
-                let scanned = Scanned {
-                    addr: block.addr,
-                    type_id: program.type_id,
-                    bytes: &copy_of(block.addr, block.size),
-                };
-                filter(
-                    &scanned,
-                    &mut Visitor::new(&mut |to, type_id| {
-                        let target = Target::of(type_id, &tracer.numbers);
-                        self.follow::<ALONE>(block.addr, to, target, true);
-                    }),
-                );
+                match copy_of(block.addr, block.size) {
+                    Ok(bytes) => {
+                        let (addr, type_id) = (block.addr, program.type_id);
+                        let mut visit = |to, type_id| {
+                            let target = Target::of(type_id, &tracer.numbers);
+                            self.follow::<ALONE>(addr, to, target, true);
+                        };
+                        filter(&Scanned { addr, type_id, bytes: &bytes }, &mut Visitor::new(&mut visit));
+                    }
+                    Err(at) => drop(self.lose(at)),
+                }
                 None
             }
             Scan::Nothing => None,
@@ -465,7 +480,8 @@ impl<'t, 'g, G: Ground> Worker<'t, 'g, G> {
             if at.is_multiple_of(LINE_SIZE) {
                 prefetch(at + 4 * LINE_SIZE);
             }
-            self.follow_perhaps::<ALONE>(at, load_any(at));
+            let word = self.word(at);
+            self.follow_perhaps::<ALONE>(at, word);
         }
         (stop < end).then_some(stop)
     }
@@ -483,14 +499,14 @@ impl<'t, 'g, G: Ground> Worker<'t, 'g, G> {
         while value < values {
             let start = block.addr + value * record.size;
             while let Some(at_field) = record.pointers.get(field) {
-                if holds(at_field, start, record.size) {
+                if holds(at_field, start, record.size).unwrap_or_else(|at| self.lose(at) != 0) {
                     while k < at_field.count {
                         if self.counts.blocks >= full || left == 0 {
                             return Some(value * per_value + starts[field] + k);
                         }
                         left -= 1;
                         let at = start + at_field.offset + k * at_field.stride;
-                        let word = load(at) & !at_field.tag_mask;
+                        let word = self.word(at) & !at_field.tag_mask;
                         if word != 0 {
                             self.follow_word::<ALONE>(at, word, at_field.kind, targets[field]);
                         }

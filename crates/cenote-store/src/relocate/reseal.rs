@@ -21,8 +21,9 @@ use super::replace::NewFile;
 use super::{Found, Needs, RewriteJob, Rewriter, Rewritten, look_at_len};
 use crate::error::StoreError;
 use crate::puddle::{DIR, Puddle, file_name, text};
-use crate::sealed::{DATA_AT, Opened, file_len, named, pages_of, show_view};
+use crate::sealed::{DATA_AT, Opened, binding_of, file_len, named, pages_of, show_view};
 use crate::store::{Control, Inner};
+use cenote_atrest::tree::Digest;
 use cenote_atrest::{Keyring, Mode, Protection};
 use cenote_journal::Journal;
 use cenote_layout::catalog::{AtRest, DueRecord, PuddleRecord};
@@ -52,6 +53,8 @@ pub(crate) struct Sealing {
     pub(crate) identity: Uuid,
     pub(crate) keys: Arc<PoolKeys>,
     pub(crate) journal: Option<Arc<Journal>>,
+    /// What stands for it in its pool's list, now and after it is sealed anew.
+    pub(crate) entry: Option<Digest>,
 }
 
 /// Memory for plaintext: in no core dump, and in no child.
@@ -122,6 +125,7 @@ impl Frontier {
         let inherits = inherits && !planted(Bug::NothingInherited);
         let made = Protection::create_after(record.uuid, &opened.protection, inherits, key);
         let made = made.map_err(|error| SealedError::at_rest(&what, error))?;
+        made.bind(binding_of(self.store, pool, record));
         let len = file_len(record, AtRest::of(made.mode()));
         let len = len.ok_or_else(|| Failed::Image("no protection covers so many pages".into()))?;
         let name = file_name(record.uuid);
@@ -255,7 +259,7 @@ impl Inner {
         control.catalog.state.sealed_as.get(&puddle).copied().unwrap_or(puddle)
     }
 
-    /// The root puddle of a pool that is opened and due: sealed anew, or, in a store that may only be looked at, shown as an image. Returns the key of the puddles that are still due then, where it is not in the root's header.
+    /// The root puddle of a pool that is opened and due: sealed anew, or, in a store that may only be looked at, shown as an image. Returns the key of the puddles that are still due then, where it is not in the root's header, and the list of the pool's puddles.
     pub(crate) fn reseal_root(
         &self,
         control: &mut Control,
@@ -263,7 +267,7 @@ impl Inner {
         (record, due): (&PuddleRecord, DueRecord),
         (key, inherits): (Option<&Keyring>, bool),
         needs: &mut Needs,
-    ) -> Result<Option<Keyring>, StoreError> {
+    ) -> Result<(Option<Keyring>, Digest), StoreError> {
         let failed = |error: Failed| self.frontier.explain(error, record.uuid, pool);
         let not_rewritten = |detail: String| StoreError::NotRewritten { puddle: record.uuid, detail };
         let work = self.work_of(control, record, &due, needs).map_err(not_rewritten)?;
@@ -274,13 +278,14 @@ impl Inner {
         };
         let opened = frontier.open_due((pool, record), (mode, identity), key).map_err(failed)?;
         let job = (pool, &work, due.generation);
+        let members = opened.protection.members();
         if self.writable {
             self.check_poisoned()?;
             let resealed = frontier.reseal(job, &opened, (key, inherits), &**rewriter);
             let (rewritten, _) = resealed.map_err(failed)?;
             frontier.add(&rewritten);
             frontier.note_done(record.uuid);
-            return Ok(None);
+            return Ok((None, members));
         }
         let before = opened.protection.subordinate(key);
         let before = before.map_err(|error| failed(SealedError::at_rest(pool, error).into()))?;
@@ -290,10 +295,11 @@ impl Inner {
         let shown = frontier.show_plain(unsafe { puddle.as_ref() }, &mut image);
         shown.map_err(|error| failed(error.into()))?;
         frontier.add(&rewritten);
-        Ok(before)
+        Ok((before, members))
     }
 
-    /// Lets a puddle that is due wait for its first touch. `Some`: why it cannot be used.
+    /// Lets a puddle that is due wait for its first touch; what stands for it in its pool's list. `Err` in the answer: why it
+    /// cannot be used.
     pub(crate) fn expect_sealed(
         &self,
         control: &mut Control,
@@ -301,17 +307,21 @@ impl Inner {
         record: &PuddleRecord,
         due: DueRecord,
         needs: &mut Needs,
-    ) -> Result<Option<String>, StoreError> {
+    ) -> Result<Result<Option<Digest>, String>, StoreError> {
         let work = match self.work_of(control, record, &due, needs) {
             Ok(work) => work,
-            Err(detail) => return Ok(Some(detail)),
+            Err(detail) => return Ok(Err(detail)),
         };
         let identity = self.identity_of(control, record.uuid);
+        let entry = match self.frontier.open_due((pool, record), (mode, identity), keys.before.as_ref()) {
+            Ok(opened) => opened.protection.entry(None),
+            Err(failed) => return Ok(Err(self.frontier.explain(failed, record.uuid, pool).to_string())),
+        };
         let journal = match self.writable {
             true => Some(Arc::clone(self.pool_journal(control)?)),
             false => None,
         };
-        let sealing = Sealing { pool: pool.into(), mode, identity, keys: Arc::clone(keys), journal };
+        let sealing = Sealing { pool: pool.into(), mode, identity, keys: Arc::clone(keys), journal, entry };
         let puddle = self.own(control, *record, MapMode::ReadOnly);
         // SAFETY: puddles live until the store is dropped.
         let this = unsafe { puddle.as_ref() };
@@ -319,6 +329,6 @@ impl Inner {
             this.set_due(Job { work, due, shadowed: false, sealing: Some(sealing), hosting: false });
             self.frontier.expect(puddle);
         }
-        Ok(None)
+        Ok(Ok(entry))
     }
 }

@@ -1,0 +1,119 @@
+//! What a protection is bound to beside its object's identity, and how a pool's root puddle lists the others.
+//!
+//! Names, lengths and addresses are in the catalog, which has checksums and no key. So the protection's header, which is under
+//! an HMAC in modes with a key, holds a digest of them: whoever swaps two names, or shortens a length, cannot make a header for
+//! that.
+//!
+//! A pool has many puddles, each with a header of its own. The root puddle's header holds a digest of the others' headers
+//! ([`members`]), which every psync writes anew: whoever puts one puddle's file back leaves a list that does not fit.
+
+use crate::tree::{Digest, ZERO};
+use cenote_layout::at_rest::{AtRestHeader, NOTHING_REPLACED};
+use cenote_layout::id::Uuid;
+use sha2::{Digest as _, Sha256};
+use zerocopy::IntoBytes;
+
+/// What an object is bound to: its name, and the bytes of its data.
+#[must_use]
+pub fn of_object(name: &str, data_len: u64) -> Digest {
+    let mut hash = Sha256::new();
+    hash.update(b"CnObject");
+    hash.update(data_len.to_le_bytes());
+    hash.update(name.as_bytes());
+    hash.finalize().into()
+}
+
+/// Where a puddle of a pool belongs.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// The store.
+    pub store: Uuid,
+    /// The pool's number there.
+    pub pool: u64,
+    /// The pool's name.
+    pub name: &'a str,
+    /// The puddle's number in the pool.
+    pub index: u32,
+    /// Its address.
+    pub addr: u64,
+    /// Its bytes.
+    pub size: u64,
+}
+
+/// What a puddle is bound to.
+#[must_use]
+pub fn of_puddle(place: &Place<'_>) -> Digest {
+    let mut hash = Sha256::new();
+    hash.update(b"CnPuddle");
+    hash.update(place.store.0);
+    hash.update(place.pool.to_le_bytes());
+    hash.update(place.index.to_le_bytes());
+    hash.update([0; 4]);
+    hash.update(place.addr.to_le_bytes());
+    hash.update(place.size.to_le_bytes());
+    hash.update(place.name.as_bytes());
+    hash.finalize().into()
+}
+
+/// What stands for a puddle in its pool's list; `None`: nothing was ever written to it.
+pub(crate) fn entry(header: &AtRestHeader) -> Option<Digest> {
+    match header.replaced {
+        NOTHING_REPLACED => None,
+        ZERO if header.generation == 0 => None,
+        ZERO => {
+            let mut hash = Sha256::new();
+            hash.update(b"CnEntry\0");
+            hash.update(header.as_bytes());
+            Some(hash.finalize().into())
+        }
+        replaced => Some(replaced),
+    }
+}
+
+/// The list of a pool's puddles but the root, in the order of their numbers, as one digest.
+#[must_use]
+pub fn members(entries: impl IntoIterator<Item = (u32, Option<Digest>)>) -> Digest {
+    let mut hash = Sha256::new();
+    hash.update(b"CnMember");
+    let mut any = false;
+    for (index, entry) in entries {
+        let Some(entry) = entry else { continue };
+        any = true;
+        hash.update(index.to_le_bytes());
+        hash.update([0; 4]);
+        hash.update(entry);
+    }
+    if any { hash.finalize().into() } else { ZERO }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_differs_has_another_digest() {
+        let place = Place { store: Uuid([1; 16]), pool: 2, name: "p", index: 3, addr: 4, size: 5 };
+        let all = [
+            of_object("p", 5),
+            of_object("p", 6),
+            of_object("q", 5),
+            of_puddle(&place),
+            of_puddle(&Place { store: Uuid([2; 16]), ..place }),
+            of_puddle(&Place { pool: 3, ..place }),
+            of_puddle(&Place { name: "q", ..place }),
+            of_puddle(&Place { index: 4, ..place }),
+            of_puddle(&Place { addr: 5, ..place }),
+            of_puddle(&Place { size: 6, ..place }),
+            members([(1, Some([1; 32]))]),
+            members([(2, Some([1; 32]))]),
+            members([(1, Some([2; 32]))]),
+            members([(1, Some([1; 32])), (2, Some([1; 32]))]),
+            members([]),
+        ];
+        for (i, one) in all.iter().enumerate() {
+            assert!(all[i + 1..].iter().all(|other| other != one), "{i}");
+        }
+        assert_eq!(members([(1, None), (2, None)]), members([]));
+        assert_eq!(members([(1, None), (2, Some([1; 32]))]), members([(2, Some([1; 32]))]));
+    }
+}
