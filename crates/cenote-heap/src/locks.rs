@@ -173,7 +173,7 @@ impl Judge for Processes {
     }
 
     fn has_ended(&self, owner: u64) -> Result<bool, Infallible> {
-        Ok(!process::is_named_alive(owner))
+        Ok(process::is_named_earlier(owner) || !process::is_named_alive(owner))
     }
 }
 

@@ -225,11 +225,18 @@ pub enum Bug {
     JournalNamedEarly,
     /// What the header of a protection says of its object's name and length is not compared.
     BindingIgnored,
-    /// A psync of a protected pool leaves the list of its puddles in the root puddle's header as it
-    /// was.
+    /// A psync of a protected pool leaves the list of its puddles in the root's header as it was.
     MembersNotUpdated,
     /// The list of a pool's puddles in the root puddle's header is not compared.
     MembersIgnored,
+    /// A journal of a later session than the superblock knows of is believed.
+    SessionIgnored,
+    /// What a journal lists of its protected primaries is not compared.
+    RootsIgnored,
+    /// A journal's list of protected primaries is written over the list that its header names.
+    RootsInPlace,
+    /// Recovery goes on with the list of protected primaries of before the records that it applies.
+    RootsNotRecovered,
     /// A change of a key reports an error whatever was committed before it.
     RekeyUndecided,
     /// A puddle that a protected pool takes is in no psync.
@@ -276,6 +283,8 @@ pub enum Bug {
     TakenOverInSilence,
     /// A dead client's lock is taken over before the daemon has replayed its logs.
     DeadNotRecovered,
+    /// A lock's owner is taken to live as long as its process, which has called `exec`.
+    ImageTakenForProcess,
     /// A client of a pool that others write too leaves its last commit unfenced.
     LazyDespiteSharing,
     /// Which request made a pool is recorded in a batch of its own.

@@ -542,7 +542,7 @@ impl Store {
             let file = Arc::new(FileHandle::open(&inner.medium, text(&primary_name(puddle.uuid)))?);
             // The header is the store's.
             let limits = Limits { from: PAGE_SIZE, len: puddle.size, lines: false };
-            targets.push((Target { id: puddle.uuid, file, data_offset: 0 }, limits));
+            targets.push((Target { id: puddle.uuid, file, data_offset: 0, rooted: None }, limits));
         }
         let done = journal.psync_parcel(targets, parcel, runs, PARCEL_LEN_MAX).map_err(of_parcel)?;
         let Delivered { seq, pages, data_bytes, journal_bytes } = done;
@@ -833,10 +833,11 @@ impl Control {
         }
     }
 
-    /// What a guest's process is called in locks.
+    /// What a guest is called in locks: another name for each session, and so for each image of a process.
     fn name_of(&self, client: Uuid) -> Result<u64, StoreError> {
         let guest = self.hosted.get(&client).ok_or(StoreError::NoGuest { client })?.guest;
-        cenote_sys::process::name_of(guest.pid, guest.start_ticks)
+        let image = u128::from_le_bytes(client.0);
+        cenote_sys::process::name_of(guest.pid, guest.start_ticks, image as u64 ^ (image >> 64) as u64)
             .map_err(|error| StoreError::Refused { detail: error.to_string() })
     }
 

@@ -17,8 +17,9 @@ use cenote_layout::id::PoolId;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{Durability, FileName, MapMode, MediumError, Operation};
 use core::ptr::NonNull;
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 /// What the handles of one pool share.
 #[derive(Debug)]
@@ -39,8 +40,37 @@ pub(crate) struct PoolCore {
 struct Sharing {
     /// What the daemon calls this process.
     me: u64,
-    /// Names of processes that have ended, and whose logs are replayed: for ever.
+    /// Names of images that have ended, and whose logs are replayed: for ever.
     ended: Mutex<BTreeSet<u64>>,
+    /// Until when images whose processes live are believed to live, without asking the daemon.
+    believed: Mutex<BTreeMap<u64, Instant>>,
+}
+
+/// How often the daemon is asked at most about images whose processes live.
+const ASK_EVERY: Duration = Duration::from_millis(250);
+
+impl Sharing {
+    fn believed(&self) -> MutexGuard<'_, BTreeMap<u64, Instant>> {
+        self.believed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is time to ask about an image whose process lives.
+    fn is_due(&self, who: u64) -> bool {
+        let now = Instant::now();
+        let mut believed = self.believed();
+        let until = believed.entry(who).or_insert(now + ASK_EVERY);
+        let due = now >= *until;
+        if due {
+            *until = now + ASK_EVERY;
+        }
+        due
+    }
+
+    /// The daemon says that these live.
+    fn believe(&self, living: &[u64]) {
+        let until = Instant::now() + ASK_EVERY;
+        *self.believed() = living.iter().map(|who| (*who, until)).collect();
+    }
 }
 
 // SAFETY: the pointers are to `Puddle`s, which are `Sync` and outlive every handle.
@@ -77,7 +107,7 @@ impl PoolCore {
 
     /// From now on others write the pool too; `me` is this process.
     pub(crate) fn share(&self, me: u64) {
-        let _ = self.sharing.set(Sharing { me, ended: Mutex::default() });
+        let _ = self.sharing.set(Sharing { me, ended: Mutex::default(), believed: Mutex::default() });
     }
 
     pub(crate) fn is_shared(&self) -> bool {
@@ -156,8 +186,8 @@ impl PoolHandle {
         self.core.sharing.get().filter(|_| self.shared).map(|sharing| sharing.me)
     }
 
-    /// Whether a process of that name ([`cenote_sys::process::name_of`]) that has or had the pool has ended, and its logs are replayed. "Yes" is certain, and for ever. A living process is found in `/proc`, without asking the
-    /// daemon; one that is not there may be of another namespace, or have logs that wait.
+    /// Whether an image of a process of that name ([`cenote_sys::process::name_of`]) that has or had the pool has ended, and its logs are replayed. "Yes" is certain, and for ever. The daemon knows. It is
+    /// asked at once about a process that `/proc` does not show: that one may be of another namespace, or have logs that wait. About one that lives it is asked now and then: the process may have called `exec`.
     ///
     /// # Errors
     /// [`StoreError::PoolLogDamaged`]: it has ended, and left a log that is set aside; the daemon cannot be asked.
@@ -166,16 +196,25 @@ impl PoolHandle {
         let (Some(sharing), Some(connection)) =
             (self.core.sharing.get().filter(|_| self.shared), &self.store.inner().connection)
         else {
-            return Ok(!alive);
+            return Ok(cenote_sys::process::is_named_earlier(who) || !alive);
         };
         let ended = || sharing.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        if alive || who == sharing.me {
+        if who == sharing.me {
             return Ok(false);
         }
-        if ended().contains(&who) || planted(Bug::DeadNotRecovered) {
+        if ended().contains(&who) || (!alive && planted(Bug::DeadNotRecovered)) {
             return Ok(true);
         }
-        let members = connection.keeper.members(self.id())?;
+        if alive && (planted(Bug::ImageTakenForProcess) || !sharing.is_due(who)) {
+            return Ok(false);
+        }
+        let members = match connection.keeper.members(self.id(), !alive) {
+            Ok(members) => members,
+            // Transactions go on without the daemon, where nobody has ended.
+            Err(_) if alive => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        sharing.believe(&members.living);
         if members.living.contains(&who) {
             return Ok(false);
         }

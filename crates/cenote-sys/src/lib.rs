@@ -23,6 +23,7 @@ pub mod fault;
 pub mod filesystem;
 pub mod fork_guard;
 pub mod futex;
+pub mod held_byte;
 pub mod membarrier;
 pub mod memory;
 pub mod notes;

@@ -83,6 +83,14 @@ pub fn has_ended(process: BorrowedFd<'_>) -> bool {
     matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(1))
 }
 
+/// Whether the other end of a connected socket is closed. What it sent before may wait to be read.
+#[must_use]
+pub fn has_hung_up(socket: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::empty())];
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(1))
+}
+
 fn credentials_of(socket: BorrowedFd<'_>) -> io::Result<libc::ucred> {
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -163,6 +171,18 @@ mod tests {
         assert_eq!((peer.pid, peer.uid), (crate::process::pid(), crate::process::uid()));
         assert_eq!(peer.gid, crate::process::gid());
         assert!(!has_ended(peer.process.as_fd()));
+    }
+
+    #[test]
+    fn an_end_has_hung_up_when_the_last_descriptor_of_it_is_closed() {
+        use std::io::Write;
+        let (ours, mut theirs) = UnixStream::pair().expect("pair");
+        theirs.write_all(b"to be read").expect("write");
+        let copy = theirs.try_clone().expect("clone");
+        drop(theirs);
+        assert!(!has_hung_up(ours.as_fd()));
+        drop(copy);
+        assert!(has_hung_up(ours.as_fd()));
     }
 
     #[test]

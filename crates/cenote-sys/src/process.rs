@@ -62,17 +62,18 @@ pub fn program(pid: u32) -> Option<String> {
     Some(String::from_utf8_lossy(name.trim_ascii_end()).into_owned())
 }
 
-/// One word that names a process of one boot of the machine, for locks in memory that outlives both: its number in the lower 22 bits, and in the
-/// upper 32 and 9 more what is left of its start time and the boot's id when they are mixed. Bit 31 is always clear. Two processes of one boot have different names, but for one chance in 2^41 where a number is used
-/// again; so have processes of different boots.
+/// One word that names an *image* of a process, for locks in memory that outlives both. An image ends with its process, or when that calls `exec`: number and start time stay then. The lower 22 bits are
+/// the process's number. The upper 24 bits mix its start time and the boot's id. The 17 bits between, of which bit 31 is not one, mix in `image` as well: what tells images of a process apart.
+///
+/// Two processes that have one number after another have different names, but for one chance in 2^41. Two images of one process have different names, but for one chance in 2^17.
 ///
 /// # Errors
 /// The boot's id cannot be read.
-pub fn name_of(pid: u32, start_ticks: u64) -> io::Result<u64> {
-    Ok(mix(boot_number()?, pid, start_ticks))
+pub fn name_of(pid: u32, start_ticks: u64, image: u64) -> io::Result<u64> {
+    Ok(mix(boot_number()?, pid, start_ticks, image))
 }
 
-/// The name of this process.
+/// The name of this process, as it is until it calls `exec`.
 ///
 /// # Errors
 /// The boot's id, or this process's start time, cannot be read.
@@ -84,33 +85,53 @@ pub fn own_name() -> io::Result<u64> {
         return Ok(known);
     }
     let ticks = start_ticks(pid()).ok_or_else(|| io::Error::other("/proc does not show this process"))?;
-    let name = name_of(pid(), ticks)?;
+    // The guard's word is random, and one for each image.
+    let name = name_of(pid(), ticks, crate::fork_guard::token())?;
     KNOWN.store(name, Ordering::Relaxed);
     Ok(name)
 }
 
-/// Whether the process of that name may still run. False is certain within one process namespace, as for [`is_alive`].
+/// Whether the process of that name may still run, as this image or another. False is certain within one process namespace, as for [`is_alive`].
 #[must_use]
 pub fn is_named_alive(name: u64) -> bool {
     let pid = name as u32 & PID_BITS;
     match (stat(pid), boot_number()) {
-        (Some(found), Ok(boot)) => mix(boot, pid, found.start_ticks) == name && !found.is_dead(),
+        (Some(found), Ok(boot)) => {
+            process_part(boot, pid, found.start_ticks) == name >> 40 && !found.is_dead()
+        }
         (None, Ok(_)) => exists(pid),
         (_, Err(_)) => true,
     }
 }
 
+/// Whether that name is of this process before it called `exec`.
+#[must_use]
+pub fn is_named_earlier(name: u64) -> bool {
+    let same =
+        |own: u64| own != name && own >> 40 == name >> 40 && own as u32 & PID_BITS == name as u32 & PID_BITS;
+    own_name().is_ok_and(same)
+}
+
 /// No process has a higher number (`PID_MAX_LIMIT` of the kernel).
 const PID_BITS: u32 = (1 << 22) - 1;
 
-fn mix(boot: u64, pid: u32, start_ticks: u64) -> u64 {
-    // The finishing steps of MurmurHash3: every bit of what goes in changes every bit that comes out.
-    let mut x = boot ^ start_ticks.rotate_left(17);
+fn mix(boot: u64, pid: u32, start_ticks: u64, image: u64) -> u64 {
+    let process = process_part(boot, pid, start_ticks);
+    let image = scatter(boot ^ start_ticks.rotate_left(17) ^ image.rotate_left(5));
+    process << 40 | (image >> 32 & 0xff) << 32 | (image >> 40 & 0x1ff) << 22 | u64::from(pid & PID_BITS)
+}
+
+/// 24 bits of a process that all of its images have.
+fn process_part(boot: u64, pid: u32, start_ticks: u64) -> u64 {
+    scatter(boot ^ start_ticks.rotate_left(17) ^ u64::from(pid)) & 0xff_ffff
+}
+
+/// The finishing steps of MurmurHash3: every bit of what goes in changes every bit that comes out.
+fn scatter(mut x: u64) -> u64 {
     for factor in [0xff51_afd7_ed55_8ccd, 0xc4ce_b9fe_1a85_ec53] {
         x = (x ^ x >> 33).wrapping_mul(factor);
     }
-    x ^= x >> 33;
-    x << 32 | (x >> 32 & 0x1ff) << 22 | u64::from(pid & PID_BITS)
+    x ^ x >> 33
 }
 
 /// The current boot's id, as a number; read once.
@@ -222,21 +243,32 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_of_one_process_of_one_boot() {
+    fn a_name_is_of_one_image_of_one_process_of_one_boot() {
         let (boot, ticks) = (boot_number().expect("boot"), start_ticks(pid()).expect("the test needs /proc"));
         let own = own_name().expect("name");
-        assert_eq!((own, own), (mix(boot, pid(), ticks), own_name().expect("name again")));
+        let image = crate::fork_guard::token();
+        assert_eq!((own, own), (mix(boot, pid(), ticks, image), own_name().expect("name again")));
         assert!(own != 0 && own & 1 << 31 == 0 && own as u32 & PID_BITS == pid());
-        assert!(is_named_alive(own));
-        assert!(!is_named_alive(mix(boot, pid(), ticks + 1)), "another process had the number");
-        assert!(!is_named_alive(mix(boot ^ 1, pid(), ticks)), "the machine was started again");
-        assert!(!is_named_alive(0));
+        assert!(is_named_alive(own) && !is_named_earlier(own));
+        assert!(!is_named_alive(mix(boot, pid(), ticks + 1, image)), "another process had the number");
+        assert!(!is_named_alive(mix(boot ^ 1, pid(), ticks, image)), "the machine was started again");
+        assert!(!is_named_alive(0) && !is_named_earlier(0));
+        // Another image of this process: the process lives, the image does not.
+        let other = mix(boot, pid(), ticks, image ^ 1);
+        assert!(other != own && other & 1 << 31 == 0 && is_named_alive(other) && is_named_earlier(other));
         let mut child = std::process::Command::new("sleep").arg("100").spawn().expect("start sleep");
-        let its = name_of(child.id(), start_ticks(child.id()).expect("start")).expect("name");
-        assert!(is_named_alive(its) && its != own);
+        let its = name_of(child.id(), start_ticks(child.id()).expect("start"), 7).expect("name");
+        assert!(is_named_alive(its) && !is_named_earlier(its) && its != own);
         child.kill().expect("kill");
         child.wait().expect("wait");
         assert!(!is_named_alive(its));
+    }
+
+    #[test]
+    fn images_of_a_process_have_names_of_their_own() {
+        let names: std::collections::BTreeSet<u64> = (0..256).map(|image| mix(1, 7, 99, image)).collect();
+        assert!(names.len() >= 255, "{}", names.len());
+        assert!(names.iter().all(|name| name >> 40 == process_part(1, 7, 99) && name & 1 << 31 == 0));
     }
 
     #[test]

@@ -48,12 +48,13 @@ impl Store {
     pub fn connect(socket: impl AsRef<Path>) -> Result<Self> {
         let path = socket.as_ref();
         let failed = |detail: String| OpenError::Daemon { path: path.display().to_string(), detail };
-        let (line, home) = Line::open(path, None).map_err(|error| failed(error.to_string()))?;
+        let (line, home, image) = Line::open(path, None).map_err(|error| failed(error.to_string()))?;
         let client = Client {
             path: path.to_path_buf(),
             client: home.client,
             store: home.store,
             line: Mutex::new(Some(line)),
+            image: Mutex::new(image),
             token: cenote_sys::fork_guard::token(),
         };
         let store = cenote_store::Store::connect(&home, Box::new(client))?;
@@ -110,7 +111,7 @@ impl Watcher {
     /// # Errors
     /// Nobody listens there, or the daemon does not let this process in.
     pub fn connect(socket: impl AsRef<Path>) -> io::Result<Self> {
-        let (line, home) = Line::open(socket.as_ref(), None)?;
+        let (line, home, _) = Line::open(socket.as_ref(), None)?;
         Ok(Self { line, client: home.client })
     }
 
@@ -229,11 +230,12 @@ fn nonsense(reply: &Reply) -> io::Error {
 }
 
 impl Line {
-    /// Connects, and says hello.
-    fn open(path: &Path, resume: Option<Uuid>) -> io::Result<(Self, Home)> {
+    /// Connects, and says hello. With what the daemon knows this program by.
+    fn open(path: &Path, resume: Option<Uuid>) -> io::Result<(Self, Home, Option<OwnedFd>)> {
         let channel = Channel::connect(path)?;
         let mut line = Self { channel, number: 0, buffer: vec![0; MESSAGE_LEN_MAX] };
-        match line.ask(&Request::Hello { resume })?.0 {
+        let (reply, mut descriptors) = line.ask(&Request::Hello { resume })?;
+        match reply {
             Reply::Welcome { client, store, window_base, window_len, medium, power } => {
                 let level = |power| if power { Durability::Power } else { Durability::Process };
                 let kind = match &*medium.kind {
@@ -245,7 +247,9 @@ impl Line {
                 };
                 let (path, fs, note) = (medium.path, medium.fs, medium.note);
                 let medium = MediumInfo { path, kind, fs, durability: level(medium.power), note };
-                Ok((line, Home { client, store, window_base, window_len, medium, durability: level(power) }))
+                let durability = level(power);
+                let home = Home { client, store, window_base, window_len, medium, durability };
+                Ok((line, home, descriptors.pop()))
             }
             Reply::Refused(Refusal::NoSession) => {
                 Err(io::Error::new(io::ErrorKind::NotFound, "the session has ended"))
@@ -283,6 +287,8 @@ struct Client {
     store: Uuid,
     /// `None`: the daemon has ended, and was not found again yet.
     line: Mutex<Option<Line>>,
+    /// While it is open the daemon, and the next one, know that this program has what it was granted. It closes on `exec`.
+    image: Mutex<Option<OwnedFd>>,
     /// Of the process that connected.
     token: u64,
 }
@@ -314,12 +320,11 @@ impl Client {
                     Ok((reply, descriptors)) => return Ok((reply, descriptors, again)),
                     Err(error) => error,
                 },
-                None => match Line::open(&self.path, Some(self.client)) {
-                    Ok((line, home)) if (home.client, home.store) == (self.client, self.store) => {
+                None => match self.resume() {
+                    Ok(line) => {
                         *guard = Some(line);
                         continue;
                     }
-                    Ok(_) => return Err(refused(io::Error::other("it keeps another store now"))),
                     // Its socket goes with the daemon, when that was told to end.
                     Err(error) if is_lost(&error) || error.kind() == io::ErrorKind::NotFound => {
                         if error.to_string() == "the session has ended" {
@@ -336,6 +341,41 @@ impl Client {
             }
             again |= guard.take().is_some();
             std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Connects again, to the daemon that is there now, and goes on with the session.
+    fn resume(&self) -> io::Result<Line> {
+        let (line, home, image) = Line::open(&self.path, Some(self.client))?;
+        if (home.client, home.store) != (self.client, self.store) {
+            return Err(io::Error::other("it keeps another store now"));
+        }
+        // The one before is closed when the next is there: at no moment there is none.
+        let mut held = self.image.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = held.take();
+        *held = image.or(before);
+        Ok(line)
+    }
+
+    /// Asks once, if a daemon is there and no other thread asks it.
+    fn ask_now(&self, request: &Request) -> core::result::Result<Reply, StoreError> {
+        if !cenote_sys::fork_guard::is_current(self.token) {
+            return Err(StoreError::Forked);
+        }
+        let refused = |detail: &str| StoreError::Refused { detail: detail.into() };
+        let Ok(mut guard) = self.line.try_lock() else { return Err(refused("another thread asks")) };
+        if guard.is_none() {
+            *guard = Some(self.resume().map_err(|error| refused(&error.to_string()))?);
+        }
+        match guard.as_mut().map(|line| line.ask(request)) {
+            Some(Ok((reply, _))) => Ok(reply),
+            Some(Err(error)) => {
+                if is_lost(&error) {
+                    *guard = None;
+                }
+                Err(refused(&error.to_string()))
+            }
+            None => Err(refused("the daemon has ended")),
         }
     }
 
@@ -749,8 +789,11 @@ impl Keeper for Client {
         self.done(&Request::SetObjectOwner { name: name.into(), uid, gid, permissions }, name)
     }
 
-    fn members(&self, pool: PoolId) -> core::result::Result<MemberList, StoreError> {
-        match self.answer(&Request::Members { pool }, &pool.to_string())?.0 {
+    fn members(&self, pool: PoolId, patient: bool) -> core::result::Result<MemberList, StoreError> {
+        let (request, name) = (Request::Members { pool }, pool.to_string());
+        let answer = if patient { self.answer(&request, &name)?.0 } else { self.ask_now(&request)? };
+        match answer {
+            Reply::Refused(refusal) => Err(error_of(refusal, &name)),
             Reply::Members { living, doubts } => Ok(MemberList { living, doubts }),
             other => Err(unexpected(&other)),
         }

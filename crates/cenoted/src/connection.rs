@@ -2,6 +2,7 @@
 //!
 //! The thread waits for a message or for the end of the process, whichever comes first: a socket that a dead process's child has inherited is not closed.
 
+use crate::images::Sign;
 use crate::log::say;
 use crate::metrics::LimitHit;
 use crate::per_user::Counted;
@@ -70,7 +71,9 @@ impl TurnedAway {
 }
 
 /// Serves one client, that counts, until its connection ends.
-pub(crate) fn serve(shared: &Arc<Shared>, channel: &Channel, peer: Peer, counted: Counted) {
+pub(crate) fn serve(shared: &Arc<Shared>, line: Channel, peer: Peer, counted: Counted) {
+    let line = Arc::new(line);
+    let channel = &*line;
     if channel.set_send_timeout(shared.limits.patience).is_err() {
         return;
     }
@@ -89,8 +92,8 @@ pub(crate) fn serve(shared: &Arc<Shared>, channel: &Channel, peer: Peer, counted
     shared.messages.fetch_add(1, Ordering::Relaxed);
     shared.metrics.request(&Request::Hello { resume });
     shared.metrics.connections.add(1);
-    let session = match attach(shared, peer, start_ticks, &credentials, resume) {
-        Ok(session) => session,
+    let (session, image) = match attach(shared, peer, start_ticks, &credentials, resume) {
+        Ok(attached) => attached,
         Err(refusal) => return refuse(shared, channel, number, refusal),
     };
     say!(
@@ -100,17 +103,45 @@ pub(crate) fn serve(shared: &Arc<Shared>, channel: &Channel, peer: Peer, counted
     drop(buffer);
     session.messages.fetch_add(1, Ordering::Relaxed);
     let welcome = requests::welcome(shared, session.client);
-    let well = answer(channel, number, &welcome, &[]) && converse(shared, channel, &session, &credentials);
+    let end = match answer(channel, number, &welcome, image.as_slice()) {
+        true => {
+            // The client's copy is to be the only one.
+            drop(image);
+            session.serve_by(Some(Arc::clone(&line)));
+            converse(shared, channel, &session, &credentials)
+        }
+        false => End::CutOff,
+    };
     session.end_imports();
-    if !well {
-        // Who was given nothing leaves nothing: connecting and going away costs the daemon nothing for good.
+    if end == End::CutOff {
+        // A client that was given nothing leaves nothing: connecting and going away costs the daemon nothing for good.
         if shared.store.guest_has_anything(session.client) {
+            until_its_program_is_gone(shared, channel, &session);
             shared.sessions.detach(session.client);
         } else if shared.sessions.claim(session.client) {
             let _ = sessions::end(shared, &session, true);
         }
     }
+    session.serve_by(None);
     drop(counted);
+}
+
+/// Of a client that has hung up, the kernel is about to close the other descriptor too, if it closes all of them. Waits for that, and not for long.
+fn until_its_program_is_gone(shared: &Shared, channel: &Channel, session: &Session) {
+    for _ in 0..20 {
+        if !cenote_sys::peer::has_hung_up(channel.as_fd()) || session.is_over(shared.sessions.images()) {
+            return;
+        }
+        std::thread::sleep(Duration::from_micros(50));
+    }
+}
+
+/// How a conversation ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Goodbye,
+    /// By the client, which has hung up, by the daemon, or with the process.
+    CutOff,
 }
 
 fn readable_within(channel: &Channel, patience: Duration) -> bool {
@@ -144,11 +175,11 @@ fn attach(
     start_ticks: u64,
     credentials: &Credentials,
     resume: Option<Uuid>,
-) -> Result<Arc<Session>, Refusal> {
+) -> Result<(Arc<Session>, Option<OwnedFd>), Refusal> {
     if let Some(client) = resume {
         for _ in 0..REATTACH_TRIES {
             match shared.sessions.resume(client, peer.pid, start_ticks) {
-                Ok(session) => return Ok(session),
+                Ok(session) => return Ok((session, give_image(shared, client)?)),
                 // One that was given nothing was forgotten with the daemon that it had: it begins again under its name.
                 Err(NotResumed::Unknown) => return begin(shared, client, peer, start_ticks, credentials),
                 Err(NotResumed::Other) => return Err(Refusal::NoSession),
@@ -171,7 +202,7 @@ fn begin(
     peer: Peer,
     start_ticks: u64,
     credentials: &Credentials,
-) -> Result<Arc<Session>, Refusal> {
+) -> Result<(Arc<Session>, Option<OwnedFd>), Refusal> {
     // Those of processes that live and are not connected count as well.
     let (all, his) = shared.sessions.count(peer.uid);
     let limits = &shared.limits;
@@ -182,8 +213,16 @@ fn begin(
     }
     let guest =
         GuestRecord { client, pid: peer.pid, start_ticks, uid: credentials.uid, gid: credentials.gid };
+    let image = give_image(shared, client)?;
+    let sign = if image.is_some() { Sign::Byte } else { Sign::None };
     shared.store.admit(guest).map_err(|_| Refusal::NoSession)?;
-    Ok(shared.sessions.begin(client, peer, start_ticks))
+    Ok((shared.sessions.begin(client, peer, start_ticks, sign), image))
+}
+
+/// What the client's program is known by.
+fn give_image(shared: &Shared, client: Uuid) -> Result<Option<OwnedFd>, Refusal> {
+    let given = shared.sessions.images().give(client);
+    given.map_err(|error| Refusal::Other { detail: format!("a client cannot be watched: {error}") })
 }
 
 /// Buffers for messages that are being read: as many as threads read at once, however many connections there are. One for each connection would be most of the daemon's memory, as soon as each has sent one long
@@ -219,16 +258,16 @@ fn receive(shared: &Shared, channel: &Channel) -> Option<Result<(u32, Request), 
     })
 }
 
-/// Answers messages. True: the session has ended with a goodbye; false: the connection or the process has.
-fn converse(shared: &Shared, channel: &Channel, session: &Session, credentials: &Credentials) -> bool {
+/// Answers messages, until the session, the connection or the process has ended.
+fn converse(shared: &Shared, channel: &Channel, session: &Session, credentials: &Credentials) -> End {
     // A client has one request on its way: what comes after that from a socket whose process has ended is another's, who has inherited it.
     let mut last = false;
     loop {
         if last || !wait(channel, session) {
-            return false;
+            return End::CutOff;
         }
         last = session.has_ended();
-        let Some(received) = receive(shared, channel) else { return false };
+        let Some(received) = receive(shared, channel) else { return End::CutOff };
         shared.messages.fetch_add(1, Ordering::Relaxed);
         session.messages.fetch_add(1, Ordering::Relaxed);
         let (number, request) = match received {
@@ -236,7 +275,7 @@ fn converse(shared: &Shared, channel: &Channel, session: &Session, credentials: 
             Err((number, detail)) => {
                 // A peer that does not speak the protocol is not listened to any further.
                 refuse(shared, channel, number, Refusal::Malformed { detail });
-                return false;
+                return End::CutOff;
             }
         };
         if request == Request::Goodbye {
@@ -244,7 +283,7 @@ fn converse(shared: &Shared, channel: &Channel, session: &Session, credentials: 
             let ended = shared.sessions.claim(session.client) && sessions::end(shared, session, true).is_ok();
             let refused = Reply::Refused(Refusal::Other { detail: "the logs could not be looked at".into() });
             answer(channel, number, if ended { &Reply::Done } else { &refused }, &[]);
-            return true;
+            return End::Goodbye;
         }
         let grown = match &request {
             Request::TakePuddle { pool, size, .. } => Some((*pool, *size)),
@@ -253,7 +292,7 @@ fn converse(shared: &Shared, channel: &Channel, session: &Session, credentials: 
         let (reply, descriptors) = requests::answer(shared, session, credentials, request);
         let sent = answer(channel, number, &reply, &descriptors);
         if !sent {
-            return false;
+            return End::CutOff;
         }
         // The next one is made while the client is at work with this one.
         if let (Some((pool, size)), Reply::Puddles { .. }) = (grown, &reply) {

@@ -5,6 +5,7 @@
 //! server.rs       the socket; a thread for each connection; limits
 //! connection.rs   one connection: its peer, its messages, how it ends
 //! sessions.rs     who is there; the thread that waits for processes to end and has their logs replayed
+//! images.rs       whether a client's program runs still, or its process has called exec
 //! requests.rs     one request: checked, done, answered
 //! objects.rs      those about objects
 //! parcels.rs      files in memory that psyncs come in
@@ -17,7 +18,7 @@
 //! service.rs      a service manager: sockets that it passes, and what it is told
 //! ```
 //!
-//! **A session is a process.** The kernel says which (a pidfd of the socket's peer), and as whom it acts. It ends with a goodbye, or when the process has ended; a connection that is closed ends
+//! **A session is a process, until that calls `exec`.** The kernel says which (a pidfd of the socket's peer), and as whom it acts. It ends with a goodbye, or when the process or its program has ended; a connection that is closed ends
 //! nothing, because the process may live, with its mappings, and come back. So logs are replayed only when nobody writes them any more.
 //!
 //! **Threads.** Each connection has one, which waits for its client and for nothing else: a client that is slow, silent or stopped keeps nobody waiting. Changes of the catalog
@@ -28,6 +29,7 @@
 
 mod connection;
 mod exporter;
+mod images;
 mod imports;
 pub mod log;
 mod metrics;

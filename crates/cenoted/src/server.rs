@@ -9,6 +9,7 @@
 
 use crate::connection::{self, Buffers, TurnedAway};
 use crate::exporter::{Exporter, MetricsAt};
+use crate::images::Images;
 use crate::imports::Careful;
 use crate::log::{Quiet, say};
 use crate::metrics::{LimitHit, Metrics};
@@ -251,7 +252,12 @@ impl Server {
             let path = config.socket.clone();
             move |source| StartError::Path { path, advice, source }
         };
-        let sessions = Sessions::new().map_err(failed("the system has no epoll for the daemon"))?;
+        let images = Images::open(&config.store).map_err(|source| StartError::Path {
+            path: config.store.join("clients"),
+            advice: "the daemon's user must own the store",
+            source,
+        })?;
+        let sessions = Sessions::new(images).map_err(failed("the system has no epoll for the daemon"))?;
         let gives_up = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| failed("the system has no event for the daemon")(errno.into()))?;
         let (listener, socket) = match passed {
@@ -397,7 +403,7 @@ impl Server {
         let Some(counted) = self.shared.count(peer.uid) else { return turned_away.add(channel) };
         let shared = Arc::clone(&self.shared);
         let thread = std::thread::Builder::new().name("cenoted-client".into()).stack_size(STACK_BYTES);
-        if let Err(error) = thread.spawn(move || connection::serve(&shared, &channel, peer, counted)) {
+        if let Err(error) = thread.spawn(move || connection::serve(&shared, channel, peer, counted)) {
             say!(self.shared, Failures, ERROR, "a client cannot be served: {error}");
         }
     }

@@ -11,6 +11,9 @@
 //!                                                              '-> failed
 //! ```
 //!
+//! A process has ended too, as far as its session goes, when the program that began the session is gone: by `exec` ([`crate::images`]). The undertaker asks for that when a client hangs up, when another client
+//! wants what the session has, and now and then.
+//!
 //! **Each session is ended by one at a time**: whoever claims it. The entry stays, as *ending*, until the store is done: so a pool that the dead could write is in use until then, and
 //! whoever asks for it waits.
 //!
@@ -18,6 +21,7 @@
 //! dead client's pools and locks stay its own. Only where the store itself is of no use any more, because a sync has failed, there is nothing to be tried: the daemon ends with an error, and the next one
 //! recovers from what is on the medium.
 
+use crate::images::{Images, Sign};
 use crate::imports::Imports;
 use crate::log::say;
 use crate::parcels::Parcels;
@@ -25,7 +29,7 @@ use crate::server::Shared;
 use cenote_layout::catalog::{GuestRecord, LeaseRecord};
 use cenote_layout::id::Uuid;
 use cenote_log::Outcome;
-use cenote_proto::ClientState;
+use cenote_proto::{Channel, ClientState};
 use cenote_store::{GuestEnd, LogReport, Store, StoreError};
 use cenote_sys::peer::{self, Peer};
 use rustix::event::{EventfdFlags, Timespec, epoll};
@@ -40,6 +44,8 @@ use std::time::{Duration, Instant};
 const RETRY_FIRST: Duration = Duration::from_millis(10);
 /// How late at most.
 const RETRY_MAX: Duration = Duration::from_secs(20);
+/// How often programs of detached sessions are looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// The token of the descriptor that wakes the undertaker; sessions have others.
 const WAKE: u64 = 0;
 
@@ -54,6 +60,10 @@ pub(crate) struct Session {
     pub(crate) known: Instant,
     /// The process; `None` if it was gone before it could be held.
     process: Option<OwnedFd>,
+    /// What tells whether its program is gone.
+    sign: Sign,
+    /// The connection that serves it.
+    line: Mutex<Option<Arc<Channel>>>,
     pub(crate) messages: AtomicU64,
     pub(crate) puddles: AtomicU64,
     pub(crate) bytes: AtomicU64,
@@ -64,6 +74,22 @@ pub(crate) struct Session {
 impl Session {
     pub(crate) fn has_ended(&self) -> bool {
         self.process.as_ref().is_none_or(|process| peer::has_ended(process.as_fd()))
+    }
+
+    /// Whether the client has hung up: what that means is about to be found out.
+    fn has_hung_up(&self) -> bool {
+        let line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        line.as_ref().is_some_and(|line| peer::has_hung_up(line.as_fd()))
+    }
+
+    /// Whether its program is gone, or its process has ended: nothing of it stores into a mapping any more.
+    pub(crate) fn is_over(&self, images: &Images) -> bool {
+        self.has_ended() || images.is_gone(self.client, self.sign)
+    }
+
+    /// Which connection serves it from now on, if any.
+    pub(crate) fn serve_by(&self, line: Option<Arc<Channel>>) {
+        *self.line.lock().unwrap_or_else(PoisonError::into_inner) = line;
     }
 
     pub(crate) fn process(&self) -> Option<&OwnedFd> {
@@ -111,11 +137,12 @@ struct Entry {
 
 impl Entry {
     /// Whether its end is not done with, and about to be: one that has failed several times is not waited for.
-    fn is_ending(&self) -> bool {
+    fn is_ending(&self, images: &Images) -> bool {
         match self.state {
             State::Ending => self.tries < 3,
             State::Failed { tries, .. } => tries < 3,
-            State::Attached | State::Detached => self.session.has_ended(),
+            State::Attached => self.session.has_ended() || self.session.has_hung_up(),
+            State::Detached => self.session.is_over(images),
         }
     }
 }
@@ -129,6 +156,7 @@ pub(crate) struct Sessions {
     /// Has the undertaker look at ends that failed.
     wake: OwnedFd,
     stopping: AtomicBool,
+    images: Images,
 }
 
 /// Why a session is not gone on with.
@@ -143,7 +171,7 @@ pub(crate) enum NotResumed {
 }
 
 impl Sessions {
-    pub(crate) fn new() -> io::Result<Self> {
+    pub(crate) fn new(images: Images) -> io::Result<Self> {
         let waiting = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         epoll::add(&waiting, &wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
@@ -153,6 +181,7 @@ impl Sessions {
             waiting,
             wake,
             stopping: AtomicBool::new(false),
+            images,
         })
     }
 
@@ -175,10 +204,14 @@ impl Sessions {
         self.stopping.store(true, Ordering::SeqCst);
     }
 
+    pub(crate) fn images(&self) -> &Images {
+        &self.images
+    }
+
     /// A new session, attached. The process is the peer's, and is held from here on.
-    pub(crate) fn begin(&self, client: Uuid, peer: Peer, start_ticks: u64) -> Arc<Session> {
+    pub(crate) fn begin(&self, client: Uuid, peer: Peer, start_ticks: u64, sign: Sign) -> Arc<Session> {
         let who = GuestRecord { client, pid: peer.pid, start_ticks, uid: peer.uid, gid: peer.gid };
-        self.insert(&who, Some(peer.process))
+        self.insert(&who, Some(peer.process), sign)
     }
 
     /// A session that an earlier daemon had, detached.
@@ -187,12 +220,12 @@ impl Sessions {
     /// What the system says: its process may live, and cannot be held.
     pub(crate) fn adopt(&self, guest: &GuestRecord) -> io::Result<()> {
         let process = peer::process(guest.pid, guest.start_ticks)?;
-        self.insert(guest, process);
+        self.insert(guest, process, self.images.of_earlier());
         self.detach(guest.client);
         Ok(())
     }
 
-    fn insert(&self, who: &GuestRecord, process: Option<OwnedFd>) -> Arc<Session> {
+    fn insert(&self, who: &GuestRecord, process: Option<OwnedFd>, sign: Sign) -> Arc<Session> {
         let session = Arc::new(Session {
             client: who.client,
             pid: who.pid,
@@ -200,6 +233,8 @@ impl Sessions {
             start_ticks: who.start_ticks,
             known: Instant::now(),
             process,
+            sign,
+            line: Mutex::default(),
             messages: AtomicU64::new(0),
             puddles: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
@@ -217,11 +252,20 @@ impl Sessions {
         let mut table = self.table();
         let Some(entry) = table.get_mut(&client) else { return };
         entry.state = State::Detached;
+        entry.session.serve_by(None);
         let data = epoll::EventData::new_u64(entry.token);
         // A process that could not be held is gone: an event for it comes from the counter below.
         if let Some(process) = &entry.session.process {
             let _ = epoll::add(&self.waiting, process, data, epoll::EventFlags::IN);
         }
+        drop(table);
+        self.wake_undertaker();
+    }
+
+    /// Has the undertaker look at what it waits for.
+    fn wake_undertaker(&self) {
+        // The counter of the descriptor is full only if the undertaker is woken already.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
     /// Goes on with a session for the process that had it.
@@ -268,7 +312,15 @@ impl Sessions {
     /// Whether the process of one of these sessions has ended, or said goodbye, and its end is not done with.
     pub(crate) fn any_ended_of(&self, clients: &[Uuid]) -> bool {
         let table = self.table();
-        clients.iter().filter_map(|client| table.get(client)).any(Entry::is_ending)
+        let mut ending = clients
+            .iter()
+            .filter_map(|client| table.get(client))
+            .filter(|entry| entry.is_ending(&self.images));
+        let Some(first) = ending.next() else { return false };
+        if first.state == State::Detached {
+            self.wake_undertaker();
+        }
+        true
     }
 
     /// The detached session of this token, claimed, if its process has ended.
@@ -279,11 +331,22 @@ impl Sessions {
         if !entry.session.has_ended() {
             return None;
         }
+        Some(self.bury(entry))
+    }
+
+    /// A detached session whose program is gone, claimed.
+    fn claim_gone(&self) -> Option<Arc<Session>> {
+        let mut table = self.table();
+        let gone = |entry: &&mut Entry| entry.state == State::Detached && entry.session.is_over(&self.images);
+        table.values_mut().find(gone).map(|entry| self.bury(entry))
+    }
+
+    fn bury(&self, entry: &mut Entry) -> Arc<Session> {
         entry.state = State::Ending;
         if let Some(process) = &entry.session.process {
             let _ = epoll::delete(&self.waiting, process);
         }
-        Some(Arc::clone(&entry.session))
+        Arc::clone(&entry.session)
     }
 
     /// The end of a session has failed: when it is tried again.
@@ -294,8 +357,7 @@ impl Sessions {
         let pause = pause(entry.tries);
         entry.state = State::Failed { tries: entry.tries, at: Instant::now() + pause, well };
         drop(table);
-        // The counter of the descriptor is full only if the undertaker is woken already.
-        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        self.wake_undertaker();
         pause
     }
 
@@ -313,11 +375,12 @@ impl Sessions {
         due
     }
 
-    /// How long until an end is to be tried again.
-    fn next_try(&self, now: Instant) -> Option<Duration> {
+    /// How long until an end is to be tried again, or a program may be gone.
+    fn next_look(&self, now: Instant) -> Option<Duration> {
         let table = self.table();
         let at = |entry: &Entry| match entry.state {
             State::Failed { at, .. } => Some(at.saturating_duration_since(now)),
+            State::Detached => Some(LOOK_EVERY),
             _ => None,
         };
         table.values().filter_map(at).min()
@@ -455,6 +518,12 @@ pub(crate) fn undertake(shared: &Shared) {
                 let _ = end(shared, &session, false);
             }
         }
+        while let Some(session) = sessions.claim_gone() {
+            if sessions.stopping.load(Ordering::SeqCst) {
+                return;
+            }
+            let _ = end(shared, &session, false);
+        }
         for (session, well) in sessions.claim_failed(Instant::now()) {
             if sessions.stopping.load(Ordering::SeqCst) {
                 return;
@@ -462,7 +531,7 @@ pub(crate) fn undertake(shared: &Shared) {
             let _ = end(shared, &session, well);
         }
         let next = sessions
-            .next_try(Instant::now())
+            .next_look(Instant::now())
             .map(|next| Timespec { tv_sec: next.as_secs() as i64, tv_nsec: next.subsec_nanos().into() });
         events.clear();
         match epoll::wait(&sessions.waiting, rustix::buffer::spare_capacity(&mut events), next.as_ref()) {

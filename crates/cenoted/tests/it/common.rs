@@ -165,7 +165,17 @@ impl Actor {
 
     /// The same by a copy of this program.
     pub(crate) fn start_program(program: &std::path::Path, role: &str, daemon: &Daemon) -> Self {
-        let mut child = Command::new(program)
+        Self::run(&mut Command::new(program), role, daemon)
+    }
+
+    /// The same with more in its environment.
+    pub(crate) fn start_with(role: &str, daemon: &Daemon, environment: &[(&str, &str)]) -> Self {
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        Self::run(command.envs(environment.iter().copied()), role, daemon)
+    }
+
+    fn run(command: &mut Command, role: &str, daemon: &Daemon) -> Self {
+        let mut child = command
             .args(["common::a_child_plays_its_role", "--exact", "--nocapture", "--quiet"])
             .env("CENOTED_ROLE", role)
             .env("CENOTED_SOCKET", daemon.socket())
@@ -323,6 +333,11 @@ fn a_child_plays_its_role() {
         "unmapper" => crate::hostile::unmap(&socket),
         "other-layout" => crate::types::have_another_layout(&socket),
         "mover" => crate::shared::move_between(&socket),
+        "second-image" => crate::images::second(&socket),
+        "count-and-exec" => crate::images::count_and_exec(&socket),
+        role if role.starts_with("first-image ") => {
+            crate::images::first(&socket, role.trim_start_matches("first-image "));
+        }
         other => panic!("no role {other}"),
     }
 }

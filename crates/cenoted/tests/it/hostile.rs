@@ -14,6 +14,8 @@ use std::os::unix::fs::FileExt;
 pub(crate) struct Raw {
     channel: Channel,
     pub(crate) client: Uuid,
+    /// What the daemon knows this program by.
+    image: Vec<OwnedFd>,
 }
 
 impl Raw {
@@ -21,13 +23,17 @@ impl Raw {
         Self::hello(daemon, None).unwrap_or_else(|reply| panic!("{reply:?}"))
     }
 
+    fn connected(daemon: &Daemon) -> Self {
+        let channel = Channel::connect(&daemon.socket()).expect("connect");
+        Self { channel, client: Uuid::NIL, image: Vec::new() }
+    }
+
     /// A session, or what the daemon says instead of welcome.
     pub(crate) fn hello(daemon: &Daemon, resume: Option<Uuid>) -> Result<Self, Box<Reply>> {
-        let mut raw =
-            Self { channel: Channel::connect(&daemon.socket()).expect("connect"), client: Uuid::NIL };
-        match raw.ask(&Request::Hello { resume }).0 {
-            Reply::Welcome { client, .. } => raw.client = client,
-            other => return Err(Box::new(other)),
+        let mut raw = Self::connected(daemon);
+        match raw.ask(&Request::Hello { resume }) {
+            (Reply::Welcome { client, .. }, image) => (raw.client, raw.image) = (client, image),
+            (other, _) => return Err(Box::new(other)),
         }
         Ok(raw)
     }
@@ -96,7 +102,7 @@ fn whatever_is_no_message_is_refused_and_ends_the_connection() {
     let file = File::open("/dev/null").expect("open");
     raw.channel.send(&ping, &[file.as_fd(), file.as_fd()]).expect("send");
     assert!(matches!(refused(&raw.answer().expect("why").0), Refusal::Malformed { .. }));
-    let mut raw = Raw { channel: Channel::connect(&daemon.socket()).expect("connect"), client: Uuid::NIL };
+    let mut raw = Raw::connected(&daemon);
     raw.channel.send(&ping, &[]).expect("send");
     assert!(matches!(refused(&raw.answer().expect("why").0), Refusal::Malformed { .. }));
     assert!(daemon.is_running());
@@ -129,8 +135,7 @@ fn what_was_not_granted_cannot_be_asked_for() {
     }
     // A session that another connection has, one that another process has, and one whose name means something else.
     let resume = |client| {
-        let mut thief =
-            Raw { channel: Channel::connect(&daemon.socket()).expect("connect"), client: Uuid::NIL };
+        let mut thief = Raw::connected(&daemon);
         thief.ask(&Request::Hello { resume: Some(client) }).0
     };
     assert_eq!(refused(&resume(raw.client)), &Refusal::Attached);

@@ -5,6 +5,7 @@ mod clients;
 mod common;
 mod ends;
 mod hostile;
+mod images;
 mod limits;
 mod metrics;
 mod moving;

@@ -340,7 +340,7 @@ fn a_sharer_whose_log_is_set_aside_stops_the_others_and_they_are_told() {
     let layout = cenote_layout::heap::HeapGeometry::new(root.size, true).expect("a heap");
     let mut dead = std::process::Command::new("true").spawn().expect("a process");
     let ticks = cenote_sys::process::start_ticks(dead.id()).unwrap_or(1);
-    let name = cenote_sys::process::name_of(dead.id(), ticks).expect("name");
+    let name = cenote_sys::process::name_of(dead.id(), ticks, 0).expect("name");
     dead.wait().expect("wait");
     root_file.write_all_at(&name.to_le_bytes(), layout.members + 32).expect("write");
     assert_eq!(raw.ask(&Request::Goodbye).0, Reply::Done);

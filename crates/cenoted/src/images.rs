@@ -1,0 +1,78 @@
+//! Whether the program that a session was begun for runs still.
+//!
+//! A process outlives a program that calls `exec`: number and start time stay, its memory goes, and
+//! with it the program. So each client is given a descriptor that closes on `exec`, and that holds a
+//! byte of the file `clients` in the store's directory ([`cenote_sys::held_byte`]). The byte is the
+//! session's own, by its identity. The client keeps the descriptor as long as it has anything.
+//!
+//! **A byte that is not held says that no thread is left that could store into a mapping of the
+//! session**: the kernel takes memory from a process before it closes its descriptors. A later
+//! daemon, which has no connection to the client yet, finds the same.
+//!
+//! A copy of the descriptor in a forked child keeps the byte held: then the session ends with the
+//! process. A client that closes it by hand, and stores on, has what it has after a goodbye. One
+//! that holds the bytes of others makes their sessions end with their processes.
+
+use cenote_layout::id::Uuid;
+use cenote_sys::held_byte;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// The file of a store, and whether an earlier daemon made it.
+#[derive(Debug)]
+pub(crate) struct Images {
+    file: File,
+    found: bool,
+}
+
+/// What is known of a session's program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sign {
+    /// It was given its byte: that tells.
+    Byte,
+    /// It has none: its process tells.
+    None,
+}
+
+impl Images {
+    /// The file in the store's directory, made if there is none.
+    pub(crate) fn open(store: &Path) -> io::Result<Self> {
+        let path = store.join("clients");
+        let open =
+            |new: bool| OpenOptions::new().read(true).write(true).create_new(new).mode(0o600).open(&path);
+        match open(false) {
+            Ok(file) => Ok(Self { file, found: true }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Ok(Self { file: open(true)?, found: false })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A descriptor for a client, to be given away, that holds its byte. `None`: the file system has
+    /// no such locks.
+    pub(crate) fn give(&self, client: Uuid) -> io::Result<Option<OwnedFd>> {
+        // Another description of the very file, whatever is at its path now.
+        let file = File::open(format!("/proc/self/fd/{}", self.file.as_raw_fd()))?;
+        Ok(held_byte::hold(file.as_fd(), byte_of(client))?.then(|| file.into()))
+    }
+
+    /// What is known of those that an earlier daemon let in: nothing, if its file is gone.
+    pub(crate) fn of_earlier(&self) -> Sign {
+        if self.found { Sign::Byte } else { Sign::None }
+    }
+
+    /// Whether a client's program is gone. "Yes" is certain.
+    pub(crate) fn is_gone(&self, client: Uuid, sign: Sign) -> bool {
+        let held = || held_byte::is_held(self.file.as_fd(), byte_of(client)).unwrap_or(true);
+        sign == Sign::Byte && !held()
+    }
+}
+
+fn byte_of(client: Uuid) -> u64 {
+    let id = u128::from_le_bytes(client.0);
+    (id as u64 ^ (id >> 64) as u64) >> 2
+}
