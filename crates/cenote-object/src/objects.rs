@@ -7,6 +7,7 @@
 use crate::at_rest;
 use crate::attached::Attached;
 use crate::connected;
+use crate::copied;
 use crate::dirty::Mechanism;
 use crate::error::ObjectError;
 use crate::options::{ObjectOptions, ObjectsOptions, Permission};
@@ -224,6 +225,10 @@ impl Objects {
         let info = shared.store.object(name)?;
         may(&info, Permission::Read)?;
         shared.store.verify_object(&info)?;
+        // Without its key one that is sealed cannot be looked at; whoever opens the snapshot does.
+        if !info.record.at_rest.mode().has_tree() {
+            copied::check(shared, &info, None)?;
+        }
         shared.enter_writer(&info)?;
         shared.set_state(info.id(), ObjectState::Read);
         // As one who reads, so that nobody psyncs meanwhile; what is committed is in the file that the daemon hands out.
@@ -357,6 +362,7 @@ impl Objects {
         if !shared.store.is_connected() {
             may(&info, permission)?; // a daemon asks that itself
         }
+        copied::check(shared, &info, key)?;
         match permission {
             Permission::Read => Attached::reader(shared, info, key),
             Permission::ReadWrite => Attached::writer(shared, info, key, mechanism),

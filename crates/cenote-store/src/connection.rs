@@ -39,7 +39,7 @@ use cenote_medium::{Durability, GrantedMedium, MapMode, MediumError, MediumInfo,
 use cenote_sys::{fault, fork_guard};
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicBool;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError};
 use zerocopy::FromZeros;
@@ -436,6 +436,8 @@ impl Store {
                 hosted: BTreeMap::new(),
                 held: Holds::default(),
                 journals: Journals::default(),
+                checked_pools: BTreeSet::new(),
+                unchecked_objects: BTreeSet::new(),
                 client: home.client,
                 registration: None,
                 lock: None,

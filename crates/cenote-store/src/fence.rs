@@ -7,8 +7,8 @@
 //! it locked, and no later one; *fenced*, from the first check that does not: the store is poisoned, and nothing is
 //! written any more, by any handle. There is no way back.
 //!
-//! What is checked when: before each batch of the catalog, each copy of the superblock, and each file that takes the
-//! place of one of the catalog's. One check is one `fstatat` and one `pread`; a batch takes two `fstatat` more, for its
+//! What is checked when: before each batch of the catalog, each copy of the superblock, each file that takes the
+//! place of one of the catalog's, and each header of a journal. One check is one `fstatat` and one `pread`; a batch takes two `fstatat` more, for its
 //! two files. Between a check and the write that follows it another program may still act; the write then goes to an
 //! inode that this session opened before the check, by a descriptor, so it reaches no file of another store.
 //!

@@ -815,6 +815,8 @@ impl Control {
             hosted: BTreeMap::new(),
             held: Holds::default(),
             journals: Default::default(),
+            checked_pools: BTreeSet::new(),
+            unchecked_objects: BTreeSet::new(),
             client: self.client,
             registration: None,
             lock: None,

@@ -157,6 +157,10 @@ impl Store {
             options.relocation.clone(),
             Arc::clone(&poisoned),
         );
+        let unchecked_objects = match copied {
+            true => catalog.state.objects.keys().copied().collect(),
+            false => BTreeSet::new(),
+        };
         let store = Self::new(Arc::new(Inner {
             window: Window::of_store(base, len, place.distance, &path),
             persistence: medium.persistence(durability),
@@ -192,6 +196,8 @@ impl Store {
                 hosted: BTreeMap::new(),
                 held: Holds::default(),
                 journals: Journals::default(),
+                checked_pools: BTreeSet::new(),
+                unchecked_objects,
                 client: Uuid::NIL,
                 registration: None,
                 lock: Some(locks),

@@ -14,9 +14,10 @@
 //! any mounting. There a difference counts only while the recorded opener lives, since a file that is open keeps its
 //! number. Media without identities, and superblocks that name no place, are never compared.
 //!
-//! A store that differs is a copy of an open store, or was put back from one: its files are of different moments. While
-//! the opener lives, under the same boot, and has that superblock open, it is refused; otherwise the caller's
-//! [`CopyPolicy`](crate::CopyPolicy) decides.
+//! A store that differs is a copy of an open store, or was put back from one: its files are of
+//! different moments. While the opener lives, under the same boot, and holds the lock of that
+//! superblock, the copy is refused; otherwise the caller's [`CopyPolicy`](crate::CopyPolicy) decides.
+//! A process that closed the store, or executed another program, holds no lock.
 //!
 //! A store that lies where it was opened is not asked for its opener: that its locks are free says that nobody has it.
 
@@ -84,9 +85,9 @@ pub(crate) fn living_opener(block: &Superblock) -> Option<u32> {
     process::is_alive(pid, block.opener_start_ticks).then_some(pid)
 }
 
-/// The same, unless that process has let go of the store: of one that has it open, the superblock that is named here is
-/// among its open files. Where the system does not show these it counts as open.
+/// The same, if that process holds the lock of the superblock that is named here. Where the system
+/// does not show that, the process counts.
 fn opener_at_work(block: &Superblock) -> Option<u32> {
-    let at_work = |pid: &u32| process::has_open(*pid, block.device, block.superblock_inode) != Some(false);
+    let at_work = |pid: &u32| process::holds_lock(*pid, block.device, block.superblock_inode) != Some(false);
     living_opener(block).filter(at_work)
 }

@@ -38,10 +38,12 @@ pub(crate) struct Found {
     pub(crate) damage: Vec<Damage>,
 }
 
-/// Both copies of a new store, in one piece: generations 2 and 1.
+/// Both copies of a new store, in one piece, of the next generations after that of `block`: 2 and 1
+/// where that is 0. A backup's are later than those that its journals were begun under.
 pub(crate) fn initial(mut block: Superblock) -> Vec<u8> {
     let mut out = Vec::with_capacity(2 * COPY_SIZE as usize);
-    for generation in [2, 1] {
+    let after = block.generation.next_multiple_of(2);
+    for generation in [after + 2, after + 1] {
         block.generation = generation;
         header::seal(&mut block);
         out.extend_from_slice(block.as_bytes());

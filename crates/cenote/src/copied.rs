@@ -12,13 +12,8 @@ use crate::error::Result;
 use crate::pool::StoreTypes;
 use crate::store::Inner;
 use cenote_heap::{TraceOptions, TracedHeap};
-use cenote_layout::id::{PoolId, Uuid};
+use cenote_layout::id::Uuid;
 use cenote_store::{Access, AtRest, Damage, Keyring, PoolHandle, StoreError};
-use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
-
-/// Pools of this session that were looked at, and found whole.
-pub(crate) type Checked = Mutex<BTreeSet<PoolId>>;
 
 /// Looks at every page of a protected pool, before its heap does, which would end the program. Nothing of another pool.
 pub(crate) fn verify_pages(store: &Inner, name: &str, key: Option<&Keyring>) -> Result<()> {
@@ -57,17 +52,7 @@ pub(crate) fn check(store: &Inner, handle: &PoolHandle, heap: &TracedHeap) -> Re
     };
     let damage: Vec<Damage> = found.into_iter().map(in_puddle).collect();
     if damage.is_empty() {
-        note_checked(store, handle.id())?;
+        store.store.pool_is_checked(handle.id())?;
     }
     Ok(damage)
-}
-
-fn note_checked(store: &Inner, pool: PoolId) -> Result<()> {
-    let mut checked = store.checked.lock().unwrap_or_else(PoisonError::into_inner);
-    checked.insert(pool);
-    let all = store.store.pools().iter().all(|info| checked.contains(&info.record.id));
-    if all && store.report.not_covered.is_empty() && store.store.is_writable() {
-        store.store.copy_is_checked()?;
-    }
-    Ok(())
 }

@@ -211,6 +211,24 @@ fn openers(dir: &Path) {
     say("done");
 }
 
+/// Opens a store, and goes on as another program, which has that store's superblock open if it is
+/// told so.
+fn execute(dir: &Path, program: &str) -> Result<()> {
+    use std::os::unix::process::CommandExt;
+    let store = Store::open(dir)?;
+    let pool = store.pool("p")?;
+    let counter = counter(&pool)?;
+    add(&pool, counter)?;
+    say("ready");
+    hear();
+    let script = match program {
+        "opens" => "exec 9<\"$0\"; echo; echo @there; exec sleep 60",
+        _ => "echo; echo @there; exec sleep 60",
+    };
+    let error = Command::new("sh").arg("-c").arg(script).arg(dir.join("superblock")).exec();
+    panic!("exec: {error}")
+}
+
 /// Not a test of its own: what a child process runs.
 #[test]
 fn child() {
@@ -220,6 +238,7 @@ fn child() {
         ["writer", dir, operation, file] => writer(Path::new(dir), operation, file).unwrap(),
         ["openers", dir] => openers(Path::new(dir)),
         ["busy", dir] => busy(Path::new(dir)).unwrap(),
+        ["execute", dir, program] => execute(Path::new(dir), program).unwrap(),
         _ => panic!("{what}"),
     }
 }
@@ -408,6 +427,69 @@ fn a_copy_of_a_store_that_is_written_is_refused_while_its_writer_lives_and_check
     let store = Store::open(&dir).unwrap();
     assert!(!store.report().copied && store.report().damage.is_empty());
     assert!(value(&store).unwrap() > 0);
+}
+
+#[test]
+fn an_opener_that_executes_another_program_keeps_nothing() {
+    for program in ["sleeps", "opens"] {
+        let keep = directory();
+        let dir = keep.path().join("store");
+        drop(Store::open(&dir).unwrap());
+        let mut opener = Running::start(&format!("execute {} {program}", dir.display()));
+        assert_eq!(opener.next().as_deref(), Some("ready"));
+        let copy = copy_of(&dir, "copy");
+        let accepted = with(CopyPolicy::CheckAndOpen, Access::ReadWrite);
+        let opened = Store::open_with(&copy, &accepted);
+        assert!(matches!(opened, Err(Error::Open(OpenError::CopyOfOpen { .. }))), "{opened:?}");
+        opener.go_on();
+        // Under the same number, started at the same time.
+        assert_eq!(opener.next().as_deref(), Some("there"), "{program}");
+        let opened = Store::open_with(&copy, &OpenOptions::default());
+        assert!(matches!(opened, Err(Error::Open(OpenError::Copied { .. }))), "{program}: {opened:?}");
+        let opened = Store::open_with(&copy, &accepted);
+        assert!(opened.as_ref().is_ok_and(|store| store.report().copied), "{program}: {opened:?}");
+        drop(opened);
+        let store = Store::open(&dir).unwrap();
+        assert!(!store.report().copied);
+        assert_eq!(value(&store).unwrap(), 1, "{program}");
+    }
+}
+
+/// What a session says that writes a journal's header after its store was replaced, and whether the
+/// header has changed.
+fn header_after(bug: Bug) -> (Result<()>, bool) {
+    use std::os::unix::fs::FileExt;
+    let keep = directory();
+    let dir = keep.path().join("store");
+    let store = Store::open(&dir).unwrap();
+    let options = cenote::PoolOptions { mode: cenote::PoolMode::Shadowed, ..Default::default() };
+    let pool = store.create_pool("s", &options).unwrap();
+    let counter = counter(&pool).unwrap();
+    let journal = fs::File::open(dir.join("journal.pools")).unwrap();
+    let headers = || {
+        let mut bytes = [0; 8192];
+        journal.read_exact_at(&mut bytes, 0).unwrap();
+        bytes
+    };
+    let before = headers();
+    Operation::Replace.run(&dir.join("superblock"));
+    plant(bug);
+    // A backup leaves nothing in the journal, and says so in its header.
+    let psynced = add(&pool, counter).and_then(|_| pool.psync());
+    let backed_up = psynced.and_then(|_| store.backup(keep.path().join("copy"))).map(drop);
+    let changed = headers() != before;
+    drop((pool, store));
+    plant(Bug::None);
+    (backed_up, changed)
+}
+
+#[test]
+fn a_journal_of_a_store_that_was_replaced_gets_no_header() {
+    let (made, changed) = header_after(Bug::None);
+    assert!(matches!(made, Err(Error::Store(StoreError::Fenced { .. }))), "{made:?}");
+    assert!(!changed);
+    let (made, changed) = header_after(Bug::InodeNotCompared);
+    assert!(made.is_ok() && changed, "{made:?} {changed}");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! target, and the next backup to that target removes it.
 
 use crate::cli::Backup;
-use crate::failure::{Failure, Verdict};
+use crate::failure::{Failure, Verdict, closed};
 use crate::opening;
 use crate::output::Out;
 use crate::progress;
@@ -30,7 +30,7 @@ pub(crate) fn run(arguments: &Backup, out: &mut Out) -> Result<Verdict, Failure>
         error => error.into(),
     })?;
     bar.finish_and_clear();
-    store.close()?;
+    closed(store.close())?;
     let target = arguments.target.display().to_string();
     out.line(format_args!(
         "{} {} and {} ({}) copied to {target}",

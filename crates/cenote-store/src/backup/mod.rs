@@ -92,7 +92,9 @@ impl Store {
         self.check_usable()?;
         let inner = self.inner();
         if inner.connection.is_some() {
-            return Err(StoreError::NotHosted { what: "a backup is made".into() });
+            return Err(StoreError::NotHosted {
+                what: "a store that a daemon keeps is not backed up".into(),
+            });
         }
         if !inner.writable {
             return Err(StoreError::ReadOnly { what: "copy it" });
