@@ -1,5 +1,5 @@
-//! Objects of a copy of an open store ([`CopyPolicy::CheckAndOpen`](cenote_store::CopyPolicy)): each is
-//! checked before its bytes are given out, by an attachment or a snapshot.
+//! Objects of a copy of an open store ([`CopyPolicy::CheckAndOpen`](cenote_store::CopyPolicy)):
+//! each is checked before its bytes are given out, by an attachment or a snapshot.
 //!
 //! The journal and the primaries of such a copy are of different moments, so a primary may hold a
 //! part of a psync whose record the copy does not have. An object with a hash tree shows that: all

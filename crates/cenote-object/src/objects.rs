@@ -148,14 +148,17 @@ impl Objects {
         keeper.create_object(&new).map_err(connected::of_daemon)
     }
 
-    /// Puts an object that nobody has attached under another key, in constant time: an error says that the old key is the
-    /// object's, the answer that the new one is, durably if it is [`Rekeyed::Done`]. Its data is not written again. Who had the old key
-    /// *and* a copy of what lay on the medium then can still read that copy, and derive the key of the data: to end that, make a new
-    /// object. The journal keeps the header of before until its space is used again.
+    /// Puts an object that nobody has attached under another key, in constant time: an error says
+    /// that the old key is the object's, the answer that the new one is, durably if it is
+    /// [`Rekeyed::Done`]. Its data is not written again. Who had the old key *and* a copy of what
+    /// lay on the medium then can still read that copy, and derive the key of the data: to end
+    /// that, make a new object. The journal keeps the header of before until its space is used
+    /// again.
     ///
     /// # Errors
     /// `EACCES`: the old key is wrong, or the object's mode does not let this user write. `EINVAL`: it has no key. `EAGAIN`: somebody has it
-    /// attached. `ENOENT`. As of a psync. The old key is the object's then, also if the store is poisoned.
+    /// attached. `ENOENT`. As of a psync. The old key is the object's then, also if the store is
+    /// poisoned.
     pub fn rekey(
         &self,
         name: &str,
@@ -251,8 +254,8 @@ impl Objects {
 
     /// Makes an object again from a snapshot, under its name or another, owned by this user, at its old address if that is free here. One that is
     /// protected stays so, under the key of then, and keeps its identity, to which its pages are sealed; one that is not
-    /// gets a new one. Its protection is bound to its name: under another name it takes [`Objects::restore_as`], if it has a
-    /// key. Durable on return.
+    /// gets a new one. Its protection is bound to its name: under another name it takes
+    /// [`Objects::restore_as`], if it has a key. Durable on return.
     ///
     /// # Errors
     /// The file cannot be read, is no snapshot, cut short or damaged; an object of this name, or a protected one of this identity, is there; the window or the disk is full.

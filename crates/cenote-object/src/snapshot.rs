@@ -441,8 +441,8 @@ pub(crate) fn restore(
     Ok(Restored { object, moved_from })
 }
 
-/// The header of a protected object that gets another name than it had when the snapshot was taken: bound to that. With a key
-/// only who has it can make one.
+/// The header of a protected object that gets another name than it had when the snapshot was taken:
+/// bound to that. With a key only who has it can make one.
 fn rebound(
     file: &File,
     trailer: &SnapshotTrailer,

@@ -1,4 +1,5 @@
-//! Objects in a backup of their store: each as a psync left it, and objects that are psynced together, together.
+//! Objects in a backup of their store: each as a psync left it, and objects that are psynced
+//! together, together.
 
 use crate::common::{the_key, window_base};
 use cenote_atrest::Mode;
@@ -19,7 +20,8 @@ fn open(dir: &Path) -> Result<(Store, Objects), String> {
     if !report.clean || !report.damage.is_empty() {
         return Err(format!("{report:?}"));
     }
-    // Each psync takes half of the journal: what a copy of the journal lacks is in no copy of an object that came before.
+    // Each psync takes half of the journal: what a copy of the journal lacks is in no copy of an
+    // object that came before.
     let options = ObjectsOptions { half_len: 112 << 10, ..ObjectsOptions::default() };
     let objects = Objects::open(&store, &options).map_err(|error| error.to_string())?;
     Ok((store, objects))

@@ -1,5 +1,6 @@
-//! What the catalog says of a protected object is under the object's key: names that were swapped, lengths, modes and identities
-//! that were changed, each with checksums that fit, are refused in every mode that has a key, and where hashes are all there is.
+//! What the catalog says of a protected object is under the object's key: names that were swapped,
+//! lengths, modes and identities that were changed, each with checksums that fit, are refused in
+//! every mode that has a key, and where hashes are all there is.
 
 use crate::common::{self, base_image, bytes_of, key_of, own, protect, the_key};
 use cenote_layout::catalog::{Record, decode_frame, encode_frame};
@@ -24,7 +25,8 @@ fn filled(mode: Mode) -> Image {
     sim.image_now(CrashKind::Process)
 }
 
-/// Changes the catalog's records, in both files, with checksums that fit. How many records were changed.
+/// Changes the catalog's records, in both files, with checksums that fit. How many records were
+/// changed.
 fn forge(sim: &SimMedium, change: &mut dyn FnMut(&mut Record) -> bool) -> u64 {
     let mut changed = 0;
     for file in ["catalog.0", "catalog.1"] {

@@ -362,8 +362,8 @@ fn every_call_of_rekey_may_fail() {
     every_call(&REKEY, Mode::Authenticated, false);
 }
 
-/// Changes a key while one call fails, or all from that one on: what was said, against which key opens the object then, after
-/// every way to stop there. How many calls there were.
+/// Changes a key while one call fails, or all from that one on: what was said, against which key
+/// opens the object then, after every way to stop there. How many calls there were.
 fn rekeys(mode: Mode, repeats: bool) -> Result<u64, String> {
     protect(mode);
     let base = base(&REKEY, false);

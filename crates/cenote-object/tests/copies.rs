@@ -1,5 +1,5 @@
-//! Objects of a copy of an open store: sealed ones are verified before their bytes are given out, of
-//! others nothing is known.
+//! Objects of a copy of an open store: sealed ones are verified before their bytes are given out,
+//! of others nothing is known.
 
 use crate::common::{the_key, window_base};
 use cenote_atrest::Mode;

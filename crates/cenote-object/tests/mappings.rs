@@ -159,8 +159,8 @@ fn stores_here_and_there_leave_the_program_its_mappings_and_every_psync_is_exact
     near_the_limit(dir.path());
 }
 
-/// The kernel's own limit, and more pages than it has mappings: on dc10086 the process aborted at the
-/// first allocation that needed a mapping.
+/// The kernel's own limit, and more pages than it has mappings: on dc10086 the process aborted at
+/// the first allocation that needed a mapping.
 #[test]
 #[ignore = "stores into 300 MB, and has the process's limit to itself: run it alone"]
 fn at_the_kernels_own_limit_the_program_goes_on() {

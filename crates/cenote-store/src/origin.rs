@@ -1,8 +1,8 @@
 //! Where a store lies, and whether that is where its last writer opened it.
 //!
-//! The superblock of a store that is *open* says where: device and inode of the directory, inode of the file
-//! `superblock`, and the opener's process, start time and boot. A store that was closed may be copied and moved at
-//! will, and is not compared. One that is open is compared so:
+//! The superblock of a store that is *open* says where: device and inode of the directory, inode of
+//! the file `superblock`, and the opener's process, start time and boot. A store that was closed
+//! may be copied and moved at will, and is not compared. One that is open is compared so:
 //!
 //! | | same boot | another boot |
 //! | --- | --- | --- |
@@ -10,16 +10,18 @@
 //! | inode of the directory | yes | yes |
 //! | device | yes | no: devices are numbered anew |
 //!
-//! On a file system of another machine, of a user's program, or an overlay, inodes and devices may be numbered anew at
-//! any mounting. There a difference counts only while the recorded opener lives, since a file that is open keeps its
-//! number. Media without identities, and superblocks that name no place, are never compared.
+//! On a file system of another machine, of a user's program, or an overlay, inodes and devices may
+//! be numbered anew at any mounting. There a difference counts only while the recorded opener
+//! lives, since a file that is open keeps its number. Media without identities, and superblocks
+//! that name no place, are never compared.
 //!
 //! A store that differs is a copy of an open store, or was put back from one: its files are of
 //! different moments. While the opener lives, under the same boot, and holds the lock of that
-//! superblock, the copy is refused; otherwise the caller's [`CopyPolicy`](crate::CopyPolicy) decides.
-//! A process that closed the store, or executed another program, holds no lock.
+//! superblock, the copy is refused; otherwise the caller's [`CopyPolicy`](crate::CopyPolicy)
+//! decides. A process that closed the store, or executed another program, holds no lock.
 //!
-//! A store that lies where it was opened is not asked for its opener: that its locks are free says that nobody has it.
+//! A store that lies where it was opened is not asked for its opener: that its locks are free says
+//! that nobody has it.
 
 use cenote_layout::superblock::{ORIGIN_COPY, Superblock};
 use cenote_medium::planted::{Bug, planted};

@@ -72,7 +72,8 @@ pub(crate) struct Inner {
     pub(crate) replaying: Mutex<()>,
     /// Whoever keeps the store, if that is another process: then everything that changes the catalog is asked of it.
     pub(crate) connection: Option<Connection>,
-    /// What keeps this session from writing into a store that is not its own any more. `None`: it writes no control data.
+    /// What keeps this session from writing into a store that is not its own any more. `None`: it
+    /// writes no control data.
     pub(crate) fence: Option<Arc<Fence>>,
     /// Journals beside that of pools: of objects.
     pub(crate) journals: Mutex<Vec<Weak<Journal>>>,

@@ -139,8 +139,8 @@ pub(crate) fn copy_offset(generation: u64) -> u64 {
     generation % 2 * COPY_SIZE
 }
 
-/// Whether `bytes` are a whole copy of a later generation than this. Looks at the number first, and checks the rest only
-/// if that is higher: this is asked often, and on small stacks.
+/// Whether `bytes` are a whole copy of a later generation than this. Looks at the number first, and
+/// checks the rest only if that is higher: this is asked often, and on small stacks.
 pub(crate) fn is_later(bytes: &[u8], generation: u64) -> bool {
     let at = core::mem::offset_of!(Superblock, generation);
     let number = bytes.get(at..at + 8).and_then(|word| word.try_into().ok()).map(u64::from_le_bytes);
@@ -152,7 +152,8 @@ fn is_whole(bytes: &[u8]) -> bool {
     read::<Superblock>(bytes, false).is_ok()
 }
 
-/// The block that is written after this one: the next generation, with the features that the store uses.
+/// The block that is written after this one: the next generation, with the features that the store
+/// uses.
 pub(crate) fn next(block: &Superblock) -> Superblock {
     let mut next = *block;
     next.prefix = HeaderPrefix::new(Superblock::MAGIC, size_of::<Superblock>() as u32);

@@ -89,10 +89,14 @@ pub fn program(pid: u32) -> Option<String> {
     Some(String::from_utf8_lossy(name.trim_ascii_end()).into_owned())
 }
 
-/// One word that names an *image* of a process, for locks in memory that outlives both. An image ends with its process, or when that calls `exec`: number and start time stay then. The lower 22 bits are
-/// the process's number. The upper 24 bits mix its start time and the boot's id. The 17 bits between, of which bit 31 is not one, mix in `image` as well: what tells images of a process apart.
+/// One word that names an *image* of a process, for locks in memory that outlives both. An image
+/// ends with its process, or when that calls `exec`: number and start time stay then. The lower 22
+/// bits are the process's number. The upper 24 bits mix its start time and the boot's id. The 17
+/// bits between, of which bit 31 is not one, mix in `image` as well: what tells images of a process
+/// apart.
 ///
-/// Two processes that have one number after another have different names, but for one chance in 2^41. Two images of one process have different names, but for one chance in 2^17.
+/// Two processes that have one number after another have different names, but for one chance in
+/// 2^41. Two images of one process have different names, but for one chance in 2^17.
 ///
 /// # Errors
 /// The boot's id cannot be read.
@@ -118,7 +122,8 @@ pub fn own_name() -> io::Result<u64> {
     Ok(name)
 }
 
-/// Whether the process of that name may still run, as this image or another. False is certain within one process namespace, as for [`is_alive`].
+/// Whether the process of that name may still run, as this image or another. False is certain
+/// within one process namespace, as for [`is_alive`].
 #[must_use]
 pub fn is_named_alive(name: u64) -> bool {
     let pid = name as u32 & PID_BITS;

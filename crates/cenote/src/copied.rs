@@ -1,12 +1,15 @@
-//! Pools of a copy of an open store ([`CopyPolicy::CheckAndOpen`](cenote_store::CopyPolicy)): each is checked before it is handed out.
+//! Pools of a copy of an open store ([`CopyPolicy::CheckAndOpen`](cenote_store::CopyPolicy)): each
+//! is checked before it is handed out.
 //!
-//! States of such a store: *unchecked*, as its superblock says, from its first open on; *checked*, when a session that
-//! may write has looked at every pool and found nothing, and no pool is left that the copy may have torn. **The next copy
-//! of the superblock commits that.** A crash before leaves it unchecked.
+//! States of such a store: *unchecked*, as its superblock says, from its first open on; *checked*,
+//! when a session that may write has looked at every pool and found nothing, and no pool is left
+//! that the copy may have torn. **The next copy of the superblock commits that.** A crash before
+//! leaves it unchecked.
 //!
-//! What a check finds: pages of protected pools that are not as they were sealed, damaged descriptors and marks of
-//! heaps, pointers that are not as their types say, blocks that are reached and not allocated. Values of unprotected
-//! pools that were in use have no checksum; those pools count as torn by a loss of power, and are not shown.
+//! What a check finds: pages of protected pools that are not as they were sealed, damaged
+//! descriptors and marks of heaps, pointers that are not as their types say, blocks that are
+//! reached and not allocated. Values of unprotected pools that were in use have no checksum; those
+//! pools count as torn by a loss of power, and are not shown.
 
 use crate::error::Result;
 use crate::pool::StoreTypes;
@@ -15,7 +18,8 @@ use cenote_heap::{TraceOptions, TracedHeap};
 use cenote_layout::id::Uuid;
 use cenote_store::{Access, AtRest, Damage, Keyring, PoolHandle, StoreError};
 
-/// Looks at every page of a protected pool, before its heap does, which would end the program. Nothing of another pool.
+/// Looks at every page of a protected pool, before its heap does, which would end the program.
+/// Nothing of another pool.
 pub(crate) fn verify_pages(store: &Inner, name: &str, key: Option<&Keyring>) -> Result<()> {
     let handle = store.store.open_pool_with(name, Access::ReadOnly, key)?;
     if handle.at_rest() == AtRest::None {

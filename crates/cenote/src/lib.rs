@@ -58,10 +58,10 @@
 //!
 //! # Copies of a store
 //!
-//! `cp -a` is for stores that are closed. A store that is open is copied by [`Store::backup`], or by
-//! `cenote backup` where no program has it open: consistent, while transactions go on, and complete
-//! under its name or not there. What `cp -a` made of an open store has files of different moments. It
-//! is refused, unless the caller names [`CopyPolicy::CheckAndOpen`].
+//! `cp -a` is for stores that are closed. A store that is open is copied by [`Store::backup`], or
+//! by `cenote backup` where no program has it open: consistent, while transactions go on, and
+//! complete under its name or not there. What `cp -a` made of an open store has files of different
+//! moments. It is refused, unless the caller names [`CopyPolicy::CheckAndOpen`].
 //!
 //! The layers below, each a crate that knows nothing of those above it: `cenote-sys`, `cenote-layout`, `cenote-medium`,
 //! `cenote-log`, `cenote-store`, `cenote-heap`, `cenote-tx`. [`raw`] is the door to them.

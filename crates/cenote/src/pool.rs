@@ -802,8 +802,9 @@ impl Pool {
         self.inner.heap.damage()
     }
 
-    /// Looks for damage, leaks, dangling pointers, and bytes that are no value of their type (a `bool` of 2, a `NonZero` of 0, a discriminant of no variant), and changes
-    /// nothing. Waits for transactions; views may go on.
+    /// Looks for damage, leaks, dangling pointers, and bytes that are no value of their type (a
+    /// `bool` of 2, a `NonZero` of 0, a discriminant of no variant), and changes nothing. Waits for
+    /// transactions; views may go on.
     ///
     /// What only another pool leads to is no leak: where something would be one, all pools of the store that can be opened are looked at, and transactions on
     /// any of them are waited for. What only a pool leads to that cannot be opened, or that this thread has a transaction on, counts as a leak.

@@ -411,9 +411,9 @@ impl Store {
         self.inner.pools.find_or_open(&self.inner, name, access, By::Key(key)).map(|inner| Pool { inner })
     }
 
-    /// Puts a pool that is protected at rest, and not open, under another key, in constant time: an error says that the old key
-    /// is the pool's, the answer that the new one is. Who had the old key *and* a copy of what lay on the medium then can
-    /// still read that copy.
+    /// Puts a pool that is protected at rest, and not open, under another key, in constant time: an
+    /// error says that the old key is the pool's, the answer that the new one is. Who had the old
+    /// key *and* a copy of what lay on the medium then can still read that copy.
     ///
     /// # Errors
     /// [`Error::Store`]: the old key is wrong, the pool has none, it is open; as of [`Pool::psync`].

@@ -1,7 +1,10 @@
-//! One store has one writer, whatever a program does to the store's files: a writer does something to its own files, and other openers try to come in.
+//! One store has one writer, whatever a program does to the store's files: a writer does something
+//! to its own files, and other openers try to come in.
 //!
-//! The generator is exhaustive: each operation on each file, alone and after `lock` was removed, and operations on the whole directory; each crossed with an opener for
-//! writing, for reading, for serving clients, and one that formats. The writer goes on meanwhile, and what it was told is committed is there afterwards.
+//! The generator is exhaustive: each operation on each file, alone and after `lock` was removed,
+//! and operations on the whole directory; each crossed with an opener for writing, for reading, for
+//! serving clients, and one that formats. The writer goes on meanwhile, and what it was told is
+//! committed is there afterwards.
 
 use crate::support::directory;
 use cenote::{
@@ -89,7 +92,8 @@ impl Operation {
         Self::ALL.into_iter().find(|op| format!("{op:?}") == text).expect("an operation")
     }
 
-    /// Whether what the writer goes on to write may be lost with the file, because the program removed that or put another in its place.
+    /// Whether what the writer goes on to write may be lost with the file, because the program
+    /// removed that or put another in its place.
     fn loses(self, file: &str) -> bool {
         matches!(self, Self::Replace | Self::RenameAway | Self::Remove) && file != "lock"
     }
@@ -406,7 +410,8 @@ fn a_copy_of_a_store_that_is_written_is_refused_while_its_writer_lives_and_check
             let refused = Store::open_with(copy, &with(CopyPolicy::Refuse, access));
             assert!(matches!(refused, Err(Error::Open(OpenError::Copied { .. }))), "{access:?}: {refused:?}");
         }
-        // Whatever was copied when: an error or damage is named, and no value is shown that nobody answers for.
+        // Whatever was copied when: an error or damage is named, and no value is shown that nobody
+        // answers for.
         for _ in 0..2 {
             let Ok(store) = Store::open_with(copy, &with(CopyPolicy::CheckAndOpen, Access::ReadWrite)) else {
                 continue;
@@ -562,7 +567,8 @@ fn edit_superblock(dir: &Path, change: impl Fn(&mut Superblock)) {
     fs::write(&path, bytes).unwrap();
 }
 
-/// Opens a store, does something to its files, and makes a pool; what that said, and what an open afterwards knows of the pool.
+/// Opens a store, does something to its files, and makes a pool; what that said, and what an open
+/// afterwards knows of the pool.
 fn made_after(act: impl Fn(&Path), bug: Bug) -> (Result<()>, bool) {
     let keep = directory();
     let dir = keep.path().join("store");

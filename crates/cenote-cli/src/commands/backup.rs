@@ -1,7 +1,7 @@
 //! `cenote backup`: a consistent copy of a store.
 //!
-//! Ctrl-C ends it at the next step, with nothing left; a second one at once: what is left then has another name than the
-//! target, and the next backup to that target removes it.
+//! Ctrl-C ends it at the next step, with nothing left; a second one at once: what is left then has
+//! another name than the target, and the next backup to that target removes it.
 
 use crate::cli::Backup;
 use crate::failure::{Failure, Verdict, closed};
