@@ -37,7 +37,7 @@ stress:
 adversary *HARNESSES:
     scripts/adversary.sh {{HARNESSES}}
 
-# In Miri: what works on the simulated medium. An hour.
+# In Miri: what works on the simulated medium. Hours.
 miri *SUITES:
     scripts/miri.sh {{SUITES}}
 

@@ -125,7 +125,7 @@ pub(crate) fn seal(
         .map_err(|error| sealed(&info.record.name, error))
 }
 
-/// Puts an object that nobody has attached under another key. An error: the old key is its key.
+/// Puts an object that is not attached under another key. An error: the old key is its key.
 /// **The sync of the record commits.**
 ///
 /// # Errors

@@ -148,7 +148,7 @@ impl Objects {
         keeper.create_object(&new).map_err(connected::of_daemon)
     }
 
-    /// Puts an object that nobody has attached under another key, in constant time: an error says
+    /// Puts an object that is not attached under another key, in constant time: an error says
     /// that the old key is the object's, the answer that the new one is, durably if it is
     /// [`Rekeyed::Done`]. Its data is not written again. Who had the old key *and* a copy of what
     /// lay on the medium then can still read that copy, and derive the key of the data: to end
@@ -228,7 +228,7 @@ impl Objects {
         let info = shared.store.object(name)?;
         may(&info, Permission::Read)?;
         shared.store.verify_object(&info)?;
-        // Without its key one that is sealed cannot be looked at; whoever opens the snapshot does.
+        // Without its key a sealed object cannot be looked at; opening the snapshot does that.
         if !info.record.at_rest.mode().has_tree() {
             copied::check(shared, &info, None)?;
         }

@@ -106,7 +106,7 @@ fn forgeries(mode: Mode) -> Result<(), String> {
         if forge(&sim, &mut change) == 0 {
             return Err(format!("{mode}, {what}: there was nothing to forge"));
         }
-        // A mode without a key is told from none by nobody but the length of the file.
+        // Only the length of the file tells a mode without a key from none.
         if let Ok(bytes) = taken(&sim, name) {
             return Err(format!(
                 "{mode}, {what}: \"{name}\" is served, {} bytes of {}",

@@ -389,7 +389,7 @@ fn rekeys(mode: Mode, repeats: bool) -> Result<u64, String> {
             let crashed = scene.sim.state_now();
             scene.leave();
             let mut images = vec![crashed.image_process()];
-            // If the device takes nothing any more, nobody knows what it will have.
+            // If the device takes nothing any more, what it will have is not known.
             if !repeats {
                 images.extend([crashed.image_oldest(), crashed.image_latest()]);
             }

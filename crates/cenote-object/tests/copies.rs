@@ -74,7 +74,7 @@ fn objects_of_a_copy_of_an_open_store_are_checked_or_refused() {
         objects.attach("made", Permission::Read, None).expect("attached").detach().expect("detached");
         objects.pdestroy("made", None).expect("destroyed");
     }
-    // It stays a copy as long as an object is left that nobody answers for.
+    // It stays a copy as long as an object is left that was not checked.
     assert!(matches!(open(&copy, OpenOptions::default()), Err(OpenError::Copied { .. })));
     {
         let (store, objects) = open(&copy, accepting(PowerLossPolicy::AsIs)).expect("accepted");

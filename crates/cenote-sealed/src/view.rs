@@ -558,8 +558,8 @@ impl Inner {
     }
 
     /// Opens more than one page at once, because the process has too many mappings to do it for
-    /// one. Under the lock of filling: a page that is open and not yet called loaded is filled by
-    /// nobody.
+    /// one. Under the lock of filling: no thread fills a page that is open and not yet called
+    /// loaded.
     fn widen(&self, page: u64) -> bool {
         if self.is_stopped() {
             return false;

@@ -20,8 +20,8 @@
 //! superblock, the copy is refused; otherwise the caller's [`CopyPolicy`](crate::CopyPolicy)
 //! decides. A process that closed the store, or executed another program, holds no lock.
 //!
-//! A store that lies where it was opened is not asked for its opener: that its locks are free says
-//! that nobody has it.
+//! A store that lies where it was opened is not asked for its opener: its locks are free, so no
+//! process has it.
 
 use cenote_layout::superblock::{ORIGIN_COPY, Superblock};
 use cenote_medium::planted::{Bug, planted};

@@ -213,7 +213,7 @@ impl PoolHandle {
         }
         let members = match connection.keeper.members(self.id(), !alive) {
             Ok(members) => members,
-            // Transactions go on without the daemon, where nobody has ended.
+            // Transactions go on without the daemon, where no member has ended.
             Err(_) if alive => return Ok(false),
             Err(error) => return Err(error),
         };

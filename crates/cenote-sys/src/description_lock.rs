@@ -5,7 +5,7 @@
 //! *any* descriptor of the file. These are the other way round:
 //! * closing another descriptor of the file does not drop them;
 //! * two descriptions exclude each other, also within one process;
-//! * nobody can tell who holds one.
+//! * the kernel does not say which process holds one.
 //!
 //! A regular file is locked by `fcntl(F_OFD_SETLK)`, whose exclusive kind asks for a descriptor
 //! open for writing. A directory, which cannot be opened so, is locked by `flock`.
@@ -18,7 +18,7 @@
 //! child gets a descriptor that is not listed. What this does not reach:
 //! * `vfork`, `posix_spawn` and a raw `clone` run no handlers. A child that executes a program
 //!   closes the descriptors then (`O_CLOEXEC`); one that does not keeps the locks until it ends.
-//!   That costs waiting, and lets nobody in.
+//!   That costs waiting, and lets no other process in.
 //! * An owner that lets go unlocks before it closes, so no child's copy of a descriptor keeps
 //!   anything.
 //!
@@ -26,8 +26,8 @@
 //!
 //! `libc::fcntl` reads one `flock` structure that lives across the call. The fork handler stores to
 //! atomics, calls `close` and nothing else, which a child of a process with threads may. Nodes of
-//! the list are leaked, so references to them stay valid. A descriptor is closed once: whoever
-//! swaps -1 into its node closes it.
+//! the list are leaked, so references to them stay valid. A descriptor is closed once, by
+//! the thread that swaps -1 into its node.
 
 use core::cell::Cell;
 use core::ptr;
@@ -60,8 +60,8 @@ struct Node {
 static HEAD: AtomicPtr<Node> = AtomicPtr::new(ptr::null_mut());
 /// Set while a descriptor is opened and listed, and around a fork.
 static BUSY: AtomicBool = AtomicBool::new(false);
-/// How often a fork yields to whoever is listing. A signal handler that forks in the middle of that
-/// must not wait for ever.
+/// How often a fork yields to the thread that is listing. A signal handler that forks in the middle
+/// of that must not wait for ever.
 const YIELDS_MAX: u32 = 100_000;
 
 std::thread_local! {

@@ -5,8 +5,10 @@
 //! (as transactions over several pools do); then for the list; and nothing is waited for while the list is held.
 
 use crate::error::{Error, Result};
-use crate::pool::{Heaps, Pool, PoolInner, StoreTypes, View, reached_from_elsewhere};
+use crate::known::StoreTypes;
+use crate::pool::{Heaps, Pool, PoolInner, reached_from_elsewhere};
 use crate::tx::covers_here;
+use crate::view::View;
 use cenote_heap::{HeapReport, TraceOptions, TracedHeap};
 use cenote_store::Access;
 use std::sync::Arc;

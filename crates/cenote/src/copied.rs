@@ -12,7 +12,7 @@
 //! pools count as torn by a loss of power, and are not shown.
 
 use crate::error::Result;
-use crate::pool::StoreTypes;
+use crate::known::StoreTypes;
 use crate::store::Inner;
 use cenote_heap::{TraceOptions, TracedHeap};
 use cenote_layout::id::Uuid;

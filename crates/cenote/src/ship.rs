@@ -37,7 +37,8 @@
 //! Raw objects have no pointers that anybody knows of, and a protection of their own: they go by snapshots, which are files of their own (`cenote_object`).
 
 use crate::error::Result;
-use crate::pool::{HeldPools, of_this_program};
+use crate::known::of_this_program;
+use crate::pool::HeldPools;
 use crate::store::Store;
 use cenote_relocate::ship;
 use cenote_store::Access;

@@ -1,8 +1,9 @@
 //! [`Store`]: a directory of pools, opened in this process.
 
 use crate::error::{Error, Result};
+use crate::known::layouts_contradict;
 use crate::local::{self, Owned, ThreadLog};
-use crate::pool::{By, OpenPools, Pool, PoolInner, layouts_contradict};
+use crate::pool::{By, OpenPools, Pool, PoolInner};
 use crate::tx::{Covered, Tx};
 use cenote_heap::{Progress, RecoveryReport, TraceOptions};
 use cenote_layout::catalog::{AtRest, ClientRecord, LeaseRecord, PoolMode, PuddleRecord};

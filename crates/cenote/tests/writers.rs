@@ -128,7 +128,7 @@ impl Operation {
             Self::RenameAway => fs::rename(path, &other).unwrap(),
             Self::Remove => fs::remove_file(path).unwrap(),
         }
-        // A copy beside it is in nobody's way.
+        // A copy beside it is in no writer's way.
         if self == Self::Copy {
             fs::remove_file(&other).unwrap();
         }
@@ -385,7 +385,7 @@ fn a_copy_of_a_store_that_is_written_is_refused_while_its_writer_lives_and_check
     let keep = directory();
     let dir = keep.path().join("store");
     let store = Store::open(&dir).unwrap();
-    // A pool that is in nobody's use is whole in every copy.
+    // A pool that is not in use is whole in every copy.
     let idle = store.pool("idle").unwrap();
     let idle_counter = counter(&idle).unwrap();
     assert_eq!(add(&idle, idle_counter).unwrap(), 1);
@@ -410,8 +410,8 @@ fn a_copy_of_a_store_that_is_written_is_refused_while_its_writer_lives_and_check
             let refused = Store::open_with(copy, &with(CopyPolicy::Refuse, access));
             assert!(matches!(refused, Err(Error::Open(OpenError::Copied { .. }))), "{access:?}: {refused:?}");
         }
-        // Whatever was copied when: an error or damage is named, and no value is shown that nobody
-        // answers for.
+        // Whatever was copied when: an error or damage is named, and no value is shown that was
+        // not checked.
         for _ in 0..2 {
             let Ok(store) = Store::open_with(copy, &with(CopyPolicy::CheckAndOpen, Access::ReadWrite)) else {
                 continue;
@@ -664,7 +664,7 @@ fn another_path_to_the_store_is_the_same_store() {
     let mut wrong = Vec::new();
     let mut try_path = |what: &str, seen_from: &dyn Fn(&Path) -> PathBuf| {
         for files in ["lock", "lock+lock"] {
-            // Without the file `lock` the record lock keeps nobody out.
+            // Without the file `lock` the record lock keeps no opener out.
             let operation = if files == "lock" { "None" } else { "Remove" };
             let found = case(operation, "lock", seen_from);
             wrong.extend(found.into_iter().map(|found| format!("{what}, {operation}: {found}")));

@@ -3,8 +3,8 @@
 //! States, which are those of [`cenote_store::relocate::ImportManifest`]'s import: (1) header and manifest are read and checked, types are compared with the store's, names and room looked for: nothing
 //! has changed; (2) each puddle gets a file under a new identity, which no record names, and what the archive holds of it; (3) the archive's end is read, which says that
 //! all of it was whole, and values are looked at ([`super::check_values`]); (4) files are synced,
-//! and **the catalog's batch commits**. What ends an import before that leaves files that nobody
-//! knows: they are removed at once, or by the next writable open.
+//! and **the catalog's batch commits**. An import that ends before that leaves files that
+//! the catalog does not know: they are removed at once, or by the next writable open.
 //!
 //! An archive is believed as far as its checksums and the rules of its types go. What else is in
 //! the blocks is its author's: lengths, texts, and which of a node's places are in use. So an

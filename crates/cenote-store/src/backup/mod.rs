@@ -90,8 +90,8 @@ pub struct Backup {
 }
 
 impl Store {
-    /// Begins a copy of the store into `target`: a directory that is not there, or is empty. Nobody
-    /// waits for that.
+    /// Begins a copy of the store into `target`: a directory that is not there, or is empty. No
+    /// transaction waits for that.
     ///
     /// # Errors
     /// [`StoreError::Backup`]: the target is not empty, or its parent cannot be written; the store
