@@ -121,6 +121,6 @@ fn objects_in_a_backup_are_as_one_psync_left_them() {
 
 #[test]
 fn a_backup_that_does_not_wait_for_psyncs_is_found() {
-    // A race: some copies may be whole.
-    assert!((0..10).any(|_| !copies(Bug::BackupNotQuiet, 12).is_empty()));
+    // A race: on a machine that does other work, most copies are whole.
+    assert!((0..60).any(|_| !copies(Bug::BackupNotQuiet, 12).is_empty()));
 }
