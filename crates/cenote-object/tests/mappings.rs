@@ -163,14 +163,18 @@ fn stores_here_and_there_leave_the_program_its_mappings_and_every_psync_is_exact
     near_the_limit(dir.path());
 }
 
-/// The kernel's own limit, and more pages than it has mappings: on dc10086 the process aborted at
-/// the first allocation that needed a mapping.
+/// The kernel's own limit, and more pages than it has mappings. Without the bound the process aborts
+/// at the first allocation that needs a mapping.
 #[test]
-#[ignore = "stores into 300 MB, and has the process's limit to itself: run it alone"]
 fn at_the_kernels_own_limit_the_program_goes_on() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let limit = std::fs::read_to_string("/proc/sys/vm/max_map_count").expect("readable");
     let limit: usize = limit.trim().parse().expect("a number");
-    assert!(limit < 200_000, "vm.max_map_count is {limit}: too many for this test");
+    if limit >= 200_000 {
+        println!("skipped: vm.max_map_count is {limit}: coming near it takes too long");
+        return;
+    }
+    mappings::set_limit(limit as u64);
     let pages = 2 * (limit + 6000);
     let dir = tempfile::tempdir().expect("a directory");
     format(dir.path(), pages);
