@@ -20,7 +20,7 @@
 //! *Estimate* = mappings at the last count + two for each call of [`crate::memory`] since. It is
 //! not less than what is there, but for mappings that the program makes itself in between. The
 //! process is counted, by reading `/proc/self/maps`, when the estimate passes a bound, and every
-//! [`COUNT_EVERY`] mappings: not at all in a process with few. Where `/proc` cannot be read the
+//! `COUNT_EVERY` mappings: not at all in a process with few. Where `/proc` cannot be read the
 //! estimate only grows, and protections become coarser early.
 //!
 //! # In a fault handler
