@@ -6,3 +6,4 @@ mod large;
 mod models;
 mod places;
 mod sound;
+mod within;

@@ -97,6 +97,7 @@ impl Store {
     /// # Errors
     /// [`Error::Ship`](crate::Error::Ship): the archive is damaged or was made by a later release; a name is taken; a type has another layout in this store, or in this program; there is no room.
     pub fn import(&self, input: impl Read, options: ImportOptions<'_>) -> Result<Shipped> {
+        crate::check::refuse_within(&self.inner, "that is imported")?;
         let unpacked = ship::unpack(&self.inner.store, input, options, &of_this_program)?;
         // Nobody opens one of the pools before it is known whether this program agrees about their types.
         let list = self.inner.pools.locked();
@@ -116,6 +117,7 @@ impl Store {
     /// Keeps the pools that are exported, or any if pointers decide which those are, from being opened.
     fn hold_for_export(&self, pools: &[&str], all: bool) -> Result<HeldPools<'_>> {
         self.inner.refuse_forked()?;
+        crate::check::refuse_within(&self.inner, pools.first().copied().unwrap_or_default())?;
         if self.inner.store.is_writable() {
             let due = self.pools_due();
             for info in self.pools() {
