@@ -225,13 +225,17 @@ impl<'a> Scene<'a> {
         let options = ["-o".as_ref(), log.as_os_str(), "-e".as_ref(), injection.as_ref()];
         let ended = child::run(&mut self.traced(&work, &options), self.dir, child::LIMIT)?;
         let is_killed = fault == Fault::Kill && (ended.signal == Some(9) || ended.code == Some(128 + 9));
-        require(is_killed || is_documented(&ended), || format!("it ended badly: {ended:?}"))?;
+        let documented = is_documented(&ended) || (is_rekey(self.operation) && ended.code == Some(5));
+        require(is_killed || documented, || format!("it ended badly: {ended:?}"))?;
         let digest = self.look(&work)?;
         let (before, after) = (self.is_before(&digest), self.is_after(&digest));
         require(before || after, || {
             format!("{ended:?}; neither before nor after: {}", difference(&digest, &self.before, &self.after))
         })?;
         match ended.code {
+            Some(code) if is_rekey(self.operation) && after != matches!(code, 0 | 5) => {
+                return found(format!("it says that another key opens it: {ended:?}"));
+            }
             Some(0) if !after => return found(format!("it says that it is done, and is not: {ended:?}")),
             Some(code) if code != 0 && fault == Fault::Space && !before && !says_done(&ended) => {
                 return found(format!("it says that it failed, and is done: {ended:?}"));
@@ -260,9 +264,14 @@ impl<'a> Scene<'a> {
         let mut check = child::cenote_line("check {s} --key-file {d}/key0", work);
         let ended = child::run(&mut check, self.dir, child::LIMIT)?;
         // Of what is under the other key it can say only that.
-        let other_key = ended.out.contains("key1") || self.operation.starts_with("rekey");
+        let other_key = ended.out.contains("key1") || is_rekey(self.operation);
         require(other_key || ended.code == Some(0), || format!("check: {ended:?}"))
     }
+}
+
+/// A change of a key says which key it is, whatever fails.
+fn is_rekey(operation: &str) -> bool {
+    operation.starts_with("rekey")
 }
 
 /// An exit status that `--help` names, or 127 of the loader, and no panic.

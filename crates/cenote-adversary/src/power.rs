@@ -116,11 +116,22 @@ impl Drop for Disk {
 
 /// Makes it so that the store was last open under another boot of the machine.
 fn another_boot(store: &Path) -> Outcome {
+    change_superblock(store, |block| block.boot_id.0[3] ^= 0x55)
+}
+
+/// Makes a copy of a store that was left open pass for the store itself: its superblock names no place.
+pub(crate) fn no_place(store: &Path) -> Outcome {
+    change_superblock(store, |block| {
+        (block.device, block.directory_inode, block.superblock_inode) = (0, 0, 0);
+    })
+}
+
+fn change_superblock(store: &Path, change: impl Fn(&mut Superblock)) -> Outcome {
     let path = store.join("superblock");
     let mut bytes = std::fs::read(&path)?;
     for copy in bytes.chunks_exact_mut(COPY_SIZE as usize) {
         let Ok(mut block) = read::<Superblock>(copy, true) else { continue };
-        block.boot_id.0[3] ^= 0x55;
+        change(&mut block);
         seal(&mut block);
         copy.copy_from_slice(block.as_bytes());
     }

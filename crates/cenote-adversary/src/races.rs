@@ -47,8 +47,6 @@ struct Racer {
     random: Random,
     witness: File,
     session: String,
-    /// Whether writers also copy the files of the store that they have open.
-    copies: bool,
 }
 
 impl Racer {
@@ -67,13 +65,8 @@ impl Racer {
 pub(crate) fn racer(args: &[String]) -> Outcome {
     let seed = child::number(args, 2)?;
     let witness = File::options().append(true).open(&args[1])?;
-    let mut racer = Racer {
-        dir: PathBuf::from(&args[0]),
-        random: Random(seed),
-        witness,
-        session: String::new(),
-        copies: child::number(args, 3)? == 1,
-    };
+    let mut racer =
+        Racer { dir: PathBuf::from(&args[0]), random: Random(seed), witness, session: String::new() };
     for number in 0u64.. {
         racer.session = format!("{seed}.{number}");
         let ended = match racer.below(8) {
@@ -184,7 +177,7 @@ fn copy(dir: &Path) {
 
 /// One thing that a writer does.
 fn step(racer: &mut Racer, store: &Store, there: &mut Pools) -> Outcome {
-    if racer.copies && racer.below(4) == 0 {
+    if racer.below(4) == 0 {
         copy(&racer.dir);
     }
     let name = NAMES[racer.below(NAMES.len() as u64) as usize];
@@ -291,12 +284,9 @@ pub(crate) fn round(round: &mut Round<'_>) -> Outcome {
     child::format(&store)?;
     File::create(&witness)?;
     let mut next = round.seed << 16;
-    // A short run leaves that out: a copy opens the door to a second writer, which is known and
-    // still to be mended.
-    let copies = if round.thorough { "1" } else { "0" };
     let mut start = |dir: &Path| {
         next += 1;
-        Child::start(dir, "racer", &[&store, &witness, &next.to_string(), &copies])
+        Child::start(dir, "racer", &[&store, &witness, &next.to_string()])
     };
     let mut racers = Vec::new();
     for _ in 0..RACERS {

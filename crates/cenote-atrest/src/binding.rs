@@ -7,11 +7,12 @@
 //! A pool has many puddles, each with a header of its own. The root puddle's header holds a digest of the others' headers
 //! ([`members`]), which every psync writes anew: whoever puts one puddle's file back leaves a list that does not fit.
 
+use crate::HEADER_LEN;
 use crate::tree::{Digest, ZERO};
 use cenote_layout::at_rest::{AtRestHeader, NOTHING_REPLACED};
 use cenote_layout::id::Uuid;
 use sha2::{Digest as _, Sha256};
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// What an object is bound to: its name, and the bytes of its data.
 #[must_use]
@@ -67,6 +68,23 @@ pub(crate) fn entry(header: &AtRestHeader) -> Option<Digest> {
             Some(hash.finalize().into())
         }
         replaced => Some(replaced),
+    }
+}
+
+/// What stands for a header in the store's list of protected things. `None`: nothing was ever
+/// written to the thing.
+#[must_use]
+pub fn root(header: &[u8; HEADER_LEN]) -> Option<Digest> {
+    entry(&AtRestHeader::read_from_bytes(header).ok()?)
+}
+
+/// Whether a header is the one that the store's list has. One that was sealed anew and not psynced
+/// since is in no list under its own identity.
+pub(crate) fn is_listed(header: &AtRestHeader, listed: Option<Digest>) -> bool {
+    match (entry(header), listed) {
+        (Some(entry), Some(listed)) => entry == listed,
+        (Some(_), None) => header.replaced != ZERO,
+        (None, listed) => listed.is_none(),
     }
 }
 

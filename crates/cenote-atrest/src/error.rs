@@ -61,6 +61,15 @@ pub enum AtRestError {
         /// The object.
         object: Uuid,
     },
+    /// The header is whole, and not the one that the store's last psync of it left.
+    #[error(
+        "object {object}: its protection is not the one that the store's journal lists: its file or the \
+         journal was put back; restore the whole store from one copy"
+    )]
+    NotListed {
+        /// The object.
+        object: Uuid,
+    },
     /// The mode needs a key, and none was given.
     #[error("object {object} has protection \"{mode}\": give its key")]
     NoKey {

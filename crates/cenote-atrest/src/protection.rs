@@ -215,6 +215,18 @@ impl Protection {
         change.header = Some(to_bytes(header));
     }
 
+    /// Refuses a header that is not the one that the store's list of protected things has.
+    ///
+    /// # Errors
+    /// [`AtRestError::NotListed`]. Modes without a tree are in no list.
+    pub fn check_listed(&self, listed: Option<Digest>) -> Result<(), AtRestError> {
+        let header = self.locked();
+        if self.mode().has_tree() && !binding::is_listed(&header, listed) {
+            return Err(AtRestError::NotListed { object: header.object });
+        }
+        Ok(())
+    }
+
     /// What stands for this puddle in its pool's list: as it is, or as a change makes it. `None`: nothing was ever written.
     #[must_use]
     pub fn entry(&self, change: Option<&Change>) -> Option<Digest> {

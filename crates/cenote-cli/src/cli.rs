@@ -69,6 +69,8 @@ pub(crate) enum Command {
     #[command(after_help = EXIT_HELP)]
     Restore(Restore),
     #[command(after_help = EXIT_HELP)]
+    Backup(Backup),
+    #[command(after_help = EXIT_HELP)]
     Export(Export),
     #[command(after_help = EXIT_HELP)]
     Import(Import),
@@ -522,6 +524,21 @@ pub(crate) struct Restore {
     pub(crate) name: Option<String>,
 }
 
+/// Copy a whole store, consistently
+///
+/// The copy is a closed store: pools in direct mode as they are between two transactions, pools in shadowed mode and
+/// objects as their last psync left them, protected ones sealed as they lie there. It is complete and on the disk, or not
+/// there. A store that a program has open is copied by that program, while it goes on (`Store::backup`). `cp -a` is for
+/// stores that nobody has open.
+#[derive(Debug, Args)]
+pub(crate) struct Backup {
+    #[command(flatten)]
+    pub(crate) store: StoreDir,
+    /// The directory of the copy, which must not be there, or be empty
+    #[arg(value_name = "TO", value_hint = ValueHint::DirPath)]
+    pub(crate) target: PathBuf,
+}
+
 /// Write pools into an archive, with their types
 ///
 /// An archive is one file, or a stream: it holds the pools as they lie in memory, checksummed. `import` makes pools of it, in another store or beside the
@@ -726,6 +743,9 @@ pub(crate) struct StoreDir {
     /// Wait so long for a store that another process uses
     #[arg(long, value_name = "SECONDS", default_value = "0", hide_default_value = true, value_parser = parse_seconds)]
     pub(crate) wait: Duration,
+    /// Open a copy that was made while the store was open, and check every pool
+    #[arg(long)]
+    pub(crate) accept_copy: bool,
     #[command(flatten)]
     pub(crate) key: KeyOf,
 }

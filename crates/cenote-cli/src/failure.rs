@@ -144,6 +144,12 @@ impl From<OpenError> for Failure {
                 "{path}: both files of the catalog were rolled back: they end with batch {found}, and there was a batch {at_least}: \
                  look with `cenote check {path}`, and restore the whole store from one copy"
             )),
+            error @ OpenError::CopyOfOpen { .. } => Self::InUse(error.to_string()),
+            OpenError::Copied { path } => Self::Failed(format!(
+                "{path} is a copy of a store that was not closed, or was put back from one: its files are of \
+                 different moments: use a copy that `cenote backup` made, or open it with --accept-copy, which \
+                 checks every pool"
+            )),
             error => Self::failed(error),
         }
     }

@@ -98,6 +98,7 @@ fn run(cli: &Cli, out: &mut Out) -> Result<Verdict, Failure> {
         Command::Rekey(arguments) => commands::verify::rekey(arguments, out),
         Command::Snapshot(arguments) => commands::snapshot::run(arguments, out),
         Command::Restore(arguments) => commands::snapshot::restore(arguments, out),
+        Command::Backup(arguments) => commands::backup::run(arguments, out),
         Command::Export(arguments) => commands::ship::export(arguments, out),
         Command::Import(arguments) => commands::ship::import(arguments, out),
         Command::Doctor(arguments) => commands::doctor::run(arguments, out),

@@ -6,7 +6,8 @@ use crate::failure::Failure;
 use crate::progress;
 use crate::units::plural;
 use cenote::{
-    Access, DamagePolicy, OpenOptions, OpenReport, PowerLossPolicy, RecoveryOptions, RecoveryProgress, Store,
+    Access, CopyPolicy, DamagePolicy, OpenOptions, OpenReport, PowerLossPolicy, RecoveryOptions,
+    RecoveryProgress, Store,
 };
 use cenote_log::CrashKind;
 use serde_json::{Value, json};
@@ -26,6 +27,9 @@ pub(crate) fn asked(store: &StoreDir) -> Result<Option<Store>, Failure> {
     };
     if !store.wait.is_zero() {
         return of_directories("--wait");
+    }
+    if store.accept_copy {
+        return of_directories("--accept-copy");
     }
     if store.key.is_given() {
         // It keeps no protected pools, and to copy a protected object takes no key.
@@ -51,6 +55,7 @@ pub(crate) fn to_look(store: &StoreDir) -> Result<Store, Failure> {
         lock_timeout: store.wait,
         damage: DamagePolicy::ReadOnly,
         power_loss: PowerLossPolicy::ReadOnly,
+        copy: copies(store),
         key: keys::given(&store.key)?.map(Arc::new),
         // A key on the command line is for what has one; the others are named as what they are.
         accept_unprotected: true,
@@ -65,6 +70,7 @@ pub(crate) fn to_change(store: &StoreDir) -> Result<Store, Failure> {
     let options = OpenOptions {
         lock_timeout: store.wait,
         spare_bytes_max: 0,
+        copy: copies(store),
         key,
         accept_unprotected: true,
         ..OpenOptions::default()
@@ -82,8 +88,15 @@ pub(crate) fn to_change(store: &StoreDir) -> Result<Store, Failure> {
     Ok(opened)
 }
 
+fn copies(store: &StoreDir) -> CopyPolicy {
+    if store.accept_copy { CopyPolicy::CheckAndOpen } else { CopyPolicy::Refuse }
+}
+
 /// How the last writer ended, in words.
 pub(crate) fn state(report: &OpenReport) -> &'static str {
+    if report.copied {
+        return "a copy of a store that was not closed";
+    }
     match (report.clean, report.crash) {
         (true, _) | (false, None) => "closed properly",
         (false, Some(CrashKind::Process)) => {

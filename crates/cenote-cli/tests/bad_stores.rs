@@ -451,9 +451,11 @@ fn a_pool_that_can_be_in_no_store_is_refused_and_no_byte_changes() {
     }
 }
 
-/// A store as its writer leaves it that dies inside a transaction of pool `tour`: a copy of the files, made there. What is stored through a mapping is in the file for whoever reads it.
+/// A store as its writer leaves it that dies inside a transaction of pool `tour`: a copy of the files, made there, and
+/// written back into these files, because a copy of an open store is refused. What is stored through a mapping is in the
+/// file for every reader.
 fn inside_a_transaction() -> Fixture {
-    let mut fixture = empty();
+    let fixture = empty();
     let copied = fixture.dir.path().join("copied");
     {
         let store = cenote::Store::open(&fixture.store).expect("opened");
@@ -470,12 +472,20 @@ fn inside_a_transaction() -> Fixture {
         write(1, &|| {});
         write(2, &|| copy(&fixture.store, &copied));
     }
-    fixture.store = copied;
+    for name in fixture.files().keys().filter(|name| !copied.join(relative(&fixture, name)).exists()) {
+        std::fs::remove_file(fixture.store.join(relative(&fixture, name))).expect("removed");
+    }
+    copy(&copied, &fixture.store);
     fixture
 }
 
+/// A file's name in the store.
+fn relative<'n>(fixture: &Fixture, name: &'n std::path::Path) -> &'n std::path::Path {
+    name.strip_prefix(&fixture.store).unwrap_or(name)
+}
+
 fn copy(from: &std::path::Path, to: &std::path::Path) {
-    std::fs::create_dir(to).expect("made");
+    std::fs::create_dir_all(to).expect("made");
     for entry in std::fs::read_dir(from).expect("readable").flatten() {
         let (from, to) = (entry.path(), to.join(entry.file_name()));
         if from.is_dir() { copy(&from, &to) } else { assert!(std::fs::copy(from, to).is_ok()) }

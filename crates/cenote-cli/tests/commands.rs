@@ -158,6 +158,37 @@ fn ls_info_stats_and_dump_tell_of_pools() {
 }
 
 #[test]
+fn backup_makes_a_copy_that_is_a_store_and_says_who_copies_one_in_use() {
+    let fixture = with_pool();
+    let copy = fixture.dir.path().join("copy");
+    let copy = copy.to_str().expect("text");
+    let object = fixture.run("backup", &[copy, "--json"]).exits(0).json();
+    assert_eq!((object["path"].as_str(), object["pools"].as_u64()), (Some(copy), Some(1)));
+    assert!(run(["check", copy]).exits(0).out.contains("closed properly"));
+    assert_eq!(run(["ls", copy, "--json"]).exits(0).json()["pool"], "words");
+    fixture.run("backup", &[copy]).complains(3, &["no backup was made", "is not empty"]);
+    run(["create", copy, "more"]).exits(0);
+
+    let medium = cenote_medium::RealMedium::open(&fixture.store, &cenote_medium::MediumOptions::default());
+    let medium = std::sync::Arc::new(medium.expect("a directory"));
+    let store = cenote_store::Store::open(medium, cenote_store::OpenOptions::default()).expect("opened").0;
+    let second = fixture.dir.path().join("second");
+    let second = second.to_str().expect("text");
+    fixture.run("backup", &[second]).complains(4, &["is in use by process", "Store::backup"]);
+    // `cp -a` of it is no store, and the way to open it all the same is named.
+    let hot = fixture.dir.path().join("hot");
+    let hot = hot.to_str().expect("text");
+    let copied = std::process::Command::new("cp").arg("-a").arg(&fixture.store).arg(hot).status();
+    assert!(copied.expect("cp").success());
+    run(["check", hot]).complains(4, &["is a copy of a store", "cenote backup"]);
+    store.close().expect("closed");
+    run(["check", hot]).complains(3, &["a copy of a store that was not closed", "--accept-copy"]);
+    let checked = run(["check", hot, "--accept-copy"]).exits(0).out;
+    assert!(checked.contains("a copy of a store that was not closed"), "{checked}");
+    fixture.run("backup", &[second]).exits(0);
+}
+
+#[test]
 fn an_unknown_pool_is_named_with_those_that_are_there() {
     let fixture = with_pool();
     for (command, arguments) in [
@@ -268,7 +299,7 @@ fn completions_and_manual_pages_are_made() {
     let dir = tempfile::tempdir().expect("a directory");
     let pages = dir.path().join("man");
     let object = run(["man", pages.to_str().expect("text"), "--json"]).exits(0).json();
-    assert!(object["pages"].as_array().is_some_and(|pages| pages.len() == 29), "{object}");
+    assert!(object["pages"].as_array().is_some_and(|pages| pages.len() == 30), "{object}");
     let page = std::fs::read_to_string(pages.join("cenote-rm.1")).expect("a page");
     assert!(page.contains(".TH") && page.contains("Exit status"), "{page}");
     assert!(!pages.join("cenote-__tour-build.1").exists());
@@ -328,6 +359,7 @@ fn help_names_the_exit_statuses_and_fits_a_terminal() {
         "randomize",
         "relocate",
         "object",
+        "backup",
         "export",
         "import",
         "doctor",

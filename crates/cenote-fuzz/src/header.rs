@@ -54,7 +54,11 @@ fn superblock(input: &mut Input<'_>) -> Superblock {
         formatted_at_s: input.word(),
         client: Uuid(input.array()),
         catalog_batch: 1,
-        reserved1: [0; 3872],
+        device: input.word(),
+        directory_inode: input.word(),
+        superblock_inode: input.word(),
+        origin: input.below(3) as u64,
+        reserved1: [0; 3840],
         journals: [JournalMark {
             epoch: input.below(3) as u64,
             generation: input.below(3) as u64,

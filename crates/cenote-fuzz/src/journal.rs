@@ -8,7 +8,7 @@
 
 use crate::forge;
 use crate::input::Input;
-use cenote_journal::{Draft, Guard, Home, Journal, Settings, Stopped, Target, scan};
+use cenote_journal::{Draft, Guard, Home, Journal, Roots, Settings, Stopped, Target, scan};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::id::Uuid;
 use cenote_layout::object::JOURNAL_HALVES_OFFSET;
@@ -37,7 +37,7 @@ impl Guard for Trusting {
 type Runs = Vec<(u32, u64, Vec<u8>)>;
 
 fn home(medium: &OwnedMedium) -> Home {
-    Home { medium: medium.clone(), store: STORE, name: "journal", guard: Arc::new(Trusting) }
+    Home { medium: medium.clone(), store: STORE, name: "journal", guard: Arc::new(Trusting), session: 0 }
 }
 
 pub(crate) fn run(input: &mut Input<'_>) {
@@ -46,7 +46,8 @@ pub(crate) fn run(input: &mut Input<'_>) {
         unsafe { OwnedMedium::new(SimMedium::new(SimOptions::new(Durability::Process))) };
     let half_len = PAGE_SIZE * (2 + input.below(3) as u64);
     let settings = Settings { half_len_max: 64 * PAGE_SIZE, syncs: true, background: false };
-    let journal = Journal::create(home(&medium), half_len, 1, settings).expect("a new journal");
+    let journal =
+        Journal::create(home(&medium), half_len, (1, Roots::default()), settings).expect("a new journal");
     let ids = [Uuid([1; 16]), Uuid([2; 16])];
     let targets: Vec<Target> = ["p", "q"]
         .into_iter()
@@ -54,7 +55,7 @@ pub(crate) fn run(input: &mut Input<'_>) {
         .map(|(name, id)| {
             medium.create(name, PRIMARY_LEN).expect("space");
             let file = Arc::new(FileHandle::open(&medium, name).expect("it is there"));
-            Target { id, file, data_offset: 0 }
+            Target { id, file, data_offset: 0, rooted: None }
         })
         .collect();
     let mut written: BTreeMap<u64, Runs> = BTreeMap::new();
@@ -140,7 +141,12 @@ pub(crate) fn run(input: &mut Input<'_>) {
         }
         if writing && found.damage.is_none() {
             let records = found.records.len();
-            let again = Journal::resume(home(&medium), Arc::clone(&file), &found, settings);
+            let again = Journal::resume(
+                home(&medium),
+                Arc::clone(&file),
+                (&found, found.roots.clone().unwrap_or_default()),
+                settings,
+            );
             drop(again.expect("a header is written"));
             let next = scan(&file, STORE, true).expect("it can be read").expect("its header is whole");
             assert!(next.records.is_empty() && next.damage.is_none(), "{records} records, then {next:?}");

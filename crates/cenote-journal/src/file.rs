@@ -3,6 +3,7 @@
 //! A new file is made under another name (that of the journal with `.new`), with its space taken, and synced; **renaming it commits**. What a
 //! crash leaves of it before that is removed by the next one that makes it.
 
+use crate::roots::Roots;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::header::{HeaderPrefix, read, seal};
 use cenote_layout::id::Uuid;
@@ -12,7 +13,7 @@ use cenote_medium::{FileHandle, MediumError, MediumKind, OwnedMedium};
 use zerocopy::IntoBytes;
 
 /// A header of a journal, to be sealed by [`write_header`].
-pub(crate) fn new_header(store: Uuid, half_len: u64, epoch: u64) -> JournalHeader {
+pub(crate) fn new_header((store, session): (Uuid, u64), half_len: u64, epoch: u64) -> JournalHeader {
     JournalHeader {
         prefix: HeaderPrefix::new(*b"CENJOURN", size_of::<JournalHeader>() as u32),
         store,
@@ -21,7 +22,12 @@ pub(crate) fn new_header(store: Uuid, half_len: u64, epoch: u64) -> JournalHeade
         half_len,
         trimmed: 0,
         chain: 0,
-        reserved: [0; 408],
+        roots_at: 0,
+        roots_len: 0,
+        roots_sum: 0,
+        session,
+        begun: 1,
+        reserved: [0; 368],
     }
 }
 
@@ -38,6 +44,11 @@ pub struct Found {
     pub mark: JournalMark,
     /// The other place has no whole header, so that the newest may be lost.
     pub alone: bool,
+    /// [`JournalHeader::session`].
+    pub session: u64,
+    /// The epoch has records, or trims of such: the superblock names it. A look at the header alone
+    /// does not know of records.
+    pub used: bool,
 }
 
 /// The header of a journal's file. `Err` in the answer: why there is none that can be believed.
@@ -45,7 +56,14 @@ pub struct Found {
 /// # Errors
 /// The file cannot be read.
 pub fn look(file: &FileHandle, store: Uuid) -> Result<Result<Found, String>, MediumError> {
-    Ok(read_header(file, store, false)?.map(|(header, alone)| Found { mark: mark(&header), alone }))
+    let found = read_header(file, store, false)?;
+    Ok(found.map(|Whole { header, alone, .. }| found_in(&header, alone, None)))
+}
+
+/// What there is to say of a header, and of the newest record, if that is known.
+pub(crate) fn found_in(header: &JournalHeader, alone: bool, last_epoch: Option<u64>) -> Found {
+    let used = header.generation != header.begun || last_epoch.is_some_and(|epoch| epoch >= header.epoch);
+    Found { mark: mark(header), alone, session: header.session, used }
 }
 
 /// Where half 0 or 1 begins, and where it ends.
@@ -54,31 +72,49 @@ pub(crate) fn half(number: usize, half_len: u64) -> (u64, u64) {
     (start, start.saturating_add(half_len))
 }
 
-/// Writes a header into the place of its generation and syncs it.
-pub(crate) fn write_header(file: &FileHandle, header: &mut JournalHeader) -> Result<(), MediumError> {
+/// Writes a header into the place of its generation, with the list that it names, and syncs both.
+/// Of the list that the header names until now nothing is overwritten.
+pub(crate) fn write_header(
+    file: &FileHandle,
+    header: &mut JournalHeader,
+    roots: &Roots,
+) -> Result<(), MediumError> {
+    roots.write(file, header)?;
     seal(header);
     file.write_at(header.generation % 2 * PAGE_SIZE, header.as_bytes())?;
     file.sync()
 }
 
-/// Reads the headers: the newest whole one and whether it is the only one, or what is wrong.
+/// A header that was read.
+#[derive(Debug)]
+pub(crate) struct Whole {
+    pub(crate) header: JournalHeader,
+    /// It is the only one.
+    pub(crate) alone: bool,
+    pub(crate) roots: Roots,
+}
+
+/// Reads the headers: the newest that is whole, with its list, or what is wrong.
 pub(crate) fn read_header(
     file: &FileHandle,
     store: Uuid,
     writing: bool,
-) -> Result<Result<(JournalHeader, bool), String>, MediumError> {
-    let mut newest: Option<JournalHeader> = None;
+) -> Result<Result<Whole, String>, MediumError> {
+    let mut newest: Option<(JournalHeader, Roots)> = None;
     let mut problem = String::new();
     for slot in 0..2 {
         let mut bytes = [0; size_of::<JournalHeader>()];
         let got = file.read_at(slot * PAGE_SIZE, &mut bytes)?;
         match read::<JournalHeader>(&bytes[..got], writing) {
-            Ok(header) if newest.is_none_or(|n| n.generation < header.generation) => newest = Some(header),
-            Ok(_) => {}
+            Ok(header) => match Roots::read(file, &header)? {
+                Some(_) if newest.as_ref().is_some_and(|(n, _)| n.generation >= header.generation) => {}
+                Some(roots) => newest = Some((header, roots)),
+                None => problem = "its list of protected primaries is not whole".into(),
+            },
             Err(error) => problem = error.to_string(),
         }
     }
-    let Some(header) = newest else { return Ok(Err(format!("neither header is whole: {problem}"))) };
+    let Some((header, roots)) = newest else { return Ok(Err(format!("neither header is whole: {problem}"))) };
     if header.store != store {
         return Ok(Err(format!("it is the journal of store {}", header.store)));
     }
@@ -87,7 +123,7 @@ pub(crate) fn read_header(
     if len < end {
         return Ok(Err(format!("it was truncated: it has {len} of {end} bytes")));
     }
-    Ok(Ok((header, !problem.is_empty())))
+    Ok(Ok(Whole { header, alone: !problem.is_empty(), roots }))
 }
 
 /// Makes a journal with this header and puts it in place of whatever is there. It is open before it has its name: who fails to open it afterwards would go on with a
@@ -96,14 +132,17 @@ pub(crate) fn replace(
     medium: &OwnedMedium,
     name: &str,
     header: &mut JournalHeader,
+    roots: &Roots,
 ) -> Result<FileHandle, MediumError> {
+    // The list goes into the new file.
+    (header.roots_at, header.roots_len, header.roots_sum) = (0, 0, 0);
     let new = &format!("{name}.new");
     if medium.exists(new)? {
         medium.remove(new)?;
     }
     let (_, end) = half(1, header.half_len);
     medium.create(new, end)?;
-    let made = fill(medium, new, header, end).and_then(|mut file| file.rename(name).map(|()| file));
+    let made = fill(medium, new, (header, roots), end).and_then(|mut file| file.rename(name).map(|()| file));
     let file = made.inspect_err(|_| drop(medium.remove(new)))?;
     medium.sync_dir("")?;
     Ok(file)
@@ -112,7 +151,7 @@ pub(crate) fn replace(
 fn fill(
     medium: &OwnedMedium,
     new: &str,
-    header: &mut JournalHeader,
+    (header, roots): (&mut JournalHeader, &Roots),
     end: u64,
 ) -> Result<FileHandle, MediumError> {
     let file = FileHandle::open(medium, new)?;
@@ -127,6 +166,6 @@ fn fill(
             at += step;
         }
     }
-    write_header(&file, header)?;
+    write_header(&file, header, roots)?;
     Ok(file)
 }

@@ -17,6 +17,7 @@ use crate::file::{half, mark, new_header, replace, write_header};
 use crate::later::Later;
 use crate::parcel::Room;
 use crate::record::{Draft, Place, Read, read};
+use crate::roots::{Root, Roots};
 use crate::scan::Scan;
 use crate::{Changes, Guard, JournalError, Stopped};
 use cenote_layout::PAGE_SIZE;
@@ -68,6 +69,8 @@ pub struct Home {
     pub name: &'static str,
     /// Who answers for it.
     pub guard: Arc<dyn Guard>,
+    /// Generation of the superblock's copy that will name the session.
+    pub session: u64,
 }
 
 impl Home {
@@ -95,6 +98,8 @@ pub struct Journal {
 pub(crate) struct State {
     file: Arc<FileHandle>,
     header: JournalHeader,
+    /// Roots of protected primaries, as what is applied left them.
+    pub(crate) roots: Roots,
     /// The half that is appended to, and where.
     active: usize,
     tail: u64,
@@ -112,6 +117,8 @@ pub(crate) struct State {
     syncing: bool,
     /// The background thread shall end.
     stop: bool,
+    /// How many keep it quiet ([`crate::Quiet`]): nothing is appended.
+    pub(crate) quiet: u32,
     syncs: u64,
 }
 
@@ -150,36 +157,49 @@ pub(crate) type Locked<'a> = MutexGuard<'a, State>;
 
 impl Journal {
     /// Makes the journal of a store that has none, with this epoch, which no journal of the store
-    /// had before.
+    /// had before, and protected primaries as they are.
     ///
     /// # Errors
     /// The medium; there is none then, or a whole one.
-    pub fn create(home: Home, half_len: u64, epoch: u64, settings: Settings) -> Result<Self, JournalError> {
-        let mut header = new_header(home.store, half_len, epoch);
-        let file = replace(&home.medium, home.name, &mut header).map_err(|error| home.failed(error))?;
-        Ok(Self::start(home, Arc::new(file), header, settings))
+    pub fn create(
+        home: Home,
+        half_len: u64,
+        (epoch, roots): (u64, Roots),
+        settings: Settings,
+    ) -> Result<Self, JournalError> {
+        let mut header = new_header((home.store, home.session), half_len, epoch);
+        let file = replace(&home.medium, home.name, &mut header, &roots);
+        let file = file.map_err(|error| home.failed(error))?;
+        Ok(Self::start(home, Arc::new(file), (header, roots), settings))
     }
 
-    /// Goes on with a journal that [`crate::scan`] has read, after its records are in the primaries: a new epoch begins. **The sync
-    /// of the header commits.**
+    /// Goes on with a journal that [`crate::scan`] has read, after its records are in the
+    /// primaries, whose roots are now `roots`: a new epoch begins. **The sync of the header
+    /// commits.**
     ///
     /// # Errors
     /// The medium.
     pub fn resume(
         home: Home,
         file: Arc<FileHandle>,
-        scan: &Scan,
+        (scan, roots): (&Scan, Roots),
         settings: Settings,
     ) -> Result<Self, JournalError> {
         let (trimmed, chain) = scan.last;
         let epoch = scan.epoch + u64::from(!planted(Bug::JournalEpochIgnored));
-        let mut header =
-            JournalHeader { generation: scan.header.generation + 1, epoch, trimmed, chain, ..scan.header };
-        write_header(&file, &mut header).map_err(|error| home.failed(error))?;
-        Ok(Self::start(home, file, header, settings))
+        let (generation, session) = (scan.header.generation + 1, home.session);
+        let begun = generation;
+        let mut header = JournalHeader { generation, epoch, trimmed, chain, session, begun, ..scan.header };
+        write_header(&file, &mut header, &roots).map_err(|error| home.failed(error))?;
+        Ok(Self::start(home, file, (header, roots), settings))
     }
 
-    fn start(home: Home, file: Arc<FileHandle>, header: JournalHeader, settings: Settings) -> Self {
+    fn start(
+        home: Home,
+        file: Arc<FileHandle>,
+        (header, roots): (JournalHeader, Roots),
+        settings: Settings,
+    ) -> Self {
         let (written, chain) = (header.trimmed, header.chain);
         Self {
             home,
@@ -187,6 +207,7 @@ impl Journal {
             state: Mutex::new(State {
                 file,
                 header,
+                roots,
                 active: 0,
                 tail: 0,
                 halves: Default::default(),
@@ -198,6 +219,7 @@ impl Journal {
                 durable: written,
                 syncing: false,
                 stop: false,
+                quiet: 0,
                 syncs: 0,
             }),
             changed: Condvar::new(),
@@ -288,6 +310,10 @@ impl Journal {
         let mut state = self.lock();
         loop {
             self.usable()?;
+            if state.quiet > 0 {
+                state = self.wait(state);
+                continue;
+            }
             if state.tail + len <= state.header.half_len {
                 return Ok(state);
             }
@@ -332,8 +358,8 @@ impl Journal {
             chain: state.chain,
             ..state.header
         };
-        let file =
-            replace(&self.home.medium, self.home.name, &mut header).map_err(|error| self.failed(error))?;
+        let file = replace(&self.home.medium, self.home.name, &mut header, &state.roots);
+        let file = file.map_err(|error| self.failed(error))?;
         state.file = Arc::new(file);
         state.header = header;
         (state.active, state.tail) = (0, 0);
@@ -436,14 +462,43 @@ impl Journal {
     fn trim(&self, state: &mut State, trimmed: u64, chain: u64) -> Result<(), JournalError> {
         let generation = state.header.generation + 1;
         let mut header = JournalHeader { generation, trimmed, chain, ..state.header };
-        write_header(&state.file, &mut header).map_err(|error| self.failed(error))?;
+        write_header(&state.file, &mut header, &state.roots).map_err(|error| self.failed(error))?;
         state.header = header;
         Ok(())
+    }
+
+    /// The root that a protected primary has to have. What is committed of it is in its file.
+    ///
+    /// # Errors
+    /// As [`Journal::settle`].
+    pub fn root_of(&self, id: Uuid) -> Result<Option<Root>, JournalError> {
+        self.settle(id)?;
+        Ok(self.lock().roots.get(id))
+    }
+
+    /// Notes the root of a primary that is about to be there, durably. **The sync of the header
+    /// commits.**
+    ///
+    /// # Errors
+    /// The medium.
+    pub fn expect_root(&self, id: Uuid, root: Option<Root>) -> Result<(), JournalError> {
+        let mut state = self.lock();
+        let before = state.roots.get(id);
+        if !state.roots.set(id, root) {
+            return Ok(());
+        }
+        let (trimmed, chain) = (state.header.trimmed, state.header.chain);
+        let written = self.trim(&mut state, trimmed, chain);
+        if written.is_err() {
+            state.roots.set(id, before);
+        }
+        written
     }
 
     /// A primary is gone, and was settled before: nothing of it needs to be synced.
     pub fn forget(&self, object: Uuid) {
         let mut state = self.lock();
+        state.roots.set(object, None);
         state.halves.iter_mut().for_each(|half| drop(half.touched.remove(&object)));
     }
 

@@ -18,6 +18,7 @@
 use crate::JournalError;
 use crate::diff::Changes;
 use crate::journal::{Journal, Locked, Ticket};
+use crate::roots::{ROOT_HEADER_LEN, Root, Rooted};
 use cenote_layout::id::Uuid;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError};
@@ -43,7 +44,12 @@ pub struct Target {
     pub file: Arc<FileHandle>,
     /// Where its data begins there.
     pub data_offset: u64,
+    /// Of a protected one that the journal lists.
+    pub rooted: Option<Rooted>,
 }
+
+/// A primary that cannot be written or read, and why.
+type Untouchable = (String, Box<MediumError>);
 
 /// Where the contents of a run lie.
 #[derive(Clone, Copy, Debug)]
@@ -102,13 +108,39 @@ impl Later {
     }
 
     /// Writes all of it to the primaries. If one cannot be written: its name, and why.
-    fn apply(&self) -> Result<(), (String, Box<MediumError>)> {
+    fn apply(&self) -> Result<(), Untouchable> {
         for (run, data) in self.changes.iter() {
             let Some(target) = self.targets.get(run.object as usize) else { continue };
             let written = target.file.write_in_pieces(target.data_offset + run.offset(), data);
             written.map_err(|source| (target.file.name().to_owned(), Box::new(source)))?;
         }
         Ok(())
+    }
+}
+
+impl Later {
+    /// The roots that this psync gives to its primaries, from its own lines where they hold a whole
+    /// header, and else from the file, in which they are by now.
+    fn roots(&self) -> Result<Vec<(Uuid, Option<Root>)>, Untouchable> {
+        let mut roots = Vec::new();
+        for (number, target) in (0..).zip(&self.targets) {
+            let Some(Rooted { at, root }) = target.rooted else { continue };
+            let end = at + ROOT_HEADER_LEN as u64;
+            let first = self.parts.partition_point(|part| (part.object, part.to) <= (number, at));
+            let Some(part) = self.parts.get(first).filter(|part| part.object == number && part.from < end)
+            else {
+                continue;
+            };
+            let mut header = [0; ROOT_HEADER_LEN];
+            if part.from <= at && part.to >= end {
+                self.lay_over(target.id, at, &mut header);
+            } else {
+                let read = target.file.read_exact_at(target.data_offset + at, &mut header);
+                read.map_err(|source| (target.file.name().to_owned(), Box::new(source)))?;
+            }
+            roots.push((target.id, root(&header)));
+        }
+        Ok(roots)
     }
 }
 
@@ -219,12 +251,18 @@ impl Journal {
         let Some(later) = first else { return Ok(self.wait(state)) };
         state.applying = true;
         drop(state);
-        let applied = later.apply();
+        let applied = later.apply().and_then(|()| later.roots());
         let mut state = self.lock();
         state.applying = false;
-        if let Err((name, source)) = applied {
-            drop(state);
-            return Err(self.not_copied(name, source));
+        let roots = match applied {
+            Ok(roots) => roots,
+            Err((name, source)) => {
+                drop(state);
+                return Err(self.not_copied(name, source));
+            }
+        };
+        for (id, root) in roots {
+            state.roots.set(id, root);
         }
         drop(state.queue.pop_front());
         let half = &mut state.halves[later.half];
@@ -250,7 +288,7 @@ impl Journal {
 mod tests {
     use super::*;
     use crate::tests::own;
-    use crate::{Draft, Guard, Home, Settings, Stopped, scan};
+    use crate::{Draft, Guard, Home, Roots, Settings, Stopped, scan};
     use cenote_layout::object::Run;
     use cenote_medium::Durability;
     use cenote_medium::sim::{CrashKind, Image, SimMedium, SimOptions};
@@ -274,9 +312,15 @@ mod tests {
     fn journal() -> (Arc<SimMedium>, cenote_medium::OwnedMedium, Journal) {
         let sim = SimMedium::new(SimOptions::new(Durability::Process));
         let medium = own(sim.clone());
-        let home = Home { medium: medium.clone(), store: STORE, name: "journal", guard: Arc::new(Healthy) };
+        let home = Home {
+            medium: medium.clone(),
+            store: STORE,
+            name: "journal",
+            guard: Arc::new(Healthy),
+            session: 0,
+        };
         let settings = Settings { half_len_max: 64 << 20, syncs: true, background: false };
-        let journal = Journal::create(home, 32 << 20, 1, settings).expect("a journal");
+        let journal = Journal::create(home, 32 << 20, (1, Roots::default()), settings).expect("a journal");
         (sim, medium, journal)
     }
 
@@ -296,7 +340,8 @@ mod tests {
             let changes = changes(&[(0, u64::from(value) % 64, 1, value)]);
             let ticket = journal.append(&Draft::new(&ids, &changes).expect("a record")).expect("appended");
             journal.make_durable(&ticket).expect("durable");
-            let target = |id: &Uuid| Target { id: *id, file: Arc::clone(&file), data_offset: 0 };
+            let target =
+                |id: &Uuid| Target { id: *id, file: Arc::clone(&file), data_offset: 0, rooted: None };
             journal.apply_later(ticket, changes, ids.iter().map(target).collect()).expect("queued");
             given.push(value);
             // What waits is the newest of what was given, and everything before it is written.
@@ -388,7 +433,9 @@ mod tests {
             let ids = [id];
             let ticket = journal.append(&Draft::new(&ids, &changes).expect("a record")).expect("appended");
             journal.make_durable(&ticket).expect("durable");
-            journal.apply_later(ticket, changes, vec![Target { id, file, data_offset: 0 }]).expect("queued");
+            journal
+                .apply_later(ticket, changes, vec![Target { id, file, data_offset: 0, rooted: None }])
+                .expect("queued");
             journal.settle(id).expect("applied");
             let open = journal.lock().halves[0].touched.len();
             assert!(open <= TOUCHED_MAX, "{open}");
@@ -422,8 +469,8 @@ mod tests {
         let ids = [Uuid::from_random_bytes([1; 16]), Uuid::from_random_bytes([2; 16])];
         let targets = || {
             vec![
-                Target { id: ids[0], file: file("p"), data_offset: 4096 },
-                Target { id: ids[1], file: file("q"), data_offset: 0 },
+                Target { id: ids[0], file: file("p"), data_offset: 4096, rooted: None },
+                Target { id: ids[1], file: file("q"), data_offset: 0, rooted: None },
             ]
         };
         // Neither sorted nor of one primary alone; the second comes over the first.

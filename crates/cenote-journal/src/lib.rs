@@ -7,6 +7,7 @@
 //! what is committed and not yet applied     later.rs
 //! what a journal holds after a crash        scan.rs
 //! what another process has to be psynced    parcel.rs
+//! which state protected primaries are in    roots.rs
 //! ```
 //!
 //! A store has a journal for its raw objects and one for its pools in shadowed mode, each in a file of its own. This crate knows neither: a
@@ -20,7 +21,9 @@ mod file;
 mod journal;
 mod later;
 mod parcel;
+mod quiet;
 mod record;
+mod roots;
 mod scan;
 #[cfg(test)]
 mod tests;
@@ -30,7 +33,9 @@ pub use file::{Found, look};
 pub use journal::{Home, Journal, Settings, Ticket};
 pub use later::{Primary, Target};
 pub use parcel::{Delivered, Limits, Parcel, ParcelError, Receiver, distinct};
+pub use quiet::Quiet;
 pub use record::{Draft, Record};
+pub use roots::{ROOT_HEADER_LEN, Root, Rooted, Roots};
 pub use scan::{Scan, scan};
 
 use cenote_medium::MediumError;

@@ -4,8 +4,9 @@
 //! half, or in the older one and go on in the other. They must be there without a gap; the first place where none follows is the end
 //! if nothing later relies on it, and damage if a later record says that one was durable there.
 
-use super::file::{Found, half, read_header};
+use super::file::{Found, found_in, half, read_header};
 use super::record::{Read, Record, read};
+use super::roots::Roots;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::id::Uuid;
 use cenote_layout::object::{JournalHeader, PSYNC_MAGIC, RecordHeader};
@@ -18,6 +19,8 @@ use zerocopy::FromBytes;
 pub struct Scan {
     pub(crate) header: JournalHeader,
     alone: bool,
+    /// Of the newest record that counts.
+    last_epoch: Option<u64>,
     /// The last session.
     pub(crate) epoch: u64,
     /// Committed records whose contents may be missing in the primaries, in order.
@@ -28,13 +31,16 @@ pub struct Scan {
     pub last: (u64, u64),
     /// Why records are lost, if some are.
     pub damage: Option<String>,
+    /// Protected primaries as they were before these records. `None`: the header that knew is
+    /// damaged, and a later record says so.
+    pub roots: Option<Roots>,
 }
 
 impl Scan {
     /// The header.
     #[must_use]
     pub fn found(&self) -> Found {
-        Found { mark: super::file::mark(&self.header), alone: self.alone }
+        found_in(&self.header, self.alone, self.last_epoch)
     }
 
     /// Number of the last record that counts.
@@ -119,13 +125,14 @@ fn relied_on(
 /// # Errors
 /// The file cannot be read.
 pub fn scan(file: &FileHandle, store: Uuid, writing: bool) -> Result<Result<Scan, String>, MediumError> {
-    let (header, alone) = match read_header(file, store, writing)? {
-        Ok(found) => found,
+    let (header, alone, roots) = match read_header(file, store, writing)? {
+        Ok(found) => (found.header, found.alone, Some(found.roots)),
         Err(problem) => return Ok(Err(problem)),
     };
     let chains = [chain(file, &header, 0)?, chain(file, &header, 1)?];
     let newest = chains.iter().filter_map(|c| c.records.last()).max_by_key(|record| record.header.seq);
     // A record of a later session than the header's means that a later header is damaged: the record is believed all the same.
+    let last_epoch = newest.map(|record| record.header.epoch);
     let epoch = newest.map_or(0, |record| record.header.epoch).max(header.epoch);
     let trimmed = newest.map_or(0, |record| record.header.trimmed).max(header.trimmed);
     let mut last = (header.trimmed, header.chain);
@@ -160,5 +167,15 @@ pub fn scan(file: &FileHandle, store: Uuid, writing: bool) -> Result<Result<Scan
             torn.extend_from_slice(&record.objects);
         }
     }
-    Ok(Ok(Scan { header, alone, epoch, records, torn, last, damage }))
+    Ok(Ok(Scan {
+        header,
+        alone,
+        last_epoch,
+        epoch,
+        records,
+        torn,
+        last,
+        damage,
+        roots: roots.filter(|_| trimmed == header.trimmed),
+    }))
 }

@@ -1,9 +1,9 @@
 //! What becomes of a journal when calls to its medium fail.
 
-use crate::{Changes, Draft, Guard, Home, Journal, JournalError, Settings, Stopped, Target, scan};
+use crate::{Changes, Draft, Guard, Home, Journal, JournalError, Roots, Settings, Stopped, Target, scan};
 use cenote_layout::id::Uuid;
 use cenote_layout::object::Run;
-use cenote_medium::sim::{Fault, FaultEffect, FaultPoint, SimMedium, SimOptions};
+use cenote_medium::sim::{CrashKind, Fault, FaultEffect, FaultPoint, SimMedium, SimOptions};
 use cenote_medium::{Durability, FileHandle, Operation, OwnedMedium};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -45,9 +45,9 @@ impl Rig {
         let medium = own(sim.clone());
         let told = Arc::new(Told::default());
         let guard: Arc<dyn Guard> = told.clone();
-        let home = Home { medium: medium.clone(), store: STORE, name: "journal", guard };
+        let home = Home { medium: medium.clone(), store: STORE, name: "journal", guard, session: 0 };
         let settings = Settings { half_len_max: 1 << 20, syncs: true, background: false };
-        let journal = Journal::create(home, half_len, 1, settings).expect("a journal");
+        let journal = Journal::create(home, half_len, (1, Roots::default()), settings).expect("a journal");
         medium.create("p", 1 << 20).expect("a file");
         medium.sync("p").expect("its length");
         medium.sync_dir("").expect("names");
@@ -63,7 +63,8 @@ impl Rig {
         let ids: Vec<Uuid> = (0..ids).map(id).collect();
         let ticket = self.journal.append(&Draft::new(&ids, &changes).expect("a record"))?;
         self.journal.make_durable(&ticket)?;
-        let target = |id: &Uuid| Target { id: *id, file: Arc::clone(&self.file), data_offset: 0 };
+        let target =
+            |id: &Uuid| Target { id: *id, file: Arc::clone(&self.file), data_offset: 0, rooted: None };
         self.journal.apply_later(ticket, changes, ids.iter().map(target).collect())
     }
 
@@ -171,7 +172,12 @@ fn a_psync_that_is_committed_does_not_fail_for_an_early_trim() {
         assert_eq!(ticket.half(), 1);
         rig.journal.make_durable(&ticket).expect("durable");
         rig.sim.inject(header());
-        let targets = ids.iter().map(|id| Target { id: *id, file: Arc::clone(&rig.file), data_offset: 0 });
+        let targets = ids.iter().map(|id| Target {
+            id: *id,
+            file: Arc::clone(&rig.file),
+            data_offset: 0,
+            rooted: None,
+        });
         rig.journal.apply_later(ticket, changes, targets.collect()).expect("committed");
         assert_eq!(rig.sim.fault_hits(), 1);
         assert!(!rig.is_poisoned());
@@ -221,4 +227,32 @@ fn the_thread_of_a_journal_outlives_an_error_that_does_not_poison() {
         assert!(tried && applied, "{tried} {applied}");
     });
     assert!(!rig.is_poisoned());
+}
+
+/// The newest header of a journal, its list, and whether it is the only one.
+fn newest(sim: &Arc<SimMedium>) -> crate::file::Whole {
+    let medium = own(SimMedium::from_image_unrecorded(&sim.image_now(CrashKind::Process)));
+    let file = FileHandle::open(&medium, "journal").expect("it is there");
+    crate::file::read_header(&file, STORE, false).expect("read").expect("whole")
+}
+
+#[test]
+fn a_list_that_is_damaged_takes_its_header_along_and_leaves_the_one_before() {
+    let rig = Rig::new(8192);
+    for number in 1..200 {
+        // Longer and shorter lists, so that places of lists are used again.
+        let of = id(number % 90);
+        rig.journal.expect_root(of, (number < 120).then_some([number as u8; 32])).expect("written");
+        let whole = newest(&rig.sim);
+        assert!(!whole.alone && whole.roots.get(of) == (number < 120).then_some([number as u8; 32]));
+        if whole.header.roots_len == 0 {
+            continue;
+        }
+        // The last byte of the list is another one.
+        let mut image = rig.sim.image_now(CrashKind::Process);
+        let at = whole.header.roots_at + whole.header.roots_len - 1;
+        assert!(image.flip_bit("journal", at, 0), "{at}");
+        let before = newest(&SimMedium::from_image_unrecorded(&image));
+        assert!(before.alone && before.header.generation + 1 == whole.header.generation, "{number}");
+    }
 }

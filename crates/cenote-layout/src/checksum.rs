@@ -34,6 +34,8 @@ pub mod seed {
     pub const AT_REST: u64 = 0x4345_4e4f_5445_000a;
     /// [`crate::snapshot::SnapshotTrailer`], and what comes before it.
     pub const SNAPSHOT: u64 = 0x4345_4e4f_5445_000d;
+    /// A list of [`crate::object::RootEntry`].
+    pub const JOURNAL_ROOTS: u64 = 0x4345_4e4f_5445_000e;
     /// [`crate::archive::ArchiveHeader`] and sections.
     pub const ARCHIVE: u64 = 0x4345_4e4f_5445_0010;
 }

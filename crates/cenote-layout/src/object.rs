@@ -193,12 +193,40 @@ pub struct JournalHeader {
     pub trimmed: u64,
     /// Checksum of that record: what the next one follows.
     pub chain: u64,
+    /// Where the list of protected primaries begins, behind the halves. Zero: it is empty.
+    pub roots_at: u64,
+    /// Its bytes: a number of [`RootEntry`].
+    pub roots_len: u64,
+    /// Their XXH3-64. A header whose list has another one is not whole.
+    pub roots_sum: u64,
+    /// Generation of the superblock's copy that names this epoch: an older superblock was put back.
+    pub session: u64,
+    /// Generation of the header with which this epoch began. As long as it is the newest one, and
+    /// there is no record of the epoch, the superblock may not name the epoch yet.
+    pub begun: u64,
     /// Zero.
-    pub reserved: [u8; 408],
+    pub reserved: [u8; 368],
 }
 
 const _: () = assert!(size_of::<JournalHeader>() == 512);
-const _: () = assert!(core::mem::offset_of!(JournalHeader, reserved) == 104);
+const _: () = assert!(core::mem::offset_of!(JournalHeader, roots_at) == 104);
+const _: () = assert!(core::mem::offset_of!(JournalHeader, session) == 128);
+const _: () = assert!(core::mem::offset_of!(JournalHeader, reserved) == 144);
+
+/// A protected primary in a journal's list: the one root of all that is protected in a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct RootEntry {
+    /// The primary: an object, or the root puddle of a pool.
+    pub id: Uuid,
+    /// A digest of its protection's header, as the last psync left that.
+    pub root: [u8; 32],
+}
+
+const _: () = assert!(size_of::<RootEntry>() == 48);
+
+/// Most entries of a list.
+pub const ROOTS_MAX: u64 = 1 << 24;
 
 /// Offset of the first half in the journal; the headers are at 0 and [`PAGE_SIZE`].
 pub const JOURNAL_HALVES_OFFSET: u64 = 2 * PAGE_SIZE;
@@ -215,6 +243,14 @@ impl Header for JournalHeader {
         }
         if self.trimmed >= 1 << 62 || self.generation >= 1 << 62 || self.epoch >= 1 << 62 {
             return bad("counter", self.trimmed.max(self.generation).max(self.epoch));
+        }
+        let end = JOURNAL_HALVES_OFFSET + 2 * self.half_len;
+        let is_list = self.roots_at >= end
+            && self.roots_at <= 4 * OBJECT_LEN_MAX
+            && self.roots_len.is_multiple_of(size_of::<RootEntry>() as u64)
+            && (1..=ROOTS_MAX).contains(&(self.roots_len / size_of::<RootEntry>() as u64));
+        if !is_list && (self.roots_at, self.roots_len, self.roots_sum) != (0, 0, 0) {
+            return bad("list of roots", self.roots_at);
         }
         if self.reserved.iter().any(|&b| b != 0) {
             return bad("reserved bytes", 1);

@@ -40,6 +40,11 @@ pub const DURABILITY_PROCESS: u32 = 1;
 /// The session survived loss of power.
 pub const DURABILITY_POWER: u32 = 2;
 
+/// The store's files are those that its sessions wrote.
+pub const ORIGIN_OWN: u64 = 0;
+/// The store's files were copied while a session had it open, and its pools have not been checked since.
+pub const ORIGIN_COPY: u64 = 1;
+
 /// One copy of the superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -68,15 +73,25 @@ pub struct Superblock {
     pub opener_start_ticks: u64,
     /// When the store was formatted, in seconds since 1970.
     pub formatted_at_s: u64,
-    /// The session of the last writer: which log space is its.
+    /// The session of the last writer, random: which log space is its. While that writer has the store open it looks
+    /// before every control write whether this is still its own.
     pub client: Uuid,
     /// The catalog had this batch, durably, when this copy was written. Catalog files that both end earlier were rolled back.
     pub catalog_batch: u64,
     /// The headers of the files `journal` and `journal.pools`, as a session that opened them, or
     /// closed the store, left them: an older file was put back.
     pub journals: [JournalMark; 2],
+    /// Where the last writer opened the store: the device of its directory. 0 with both others: no
+    /// writer has said.
+    pub device: u64,
+    /// Inode of its directory.
+    pub directory_inode: u64,
+    /// Inode of the file `superblock`. A copy of the store has another one.
+    pub superblock_inode: u64,
+    /// [`ORIGIN_OWN`] or [`ORIGIN_COPY`].
+    pub origin: u64,
     /// Zero.
-    pub reserved1: [u8; 3872],
+    pub reserved1: [u8; 3840],
 }
 
 /// What the superblock says about a journal. All zero: nothing.
@@ -106,8 +121,12 @@ const _: () = assert!(core::mem::offset_of!(Superblock, boot_id) == 96);
 const _: () = assert!(core::mem::offset_of!(Superblock, client) == 136);
 const _: () = assert!(core::mem::offset_of!(Superblock, catalog_batch) == 152);
 const _: () = assert!(core::mem::offset_of!(Superblock, journals) == 160);
+const _: () = assert!(core::mem::offset_of!(Superblock, device) == 224);
+const _: () = assert!(core::mem::offset_of!(Superblock, directory_inode) == 232);
+const _: () = assert!(core::mem::offset_of!(Superblock, superblock_inode) == 240);
+const _: () = assert!(core::mem::offset_of!(Superblock, origin) == 248);
 // All that is not zero lies in one sector: no loss of power tears a copy that is being written.
-const _: () = assert!(core::mem::offset_of!(Superblock, reserved1) == 224);
+const _: () = assert!(core::mem::offset_of!(Superblock, reserved1) == 256);
 const _: () = assert!(core::mem::offset_of!(Superblock, reserved1) <= 512);
 
 impl Header for Superblock {
@@ -136,6 +155,9 @@ impl Header for Superblock {
         }
         if self.durability > DURABILITY_POWER {
             return bad("durability", u64::from(self.durability));
+        }
+        if self.origin > ORIGIN_COPY {
+            return bad("origin", self.origin);
         }
         if self.reserved1.iter().any(|&b| b != 0) {
             return bad("reserved bytes", 1);

@@ -144,6 +144,10 @@ fn headers_are_drawn_as_they_are() {
             (offset_of!(Superblock, client), "client"),
             (offset_of!(Superblock, catalog_batch), "catalog_batch"),
             (offset_of!(Superblock, journals), "journals"),
+            (offset_of!(Superblock, device), "device"),
+            (offset_of!(Superblock, directory_inode), "directory_inode"),
+            (offset_of!(Superblock, superblock_inode), "superblock_inode"),
+            (offset_of!(Superblock, origin), "origin"),
             (offset_of!(Superblock, reserved1), "zero"),
             (size_of::<Superblock>(), ""),
         ],
@@ -498,7 +502,7 @@ fn the_numbers_of_sequence_ranges_are_those_documented() {
 fn objects_and_the_journal_are_drawn_as_they_are() {
     use cenote_layout::object::{
         COMMIT_MAGIC, CommitRecord, JOURNAL_HALVES_OFFSET, JournalHeader, ObjectHeader, PSYNC_MAGIC,
-        RecordHeader, Run,
+        RecordHeader, RootEntry, Run,
     };
     let text = document();
     let section = section(&text, "## Objects and the journal");
@@ -527,8 +531,21 @@ fn objects_and_the_journal_are_drawn_as_they_are() {
             (offset_of!(JournalHeader, half_len), "half_len"),
             (offset_of!(JournalHeader, trimmed), "trimmed"),
             (offset_of!(JournalHeader, chain), "chain"),
+            (offset_of!(JournalHeader, roots_at), "roots_at"),
+            (offset_of!(JournalHeader, roots_len), "roots_len"),
+            (offset_of!(JournalHeader, roots_sum), "roots_sum"),
+            (offset_of!(JournalHeader, session), "session"),
+            (offset_of!(JournalHeader, begun), "begun"),
             (offset_of!(JournalHeader, reserved), "zero"),
             (size_of::<JournalHeader>(), ""),
+        ],
+    );
+    assert_drawn(
+        section,
+        &[
+            (offset_of!(RootEntry, id), "id"),
+            (offset_of!(RootEntry, root), "root"),
+            (size_of::<RootEntry>(), ""),
         ],
     );
     assert_drawn(

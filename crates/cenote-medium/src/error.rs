@@ -272,6 +272,14 @@ pub enum MediumError {
         /// The file concerned.
         name: FileName,
     },
+    /// A file of an open store has been replaced, or was written by another session. Nothing was written.
+    #[error("{name} is not as this session left it: {detail}; close the store, and open it again")]
+    Replaced {
+        /// The file concerned.
+        name: FileName,
+        /// What is there instead.
+        detail: &'static str,
+    },
     /// Anything else that the system reported: an `EIO`, for example.
     #[error("cannot {op} {name}: {source}")]
     Io {
@@ -305,7 +313,7 @@ impl MediumError {
     #[must_use]
     pub fn operation(&self) -> Option<Operation> {
         match self {
-            Self::Open { .. } | Self::WindowTaken { .. } => None,
+            Self::Open { .. } | Self::WindowTaken { .. } | Self::Replaced { .. } => None,
             Self::NotFound { op, .. }
             | Self::Exists { op, .. }
             | Self::NoSpace { op, .. }

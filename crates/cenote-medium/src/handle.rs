@@ -6,7 +6,7 @@
 //!
 //! A handle writes, so the owner of the files opens it.
 
-use crate::{FileName, MediumError, Operation, OwnedMedium};
+use crate::{FileId, FileName, MediumError, Operation, OwnedMedium};
 use cenote_layout::PAGE_SIZE;
 use cenote_sys::filesystem::start_writing;
 use cenote_sys::memory::{self, OwnedRegion};
@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 type Result<T> = core::result::Result<T, MediumError>;
 
@@ -69,6 +69,18 @@ impl FileHandle {
                 Ok(metadata) => Ok(metadata.len()),
                 Err(source) => Err(MediumError::from_io(Operation::Examine, &self.name, source)),
             },
+        }
+    }
+
+    /// Which file it is, whatever name that has now.
+    ///
+    /// # Errors
+    /// What the system says about the file.
+    pub fn id(&self) -> Result<FileId> {
+        let Some(file) = &self.file else { return self.medium.file_id(&self.name) };
+        match file.metadata() {
+            Ok(metadata) => Ok(FileId { device: metadata.dev(), inode: metadata.ino() }),
+            Err(source) => Err(MediumError::from_io(Operation::Examine, &self.name, source)),
         }
     }
 
@@ -177,6 +189,18 @@ impl FileHandle {
         let to = seek(file, SeekFrom::Hole(from)).map_err(failed)?;
         // A hole that begins inside a page is behind it.
         Ok(Some((from, to.next_multiple_of(PAGE_SIZE).clamp(from + PAGE_SIZE, end))))
+    }
+
+    /// Whether the file takes less space than it has bytes.
+    ///
+    /// # Errors
+    /// What the system says about the file.
+    pub fn has_holes(&self) -> Result<bool> {
+        let Some(file) = &self.file else { return Ok(false) };
+        match file.metadata() {
+            Ok(metadata) => Ok(metadata.blocks().saturating_mul(512) < metadata.len()),
+            Err(source) => Err(MediumError::from_io(Operation::Examine, &self.name, source)),
+        }
     }
 
     /// The first `len` bytes of the file as memory of this process: what is stored goes into the file. `None`: the medium has no descriptors, or the system does not map it.

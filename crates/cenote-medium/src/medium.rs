@@ -102,6 +102,20 @@ impl fmt::Display for Holder {
     }
 }
 
+/// Which file or directory a name leads to: two names that lead to one have one identity, and a copy has another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct FileId {
+    /// The file system that it lies on, as the kernel numbers it until the next boot.
+    pub device: u64,
+    /// Its number there.
+    pub inode: u64,
+}
+
+impl FileId {
+    /// Of a medium whose files have no identity.
+    pub const UNKNOWN: Self = Self { device: 0, inode: 0 };
+}
+
 /// A lock that is held until this value is dropped or the process ends. A forked child does not inherit it.
 pub struct LockGuard(#[expect(dead_code, reason = "held for its destructor")] Box<dyn Any + Send + Sync>);
 
@@ -293,6 +307,22 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
     /// While it is locked the file can be neither read nor written through a medium of this process
     /// ([`MediumError::Locked`]): the lock would be lost. Keep it empty.
     fn lock(&self, name: &str, kind: LockKind) -> Result<core::result::Result<LockGuard, Holder>>;
+
+    /// Tries to hold a file that exists, or the store's directory (`""`), without waiting: by a lock that belongs to a
+    /// descriptor of its own. Other than after [`lock`](Medium::lock) the file may be read and written meanwhile, and
+    /// nothing that this process opens and closes drops the lock. Gives the identity of what is held, which was there
+    /// under that name after the lock was taken.
+    fn hold(&self, name: &str, kind: LockKind) -> Result<core::result::Result<(LockGuard, FileId), Holder>> {
+        let _ = kind;
+        Ok(Ok((LockGuard::new(()), self.file_id(name)?)))
+    }
+
+    /// Which file or directory (`""`: the store's own) has that name now; [`FileId::UNKNOWN`] where files have no
+    /// identity.
+    fn file_id(&self, name: &str) -> Result<FileId> {
+        let _ = name;
+        Ok(FileId::UNKNOWN)
+    }
 
     /// Reserves the addresses `base..base + len` for mappings, without access and without memory.
     fn reserve_window(&self, base: u64, len: u64) -> Result<()>;

@@ -225,11 +225,18 @@ pub enum Bug {
     JournalNamedEarly,
     /// What the header of a protection says of its object's name and length is not compared.
     BindingIgnored,
-    /// A psync of a protected pool leaves the list of its puddles in the root puddle's header as it
-    /// was.
+    /// A psync of a protected pool leaves the list of its puddles in the root's header as it was.
     MembersNotUpdated,
     /// The list of a pool's puddles in the root puddle's header is not compared.
     MembersIgnored,
+    /// A journal of a later session than the superblock knows of is believed.
+    SessionIgnored,
+    /// What a journal lists of its protected primaries is not compared.
+    RootsIgnored,
+    /// A journal's list of protected primaries is written over the list that its header names.
+    RootsInPlace,
+    /// Recovery goes on with the list of protected primaries of before the records that it applies.
+    RootsNotRecovered,
     /// A change of a key reports an error whatever was committed before it.
     RekeyUndecided,
     /// A puddle that a protected pool takes is in no psync.
@@ -308,6 +315,18 @@ pub enum Bug {
     GrantedWhileDue,
     /// The batch of an import does not say which request of which guest it was.
     ImportNotRemembered,
+    /// A store's directory and superblock are not locked: its file `lock` alone keeps others out.
+    StoreNotHeld,
+    /// A control write does not look whether the superblock still names its session.
+    FenceNotChecked,
+    /// A control write does not look whether its file still has its name.
+    InodeNotCompared,
+    /// An open does not look whether the store lies where its last writer opened it.
+    CopyNotRecognised,
+    /// A backup copies files while psyncs change them.
+    BackupNotQuiet,
+    /// A backup copies pools while transactions run.
+    BackupNotHeld,
     /// A type that was learnt from a daemon or another process is not compared with the program's.
     LearntTypeBelieved,
 }

@@ -14,7 +14,7 @@ use crate::connected;
 use crate::error::ObjectError;
 use crate::shared::Shared;
 use cenote_atrest::{AtRestError, Change, HEADER_LEN, Keyring, Protection, binding};
-use cenote_journal::{Changes, Draft, JournalError, Pages, Primary, Target};
+use cenote_journal::{Changes, Draft, JournalError, Pages, Primary, Rooted, Target};
 use cenote_layout::PAGE_SIZE;
 use cenote_medium::FileHandle;
 use cenote_medium::planted::{Bug, planted};
@@ -65,14 +65,41 @@ pub(crate) fn sealed(name: &str, error: SealedError) -> ObjectError {
 /// # Errors
 /// No key, a wrong one, or one that is not needed; a header that is not this object's.
 pub(crate) fn open(
+    shared: &Shared,
     info: &ObjectInfo,
     source: &Source,
     key: Option<&Keyring>,
 ) -> Result<Protection, ObjectError> {
     let name = &info.record.name;
+    let (what, mode) = (named(name), info.record.at_rest.mode());
     let binding = binding::of_object(name, info.record.data_len);
-    cenote_sealed::open(&named(name), info.record.at_rest.mode(), source, (binding, key))
-        .map_err(|e| sealed(name, e))
+    let protection =
+        cenote_sealed::open(&what, mode, source, (binding, key)).map_err(|error| sealed(name, error))?;
+    if let Some(listed) = shared.listed(info.id())? {
+        cenote_sealed::check_listed(&what, &protection, listed).map_err(|error| sealed(name, error))?;
+    }
+    Ok(protection)
+}
+
+/// What the journal lists of an object.
+pub(crate) fn rooted(info: &ObjectInfo) -> Option<Rooted> {
+    cenote_sealed::rooted(info.record.at_rest.mode(), info.record.span())
+}
+
+/// Refuses the file of an object that is not the one that the journal lists, without its key.
+///
+/// # Errors
+/// It is another; the file cannot be read.
+pub(crate) fn check_file(shared: &Shared, info: &ObjectInfo, file: &FileHandle) -> Result<(), ObjectError> {
+    let (Some(Rooted { at, root }), Some(listed)) = (rooted(info), shared.listed(info.id())?) else {
+        return Ok(());
+    };
+    let mut header = [0; HEADER_LEN];
+    file.read_exact_at(info.data_offset() + at, &mut header)?;
+    if root(&header) == listed || planted(Bug::RootsIgnored) {
+        return Ok(());
+    }
+    Err(at_rest(&info.record.name, AtRestError::NotListed { object: info.id() }))
 }
 
 /// Seals pages of a view, and adds what a record has to hold to `changes`, as of primary number `object`. `None`: nothing differs.
@@ -113,7 +140,7 @@ pub(crate) fn rekey(
     let Some(source) = source_of(shared, info, Arc::clone(&primary)) else {
         return Err(ObjectError::NotProtected { name: name.clone() });
     };
-    let protection = open(info, &source, Some(old))?;
+    let protection = open(shared, info, &source, Some(old))?;
     let (changes, header) =
         cenote_sealed::rekey(&named(name), &protection, &source, new).map_err(|error| sealed(name, error))?;
     if planted(Bug::RekeyNotJournalled) {
@@ -136,7 +163,8 @@ pub(crate) fn rekey(
         true => journal.make_durable(&ticket).map(|()| None)?,
         false => journal.decide(&ticket)?,
     };
-    let target = Target { id: info.id(), file: primary, data_offset: info.data_offset() };
+    let (data_offset, rooted) = (info.data_offset(), rooted(info));
+    let target = Target { id: info.id(), file: primary, data_offset, rooted };
     // Whoever attaches it next reads its file.
     let done = undurable.map_or(Ok(()), Err).and_then(|()| {
         journal.apply_later(ticket, changes, vec![target]).and_then(|()| journal.settle(info.id()))

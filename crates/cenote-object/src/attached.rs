@@ -10,7 +10,7 @@ use crate::mapping::{is_protected, map_for_reading, map_view, view_for_reading};
 use crate::options::Permission;
 use crate::shared::Shared;
 use crate::snapshot::{self, Blocks, Snapshot};
-use cenote_atrest::{Change, Keyring, Mode};
+use cenote_atrest::{Anchor, Change, Keyring, Mode};
 use cenote_journal::{Changes, Draft, Journal, Pages, Target, Ticket};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::id::Uuid;
@@ -375,6 +375,25 @@ impl Attached {
         }
     }
 
+    /// What to remember elsewhere, so that putting back the whole store from earlier is noticed; `None`
+    /// of an object that is not protected. Not secret.
+    #[must_use]
+    pub fn anchor(&self) -> Option<Anchor> {
+        self.view.as_ref().map(|view| view.protection().anchor())
+    }
+
+    /// Compares the object with what [`Attached::anchor`] said earlier.
+    ///
+    /// # Errors
+    /// [`ObjectError::AtRest`]: it is older than it was, or of another history;
+    /// [`ObjectError::NotProtected`].
+    pub fn check_anchor(&self, anchor: &Anchor) -> Result<(), ObjectError> {
+        let Some(view) = &self.view else {
+            return Err(ObjectError::NotProtected { name: self.name().into() });
+        };
+        view.protection().check_anchor(anchor).map_err(|error| at_rest::at_rest(self.name(), error))
+    }
+
     /// Copies bytes from `offset` on: what a load gives, with an error where a load would be a bus error.
     ///
     /// # Errors
@@ -583,6 +602,7 @@ fn run(objects: &mut [&mut Attached]) -> Result<Psync, ObjectError> {
         id: object.info.id(),
         file: Arc::clone(&object.primary),
         data_offset: object.info.data_offset(),
+        rooted: at_rest::rooted(&object.info),
     };
     let targets = writers.iter().map(target).collect();
     let names = |error| not_copied(writers.first().map_or("", |object| object.name()), error);

@@ -16,6 +16,7 @@
 //!
 //! *A daemon that dies* is followed by one that knows the leases, and recovers the journal before it answers. A psync that was not answered is sent again: pages are compared, so one that was committed changes nothing.
 
+use crate::at_rest;
 use crate::error::ObjectError;
 use crate::header::{self, Writer};
 use crate::objects::Objects;
@@ -105,7 +106,7 @@ impl Objects {
         let writable = permission == Permission::ReadWrite;
         let held = store.object_holders(name).contains(&guest.client);
         let info = store.guest_attach_object(guest.client, guest.credentials, name, writable)?;
-        let granted = self.hand_out(guest, &info, writable);
+        let granted = self.hand_out(guest, &info, writable, held);
         granted.inspect_err(|_| {
             if !held {
                 // It never had it. Should this fail too, the lease ends with the guest.
@@ -119,11 +120,16 @@ impl Objects {
         guest: &Guest<'_>,
         info: &ObjectInfo,
         writable: bool,
+        held: bool,
     ) -> Result<(ListedObject, File), ObjectError> {
         let (shared, store) = (self.shared(), self.store());
         store.verify_object(info)?;
         self.settle(info.id())?;
         let primary = FileHandle::open(files(store), &info.file())?;
+        if !held {
+            // No other guest psyncs it: the file is as the journal lists it.
+            at_rest::check_file(shared, info, &primary)?;
+        }
         let medium = &**store.medium();
         let writer = Writer { pid: guest.pid, start_ticks: guest.start_ticks };
         let asks = writable.then_some(writer);
@@ -193,7 +199,12 @@ impl Objects {
             let lines = info.record.at_rest != AtRest::None;
             // Sealed lines may be any of its body, others are pages of its data.
             let len = if lines { info.body_len() } else { info.record.span() };
-            let target = Target { id: info.id(), file, data_offset: info.data_offset() };
+            let target = Target {
+                id: info.id(),
+                file,
+                data_offset: info.data_offset(),
+                rooted: at_rest::rooted(&info),
+            };
             targets.push((target, Limits { from: 0, len, lines }));
         }
         let journal = shared.journal()?;

@@ -115,7 +115,7 @@ pub use options::{ObjectOptions, ObjectsOptions, Permission, Trim};
 pub use shared::{Info, Recovery};
 pub use snapshot::{Blocks, Restored, Snapshot};
 
-pub use cenote_atrest::{Argon2Params, AtRestError, KeyError, Keyring, MasterKey, Mode, PageFault};
+pub use cenote_atrest::{Anchor, Argon2Params, AtRestError, KeyError, Keyring, MasterKey, Mode, PageFault};
 pub use cenote_layout::object::ObjectState;
 pub use cenote_sealed::Verified;
 pub use cenote_store::{ObjectInfo, Rekeyed, Store};

@@ -40,7 +40,7 @@ pub(crate) fn map_view(
     let Some(source) = at_rest::source_of(shared, info, Arc::clone(primary)) else {
         return Err(ObjectError::NotProtected { name: name.clone() });
     };
-    let protection = at_rest::open(info, &source, key)?;
+    let protection = at_rest::open(shared, info, &source, key)?;
     let medium = shared.store.medium();
     // SAFETY: the object's own range, and nobody has it attached. The medium has the range from now on; the view comes over the data.
     unsafe { medium.map(&info.file(), info.addr, info.size, MapMode::PrivateCopy) }?;
@@ -84,7 +84,7 @@ pub(crate) fn view_for_reading(
     }
     // Readers are there, so nobody changes header or key meanwhile.
     let opened = match at_rest::source_of(shared, info, Arc::clone(primary)) {
-        Some(source) => at_rest::open(info, &source, key).map(drop),
+        Some(source) => at_rest::open(shared, info, &source, key).map(drop),
         None => Err(ObjectError::NotProtected { name: info.record.name.clone() }),
     };
     let view = shared.view(info.id());

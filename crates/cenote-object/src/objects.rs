@@ -295,7 +295,7 @@ impl Objects {
             let source =
                 at_rest::source_of(shared, &info, file).filter(|_| info.record.at_rest != AtRest::None);
             let source = source.ok_or_else(|| ObjectError::NotProtected { name: name.into() })?;
-            at_rest::open(&info, &source, key)?;
+            at_rest::open(shared, &info, &source, key)?;
         }
         // Held throughout, so that nobody attaches it meanwhile.
         let uses = locked(&shared.uses);

@@ -3,12 +3,14 @@
 //! Invariant: of an object that is attached, [`Shared::uses`] has an entry until its memory is given back; a writer is alone there. The journal is made when the first object is, and is gone through by
 //! recovery before anybody has a handle.
 
-use crate::at_rest::View;
+use crate::at_rest::{self, View};
 use crate::connected::Door;
 use crate::error::ObjectError;
 use crate::header::{self, Found};
 use crate::options::{ObjectsOptions, Trim};
-use cenote_journal::{Guard, Home, Journal, Scan, Settings, Stopped, scan};
+use cenote_journal::{
+    Guard, Home, Journal, ROOT_HEADER_LEN, Root, Rooted, Roots, Scan, Settings, Stopped, scan,
+};
 use cenote_layout::id::Uuid;
 use cenote_layout::object::ObjectState;
 use cenote_layout::superblock::JournalMark;
@@ -63,6 +65,8 @@ pub(crate) struct Shared {
     pub(crate) thread: Mutex<Option<JoinHandle<()>>>,
     pub(crate) uses: Mutex<BTreeMap<Uuid, Use>>,
     pub(crate) overlay: BTreeMap<Uuid, Patches>,
+    /// In a read-only store: the roots of protected objects that nothing is laid over.
+    roots: Option<Roots>,
     /// What readers of protected objects share.
     pub(crate) views: Mutex<BTreeMap<Uuid, Arc<View>>>,
     pub(crate) recovery: Recovery,
@@ -145,6 +149,7 @@ impl Shared {
             thread: Mutex::default(),
             uses: Mutex::default(),
             overlay: BTreeMap::new(),
+            roots: None,
             views: Mutex::default(),
             recovery: Recovery::default(),
             silent: AtomicBool::new(false),
@@ -190,6 +195,8 @@ impl Shared {
 
     /// Completes every committed psync. The last step is [`Journal::resume`], which commits.
     fn replay(&mut self, file: Arc<FileHandle>, scan: &Scan) -> Result<(), ObjectError> {
+        let store = self.store.clone();
+        let _no_backup = store.exclude_backups();
         let objects: BTreeMap<Uuid, ObjectInfo> =
             self.store.objects().into_iter().map(|info| (info.id(), info)).collect();
         let name_of = |id: &Uuid| objects.get(id).map(|info| info.record.name.clone());
@@ -232,6 +239,7 @@ impl Shared {
         self.recovery =
             Recovery { records: scan.records.len() as u64, objects: states.into_iter().collect() };
         if !self.store.is_writable() {
+            self.roots.clone_from(&scan.roots);
             return Ok(());
         }
         if !planted(Bug::JournalReplayNotSynced) {
@@ -248,11 +256,52 @@ impl Shared {
             let mark = scan.found().mark;
             self.store.name_objects_journal(JournalMark { epoch: mark.epoch + 1, ..mark })?;
         }
-        let journal = Journal::resume(self.home(), file, scan, self.settings())?;
+        let mut roots = scan.roots.clone().unwrap_or_else(|| self.roots_now());
+        roots.retain(|id| objects.contains_key(&id));
+        for (id, primary) in primaries.iter().filter(|_| !planted(Bug::RootsNotRecovered)) {
+            let Some(info) = objects.get(id) else { continue };
+            self.note_root(&mut roots, info, primary)?;
+        }
+        let journal = Journal::resume(self.home(), file, (scan, roots), self.settings())?;
         // Before a record is appended: `cenote_store`'s module `journals` has the states.
         self.store.name_objects_journal(journal.mark())?;
         self.adopt(journal);
         Ok(())
+    }
+
+    /// Notes the root of an object as its file has it.
+    fn note_root(
+        &self,
+        roots: &mut Roots,
+        info: &ObjectInfo,
+        primary: &FileHandle,
+    ) -> Result<(), MediumError> {
+        let Some(Rooted { at, root }) = at_rest::rooted(info) else { return Ok(()) };
+        let mut header = [0; ROOT_HEADER_LEN];
+        primary.read_exact_at(info.data_offset() + at, &mut header)?;
+        roots.set(info.id(), root(&header));
+        Ok(())
+    }
+
+    /// The roots of all objects as their files have them: where no journal says which they were.
+    fn roots_now(&self) -> Roots {
+        let mut roots = Roots::default();
+        for info in self.store.objects() {
+            // One that cannot be read is refused when it is attached.
+            let primary = FileHandle::open(self.files(), &info.file());
+            let _ = primary.and_then(|primary| self.note_root(&mut roots, &info, &primary));
+        }
+        roots
+    }
+
+    /// The root that the journal lists of an object; `None`: it cannot say.
+    pub(crate) fn listed(&self, object: Uuid) -> Result<Option<Option<Root>>, ObjectError> {
+        if let Some(journal) = self.journal_if_any() {
+            return Ok(Some(journal.root_of(object)?));
+        }
+        // What is laid over an object has the header of the last record.
+        let roots = self.roots.as_ref().filter(|_| !self.overlay.contains_key(&object));
+        Ok(roots.map(|roots| roots.get(object)))
     }
 
     pub(crate) fn refuse_connected(&self, what: &str) -> Result<(), ObjectError> {
@@ -277,11 +326,13 @@ impl Shared {
             store: self.store.uuid(),
             name: JOURNAL,
             guard: Arc::new(StoreGuard(self.store.clone())),
+            session: self.store.next_session(),
         }
     }
 
     fn adopt(&self, journal: Journal) -> &Arc<Journal> {
         let journal = self.journal.get_or_init(|| Arc::new(journal));
+        self.store.note_journal(journal);
         let mut thread = locked(&self.thread);
         if journal.wants_thread() && thread.is_none() {
             let trimmed = Arc::clone(journal);
@@ -300,7 +351,9 @@ impl Shared {
         }
         let epoch = self.store.next_objects_epoch();
         self.store.objects_journal_opens();
-        let journal = Journal::create(self.home(), self.options.half_len, epoch, self.settings())?;
+        // Objects that are there were told of by a journal that the caller has given up.
+        let made = (epoch, self.roots_now());
+        let journal = Journal::create(self.home(), self.options.half_len, made, self.settings())?;
         self.store.name_objects_journal(journal.mark())?;
         Ok(self.adopt(journal))
     }

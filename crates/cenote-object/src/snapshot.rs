@@ -400,7 +400,18 @@ pub(crate) fn restore(
         Some(_) if !planted(Bug::RestoreNotTrimmed) => journal.trim_all(),
         _ => Ok(()),
     };
-    let made = trimmed.map_err(ObjectError::from).and_then(|()| {
+    let expected = trimmed.map_err(ObjectError::from).and_then(|()| match kept {
+        // Before the object is there: of one that is not, nobody asks.
+        Some(id) if mode.has_tree() => {
+            let span = trailer.data_len.next_multiple_of(PAGE_SIZE);
+            let mut bytes = [0; HEADER_LEN];
+            let read = file.read_exact_at(&mut bytes, object_data_offset(trailer.size) + span);
+            read.map_err(&failed)?;
+            Ok(journal.expect_root(id, binding::root(&header.unwrap_or(bytes)))?)
+        }
+        _ => Ok(()),
+    });
+    let made = expected.and_then(|()| {
         shared.store.restore_object(record, trailer.addr, |target, info| {
             let data_offset = info.data_offset();
             let sum = sum_pieces(trailer.size, |at, bytes| {
@@ -421,6 +432,9 @@ pub(crate) fn restore(
     });
     if let Some(id) = kept {
         shared.leave_writer(id);
+    }
+    if let (Err(_), Some(id)) = (&made, kept) {
+        journal.forget(id);
     }
     let object = made?;
     let moved_from = (object.addr != trailer.addr).then(|| trailer.addr + object.data_offset());

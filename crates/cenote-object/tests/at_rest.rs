@@ -684,25 +684,29 @@ fn rekey_crashes(bug: Bug) -> Result<u64, String> {
     let sim = SimMedium::from_image(&base);
     let new = key_of(2);
     plant(bug);
-    {
+    let ran = || -> Result<(), String> {
         let (store, objects) = common::open(&sim, 32768)?;
-        let write = |key: &Keyring, value: u8| {
-            let mut a = objects.attach("a", Permission::ReadWrite, Some(key)).expect("attach");
+        let write = |key: &Keyring, value: u8| -> Result<(), String> {
+            let a = objects.attach("a", Permission::ReadWrite, Some(key));
+            let mut a = a.map_err(|error| format!("attach: {error}"))?;
             a.as_mut_slice().expect("writable")[5000] = value;
-            a.psync().expect("psync");
+            a.psync().map(drop).map_err(|error| format!("psync: {error}"))
         };
-        write(the_key(), 1);
+        write(the_key(), 1)?;
         sim.note(1);
         objects.rekey("a", &key_of(3), &new).expect_err("a wrong key");
         objects.rekey("a", the_key(), &new).expect("rekey");
         sim.note(2);
         objects.attach("a", Permission::Read, Some(the_key())).expect_err("the old key");
-        write(&new, 2);
+        write(&new, 2)?;
         sim.note(3);
         objects.abandon();
         store.abandon();
-    }
+        Ok(())
+    };
+    let ran = ran();
     plant(Bug::None);
+    ran?;
     let (mut images, mut violation) = (0, None);
     sim.explore(.., LIMITS, |crash, image| {
         if violation.is_some() {

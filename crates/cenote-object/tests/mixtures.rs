@@ -10,7 +10,7 @@ use cenote_medium::Medium;
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, Image, SimMedium};
 use cenote_object::{Mode, Objects, Permission, Store};
-use cenote_store::{Access, AtRest, Begun, OpenOptions, PoolHandle, PoolMode, PoolOptions};
+use cenote_store::{Access, Anchor, AtRest, Begun, OpenOptions, PoolHandle, PoolMode, PoolOptions};
 use std::sync::Arc;
 
 /// Modes in which a page that was put back is found.
@@ -123,6 +123,9 @@ fn one_of(bytes: &[u8]) -> Result<u8, String> {
     if same { Ok(bytes[0]) } else { panic!("half of each state is served") }
 }
 
+/// What a program remembers of the pools and the object.
+struct Anchors([Vec<Anchor>; 2], Anchor);
+
 /// Two states of one store.
 struct Two {
     mode: Mode,
@@ -140,6 +143,16 @@ impl Two {
         let values = [&old, &new].map(|image| seen(image, Access::ReadOnly).expect("whole"));
         assert!(values.iter().zip([1, 2]).all(|(all, value)| all.iter().all(|v| *v == value)));
         Self { mode, old, new, values }
+    }
+
+    /// Files that differ.
+    fn differing(&self) -> Vec<String> {
+        let mut names = self.old.names();
+        names.extend(self.new.names());
+        names.sort_unstable();
+        names.dedup();
+        names.retain(|name| self.old.file(name) != self.new.file(name));
+        names
     }
 
     /// The files of a pool's puddles.
@@ -229,5 +242,84 @@ fn a_psync_that_leaves_the_list_of_puddles_as_it_was_is_found() {
     let refused = seen(&after, Access::ReadOnly).expect_err("the bug was not found");
     assert!(refused.contains("puddle"), "{refused}");
     println!("{refused}");
+    protect(Mode::None);
+}
+
+#[test]
+fn every_mixture_of_a_stores_files_is_refused_or_is_one_of_its_states() {
+    for mode in CHECKED {
+        let two = Two::made(mode, true);
+        let files = two.differing();
+        assert!((8..=12).contains(&files.len()), "{files:?}");
+        let refused = two.judge(&files).unwrap_or_else(|error| panic!("{error}"));
+        println!("{mode}: {refused} of {} mixtures of {files:?} are refused", 2 << files.len());
+        // One file of the catalog alone is put right by the other: hardly anything else passes.
+        assert!(refused > (2 << files.len()) * 3 / 4, "{mode}: {refused}");
+    }
+    protect(Mode::None);
+}
+
+#[test]
+fn every_mixture_of_a_store_that_crashed_is_refused_or_is_one_of_its_states() {
+    for mode in CHECKED {
+        let two = Two::made(mode, false);
+        let files = two.differing();
+        let refused = two.judge(&files).unwrap_or_else(|error| panic!("{error}"));
+        println!("{mode}: {refused} of {} mixtures of {files:?} are refused", 2 << files.len());
+        assert!(refused > 2 << (files.len() - 2), "{mode}: {refused}");
+    }
+    protect(Mode::None);
+}
+
+#[test]
+fn a_list_of_protected_things_that_is_not_compared_is_found() {
+    let mode = Mode::Authenticated;
+    plant(Bug::RootsIgnored);
+    let two = Two::made(mode, true);
+    let found = two.judge(&two.differing());
+    plant(Bug::None);
+    protect(Mode::None);
+    println!("{}", found.expect_err("the bug was not found"));
+}
+
+#[test]
+fn a_superblock_of_an_earlier_session_that_is_believed_is_found() {
+    let mode = Mode::Authenticated;
+    plant(Bug::SessionIgnored);
+    let two = Two::made(mode, false);
+    let found = two.judge(&two.differing());
+    plant(Bug::None);
+    protect(Mode::None);
+    println!("{}", found.expect_err("the bug was not found"));
+}
+
+#[test]
+fn a_whole_old_store_passes_and_anchors_find_it() {
+    for mode in CHECKED {
+        let two = Two::made(mode, true);
+        let anchors = |image: &Image, old: Option<&Anchors>| {
+            let sim = SimMedium::from_image_unrecorded(image);
+            let (store, objects) = opened(&sim, Access::ReadOnly).expect("open");
+            let pools = POOLS.map(|(name, _)| {
+                let pool = store.open_pool_with(name, Access::ReadOnly, key()).expect("open");
+                if let Some(old) = old {
+                    let checked = pool.check_anchors(&old.0[usize::from(name == "q")]);
+                    assert!(checked.is_err(), "{mode}, pool {name}");
+                }
+                pool.anchors()
+            });
+            let object = objects.attach("a", Permission::Read, key()).expect("attached");
+            if let Some(old) = old {
+                assert!(object.check_anchor(&old.1).is_err(), "{mode}, the object");
+            }
+            let anchor = object.anchor().expect("it is protected");
+            drop(object);
+            objects.abandon();
+            store.abandon();
+            Anchors(pools, anchor)
+        };
+        let new = anchors(&two.new, None);
+        anchors(&two.old, Some(&new));
+    }
     protect(Mode::None);
 }

@@ -2,11 +2,11 @@
 
 use crate::common::Step::{Psync, PsyncAll, Write};
 use crate::common::When::{Recovering, Running};
-use crate::common::{Reach, Step, When, explore};
+use crate::common::{Reach, Step, When, explore, protect};
 use crate::common::{World, base_image};
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::SimMedium;
-use cenote_object::Permission;
+use cenote_object::{Mode, Permission};
 
 #[track_caller]
 fn caught(bug: Bug, when: When, steps: &[Step], half_len: u64) {
@@ -123,4 +123,24 @@ fn an_object_that_is_detached_before_its_primary_is_written() {
     };
     assert_eq!(seen_by_the_next_reader(Bug::None), 7);
     assert_eq!(seen_by_the_next_reader(Bug::DetachNotSettled), 0, "the bug was not found");
+}
+
+/// As [`caught`], with objects that are protected.
+#[track_caller]
+fn caught_protected(bug: Bug, when: When, steps: &[Step]) {
+    protect(Mode::Integrity);
+    caught(bug, when, steps, 8192);
+    protect(Mode::None);
+}
+
+#[test]
+fn a_list_of_protected_objects_that_is_written_over_the_one_before() {
+    // So many trims that both headers have lists.
+    let steps: Vec<Step> = (1..12).flat_map(|value| [Write(0, 0, 8, value), Psync(0)]).collect();
+    caught_protected(Bug::RootsInPlace, Running, &steps);
+}
+
+#[test]
+fn a_recovery_that_goes_on_with_the_list_of_before_its_records() {
+    caught_protected(Bug::RootsNotRecovered, Recovering, &TWO);
 }

@@ -31,6 +31,7 @@ mod view;
 pub use anew::{WriteAt, open_all, seal_all};
 pub use error::SealedError;
 pub use source::{
-    Patches, Source, Verified, check_one, open, open_as, rekey, seal, seal_header, settle, verify, verify_all,
+    Patches, Source, Verified, check_listed, check_one, open, open_as, rekey, rooted, seal, seal_header,
+    settle, verify, verify_all,
 };
 pub use view::View;

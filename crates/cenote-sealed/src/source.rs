@@ -4,9 +4,10 @@
 //! undone by recovery, which may apply an older record with the old header. Its cost does not depend on the size.
 
 use crate::{SealedError, View};
+use cenote_atrest::binding;
 use cenote_atrest::tree::{Digest, Node, NodeSource};
 use cenote_atrest::{Change, Expect, HEADER_LEN, Keyring, Mode, PAGE_LEN, Protection, SealedPage};
-use cenote_journal::{Changes, Journal, Pages, Primary};
+use cenote_journal::{Changes, Journal, Pages, Primary, Rooted};
 use cenote_layout::at_rest::{NodeId, PageSide, Regions, SIDE_LEN};
 use cenote_layout::id::Uuid;
 use cenote_layout::{LINE_SIZE, PAGE_SIZE};
@@ -123,6 +124,24 @@ impl NodeSource for Source {
         self.read(self.span + self.regions.tree + offset, bytes)
             .map_err(|error| io::Error::other(error.to_string()))
     }
+}
+
+/// What a journal lists of a primary that is protected so, with `span` bytes of sealed pages.
+/// Modes without a tree have headers that no psync changes: they are in no list.
+#[must_use]
+pub fn rooted(mode: Mode, span: u64) -> Option<Rooted> {
+    mode.has_tree().then_some(Rooted { at: span, root: binding::root })
+}
+
+/// Compares a protection with what the journal lists.
+///
+/// # Errors
+/// It is another.
+pub fn check_listed(what: &str, protection: &Protection, listed: Option<Digest>) -> Result<(), SealedError> {
+    if planted(Bug::RootsIgnored) {
+        return Ok(());
+    }
+    protection.check_listed(listed).map_err(|error| SealedError::at_rest(what, error))
 }
 
 /// Opens the protection that a source has, bound to what the catalog says ([`cenote_atrest::binding`]): the key is checked, and

@@ -8,7 +8,6 @@
 
 use crate::error::StoreError;
 use crate::store::Inner;
-use crate::superblock;
 use cenote_layout::superblock::STATE_CLEAN;
 use cenote_sealed::View;
 use cenote_sys::fork_guard;
@@ -65,7 +64,7 @@ impl Inner {
         self.name_closed_journals(control)?;
         control.superblock.state = STATE_CLEAN;
         control.superblock.catalog_batch = control.catalog.batch();
-        superblock::store_next(&self.medium, &mut control.superblock).map_err(|error| self.failed(error))
+        self.store_superblock(&mut control.superblock)
     }
 }
 

@@ -419,6 +419,9 @@ impl Store {
             replaying: Mutex::default(),
             silent: AtomicBool::new(false),
             connection: Some(Connection { keeper, files, listed: Mutex::default(), ahead: Mutex::default() }),
+            fence: None,
+            journals: Mutex::default(),
+            files_moving: Mutex::default(),
             control: Mutex::new(Control {
                 superblock,
                 catalog: Catalog::mirror(medium.clone()),

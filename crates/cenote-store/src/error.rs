@@ -115,6 +115,26 @@ pub enum OpenError {
         /// How long was waited.
         waited: Duration,
     },
+    /// Files that were copied while a session had the store open, and that session goes on.
+    #[error(
+        "{path} is a copy of a store that {holder} has open: it was made file by file while the store was written, and may hold what never was; copy a store with `cenote backup`, or close it first"
+    )]
+    CopyOfOpen {
+        /// The directory.
+        path: String,
+        /// The process that has the original open.
+        pid: u32,
+        /// That process, in words.
+        holder: String,
+    },
+    /// Files that were copied while a session had the store open.
+    #[error(
+        "{path} is a copy of a store that was not closed, or was put back from one: its files are of different moments; use a copy that `cenote backup` made, or open it with CopyPolicy::CheckAndOpen (--accept-copy)"
+    )]
+    Copied {
+        /// The directory.
+        path: String,
+    },
     /// A read-only open makes no lock file, and without one nothing keeps a writer out.
     #[error(
         "{path} has no file \"lock\": open the store for writing once, or make an empty file of that name"
@@ -264,7 +284,17 @@ pub enum OpenError {
 pub enum StoreError {
     /// The medium: a full disk, no permission, an I/O error.
     #[error(transparent)]
-    Medium(#[from] MediumError),
+    Medium(MediumError),
+    /// The store is not this session's any more. Nothing was written, and nothing will be.
+    #[error(
+        "{file} of this store was replaced or rewritten while it was open ({detail}), so nothing more is written: close the store, find the program that did that, and open it again"
+    )]
+    Fenced {
+        /// The file.
+        file: String,
+        /// What is there instead.
+        detail: &'static str,
+    },
     /// The daemon that keeps the store refused, or cannot be reached.
     #[error("{detail}")]
     Refused {
@@ -320,6 +350,12 @@ pub enum StoreError {
     NotHosted {
         /// What that is.
         what: String,
+    },
+    /// A copy of the store could not be made. There is none.
+    #[error("no backup was made: {detail}")]
+    Backup {
+        /// Why.
+        detail: String,
     },
     /// A daemon's client asked under a session that has ended.
     #[error("there is no session {client}: it has ended; connect again")]
@@ -735,6 +771,15 @@ impl StoreError {
     #[must_use]
     pub fn is_no_space(&self) -> bool {
         matches!(self, Self::Medium(error) if error.is_no_space())
+    }
+}
+
+impl From<MediumError> for StoreError {
+    fn from(error: MediumError) -> Self {
+        match error {
+            MediumError::Replaced { name, detail } => Self::Fenced { file: name.to_string(), detail },
+            error => Self::Medium(error),
+        }
     }
 }
 

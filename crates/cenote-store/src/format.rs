@@ -14,7 +14,7 @@ use crate::superblock::{self, FILE, NEW_FILE};
 use cenote_layout::SLOT_SIZE;
 use cenote_layout::header::{Header, HeaderPrefix};
 use cenote_layout::id::Uuid;
-use cenote_layout::superblock::{DURABILITY_UNSAID, JournalMark, STATE_CLEAN, Superblock};
+use cenote_layout::superblock::{DURABILITY_UNSAID, JournalMark, ORIGIN_OWN, STATE_CLEAN, Superblock};
 use cenote_medium::{LockKind, Medium, MediumError, OwnedMedium};
 use std::sync::Arc;
 
@@ -33,6 +33,11 @@ pub fn format(medium: Arc<dyn Medium>, options: &FormatOptions) -> Result<Uuid, 
     let medium = unsafe { OwnedMedium::new(medium) };
     let _lock = match medium.lock(LOCK, LockKind::Exclusive).map_err(failed)? {
         Ok(guard) => guard,
+        Err(holder) => return Err(FormatError::Locked { path, holder: holder.text }),
+    };
+    // The file "lock" may be another one than that of a store that is open here.
+    let _held = match medium.hold("", LockKind::Exclusive).map_err(failed)? {
+        Ok((guard, _)) => guard,
         Err(holder) => return Err(FormatError::Locked { path, holder: holder.text }),
     };
     if medium.exists(FILE).map_err(failed)? {
@@ -64,7 +69,11 @@ pub fn format(medium: Arc<dyn Medium>, options: &FormatOptions) -> Result<Uuid, 
         formatted_at_s: medium.now_s(),
         client: Uuid::NIL,
         catalog_batch: catalog::INITIAL_BATCH,
-        reserved1: [0; 3872],
+        device: 0,
+        directory_inode: 0,
+        superblock_inode: 0,
+        origin: ORIGIN_OWN,
+        reserved1: [0; 3840],
         journals: [JournalMark::NONE; 2],
     };
     let write = |name: &str, contents: &[u8]| -> Result<(), MediumError> {

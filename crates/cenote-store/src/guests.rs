@@ -542,7 +542,7 @@ impl Store {
             let file = Arc::new(FileHandle::open(&inner.medium, text(&primary_name(puddle.uuid)))?);
             // The header is the store's.
             let limits = Limits { from: PAGE_SIZE, len: puddle.size, lines: false };
-            targets.push((Target { id: puddle.uuid, file, data_offset: 0 }, limits));
+            targets.push((Target { id: puddle.uuid, file, data_offset: 0, rooted: None }, limits));
         }
         let done = journal.psync_parcel(targets, parcel, runs, PARCEL_LEN_MAX).map_err(of_parcel)?;
         let Delivered { seq, pages, data_bytes, journal_bytes } = done;

@@ -26,17 +26,22 @@
 //! exactly what the superblock says. A journal that is newer than the superblock of a *closed*
 //! store tells that the superblock was put back.
 //!
+//! A journal's header names the generation of the superblock's copy that names it (4): a superblock
+//! that is older was put back, unless the crash came between 3 and 4, when the journal has no record
+//! of its session. This ties the two journals of a store that was not closed:
+//! one of them cannot go back to an earlier session, with the superblock of that, beside the other.
+//!
 //! If one of a journal's two headers is damaged, the predecessor of the one that is named is
 //! accepted: it may be the newest that is left, and recovery by it is right (it applies records
 //! again).
 //!
-//! Not told: a copy of the journal that was made in the session that crashed. It has this session's
-//! epoch.
+//! Not told: a copy of a journal that was made in the session that crashed. It has this session's
+//! epoch. What is protected at rest is compared with the journal's list all the same
+//! (`roots.rs` of `cenote-journal`).
 
 use crate::error::StoreError;
 use crate::report::{Damage, OpenReport};
 use crate::store::{Control, Inner, Store};
-use crate::superblock;
 use cenote_journal::{Found, look};
 use cenote_layout::superblock::JournalMark;
 use cenote_medium::planted::{Bug, planted};
@@ -74,9 +79,23 @@ pub(crate) struct Journals {
     opened: [bool; 2],
 }
 
+/// Why a superblock of this generation is older than a journal.
+fn put_back(generation: u64, found: &Found) -> Option<String> {
+    // As long as nothing was done in its session the superblock may not name it yet.
+    let at_least = found.session - u64::from(!found.used && found.session > 0);
+    let older = generation < at_least && !planted(Bug::SessionIgnored);
+    older.then(|| {
+        format!(
+            "the superblock was put back: it is of generation {generation}, and the journal is of a session \
+             that generation {} names",
+            found.session
+        )
+    })
+}
+
 /// Why a journal with this header is not the one that the superblock names.
 fn why_not(named: &JournalMark, found: &Found, exact: bool) -> Option<String> {
-    let Found { mark: found, alone } = found;
+    let Found { mark: found, alone, .. } = found;
     // The header that is named may be the one that is damaged: its predecessor is good enough to
     // recover by.
     let lost = *alone && found.generation + 1 == named.generation;
@@ -123,7 +142,9 @@ impl Inner {
             let file = FileHandle::open(&self.medium, of.file())?;
             // One without a whole header is reported by its opener.
             let Ok(found) = look(&file, self.uuid)? else { continue };
-            let Some(detail) = why_not(&named, &found, control.journals.exact[of as usize]) else { continue };
+            let problem = why_not(&named, &found, control.journals.exact[of as usize])
+                .or_else(|| put_back(control.superblock.generation, &found));
+            let Some(detail) = problem else { continue };
             let state = &control.catalog.state;
             let pools = match of {
                 JournalOf::Objects => Vec::new(),
@@ -144,7 +165,9 @@ impl Inner {
         found: &Found,
     ) -> Result<(), StoreError> {
         let named = &control.superblock.journals[of as usize];
-        match why_not(named, found, control.journals.exact[of as usize]) {
+        let problem = why_not(named, found, control.journals.exact[of as usize])
+            .or_else(|| put_back(control.superblock.generation, found));
+        match problem {
             Some(detail) => Err(StoreError::JournalRolledBack { file: of.file(), detail }),
             None => Ok(()),
         }
@@ -167,7 +190,7 @@ impl Inner {
     ) -> Result<(), StoreError> {
         let mut next = control.superblock;
         next.journals[of as usize] = mark;
-        superblock::store_next(&self.medium, &mut next).map_err(|error| self.failed(error))?;
+        self.store_superblock(&mut next)?;
         control.superblock = next;
         Ok(())
     }
@@ -201,6 +224,13 @@ impl Store {
     /// [`StoreError::JournalRolledBack`].
     pub fn check_objects_journal(&self, found: &Found) -> Result<(), StoreError> {
         self.inner().check_journal(&self.inner().control(), JournalOf::Objects, found)
+    }
+
+    /// Generation of the superblock's copy that will name a journal of objects whose session begins
+    /// now.
+    #[must_use]
+    pub fn next_session(&self) -> u64 {
+        self.inner().control().superblock.generation + 1
     }
 
     /// The epoch of a journal of objects that is made now: newer than every one before.
@@ -242,8 +272,10 @@ mod tests {
         for named in marks() {
             for found in marks() {
                 let why_not = |named: &JournalMark, found: &JournalMark, exact: bool| {
-                    let alone = why_not(named, &Found { mark: *found, alone: true }, exact);
-                    let told = why_not(named, &Found { mark: *found, alone: false }, exact);
+                    let alone =
+                        why_not(named, &Found { mark: *found, alone: true, session: 0, used: false }, exact);
+                    let told =
+                        why_not(named, &Found { mark: *found, alone: false, session: 0, used: false }, exact);
                     // Beside a damaged header its predecessor passes, and nothing else.
                     assert!(alone == told || found.generation + 1 == named.generation);
                     told

@@ -3,7 +3,7 @@
 //! ```text
 //! superblock            what the store is; whether it was closed, and under which boot it was opened   superblock.rs
 //! catalog.0, catalog.1  pools, puddles, types, clients, leases                                         catalog/
-//! lock                  one writer or many readers                                                     store.rs
+//! lock                  one writer or many readers                               exclusion.rs, fence.rs, origin.rs
 //! puddles/<uuid>        memory, mapped into the window at the address that the catalog says            puddle.rs, spare.rs
 //!                       (of a protected pool: sealed pages, and the memory has no file)                sealed.rs
 //! primary/<uuid>        what the last psync of a pool in shadowed mode left of a puddle                shadow.rs
@@ -23,10 +23,13 @@
 //!
 //! Every update in several steps names in its doc comment the one store or sync that commits it.
 
+mod backup;
 mod catalog;
 mod close;
 mod connection;
 mod error;
+mod exclusion;
+mod fence;
 mod format;
 mod guest_objects;
 mod guests;
@@ -40,6 +43,7 @@ mod making;
 mod object;
 mod open;
 mod options;
+mod origin;
 mod place;
 mod pool;
 mod pools;
@@ -58,6 +62,7 @@ mod store;
 mod superblock;
 mod window;
 
+pub use backup::{Backup, BackupReport};
 pub use connection::{Grant, Granted, Home, Keeper, Listed, MemberList, PermissionChange};
 pub use error::{FormatError, Layouts, OpenError, StoreError, TypeMismatch};
 pub use format::{check_directory, check_options, format};
@@ -67,8 +72,8 @@ pub use known::{known_windows, known_windows_file};
 pub use logs::LogLease;
 pub use object::ObjectInfo;
 pub use options::{
-    Access, DamagePolicy, FormatOptions, OpenOptions, PoolOptions, PowerLossPolicy, WINDOW_LEN_DEFAULT,
-    WindowPolicy,
+    Access, CopyPolicy, DamagePolicy, FormatOptions, OpenOptions, PoolOptions, PowerLossPolicy,
+    WINDOW_LEN_DEFAULT, WindowPolicy,
 };
 pub use pool::PoolHandle;
 pub use pools::PoolInfo;

@@ -1,6 +1,6 @@
 //! Opening a store.
 //!
-//! States of an open for writing: (1) the lock is taken; (2) catalog files that are torn or damaged in one copy are
+//! States of an open for writing: (1) the locks are taken, and a copy of an open store is refused ([`crate::exclusion`]); (2) catalog files that are torn or damaged in one copy are
 //! written anew; (3) recovery, with states of its own ([`crate::recovery`]); (4) files without a record are removed, and what a crashed session
 //! stored at level `process` is synced if this one is at `power`; (5) the superblock says "open", with boot id, process and client: **its sync commits**. Only then is a handle given
 //! out. A crash before leaves what the next open finds as it was before, or recovered. (6) A store
@@ -12,6 +12,8 @@
 
 use crate::catalog::{self, Catalog};
 use crate::error::OpenError;
+use crate::exclusion;
+use crate::fence::Fence;
 use crate::journals::Journals;
 use crate::logs::Logs;
 use crate::options::{DamagePolicy, OpenOptions};
@@ -30,20 +32,17 @@ use cenote_layout::catalog::Record;
 use cenote_layout::header::read;
 use cenote_layout::id::Uuid;
 use cenote_layout::puddle::PuddleHeader;
-use cenote_layout::superblock::{DURABILITY_POWER, DURABILITY_PROCESS, STATE_OPEN, Superblock};
+use cenote_layout::superblock::{
+    DURABILITY_POWER, DURABILITY_PROCESS, ORIGIN_COPY, ORIGIN_OWN, STATE_OPEN, Superblock,
+};
 use cenote_log::CrashKind;
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{
-    Durability, LockGuard, LockKind, Medium, MediumError, MediumInfo, MediumKind, Operation, OwnedMedium,
-};
+use cenote_medium::{Durability, Medium, MediumError, MediumInfo, MediumKind, Operation, OwnedMedium};
 use cenote_sys::{fault, fork_guard};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
-
-/// How often a lock is tried while waiting for it.
-const LOCK_RETRY: Duration = Duration::from_millis(5);
+use std::time::Instant;
 
 impl Store {
     /// Opens a store: recovers it first, if its last writer did not close it.
@@ -81,12 +80,14 @@ impl Store {
         if !wants_write && !medium.exists(LOCK).map_err(failed)? {
             return Err(OpenError::LockMissing { path });
         }
-        let lock = take_lock(&medium, wants_write, options.lock_timeout)?;
+        let (locks, site) = exclusion::take(&medium, wants_write, options.lock_timeout)?;
 
         let started = Instant::now();
         let found = superblock::load(&medium, wants_write)?;
+        let copied = exclusion::recognise(&info, &found, site, medium.boot_id(), options.copy)?;
         let (merged, bytes) = catalog::load(&medium, found.newest.catalog_batch).map_err(failed)?;
-        let mut report = OpenReport { clean: found.clean, damage: found.damage, ..OpenReport::default() };
+        let mut report =
+            OpenReport { clean: found.clean, copied, damage: found.damage, ..OpenReport::default() };
         report.damage.extend(merged.damage.iter().cloned());
         if let (true, Some(file)) = (found.clean, merged.torn) {
             report.damage.push(Damage::Catalog {
@@ -119,7 +120,16 @@ impl Store {
         refuse_older_superblock(&path, options.damage, &found.newest, &merged, &mut report)?;
         let clean = report.clean;
         let writable = wants_write && !report.demoted;
-        let catalog = Catalog::new(medium.clone(), &merged, &bytes);
+        let poisoned = Arc::default();
+        let mut block = found.newest;
+        let fence = match writable {
+            true => Some(Fence::new(&medium, site.superblock, &block, &poisoned).map_err(failed)?),
+            false => None,
+        }
+        .map(Arc::new);
+        site.record(&mut block);
+        block.origin = if copied { ORIGIN_COPY } else { ORIGIN_OWN };
+        let catalog = Catalog::new(medium.clone(), &merged, &bytes, fence.clone());
         let same_boot = found.newest.boot_id == medium.boot_id();
         if same_boot && !options.hosting {
             // Their logs are not ours to replay, nor their pools to look at, until they have ended.
@@ -128,7 +138,6 @@ impl Store {
                 return Err(OpenError::Guests { path, pids: living });
             }
         }
-        let block = found.newest;
         let living = crate::guests::living(&catalog.state).next().is_some();
         let stays = match () {
             () if writable && merged.canonical.is_none() => Some("records of its catalog are lost"),
@@ -141,7 +150,6 @@ impl Store {
 
         // From here on `Inner` owns the window and the lock, and gives both back whatever happens.
         let durability = options.durability.unwrap_or(info.durability);
-        let poisoned = Arc::default();
         let frontier = Frontier::new(
             medium.clone(),
             block.store,
@@ -167,6 +175,9 @@ impl Store {
             replaying: Mutex::default(),
             silent: AtomicBool::new(true),
             connection: None,
+            fence,
+            journals: Mutex::default(),
+            files_moving: Mutex::default(),
             control: Mutex::new(Control {
                 superblock: block,
                 catalog,
@@ -183,7 +194,7 @@ impl Store {
                 journals: Journals::default(),
                 client: Uuid::NIL,
                 registration: None,
-                lock: Some(lock),
+                lock: Some(locks),
             }),
         }));
         store.arc().bring_up(clean, &merged, &bytes, &mut report).map_err(failed)?;
@@ -240,30 +251,6 @@ fn check_options(options: &OpenOptions, info: &MediumInfo) -> Result<(), OpenErr
     Ok(())
 }
 
-fn take_lock(medium: &OwnedMedium, exclusive: bool, timeout: Duration) -> Result<LockGuard, OpenError> {
-    let kind = if exclusive { LockKind::Exclusive } else { LockKind::Shared };
-    let path = || medium.describe().path;
-    let started = Instant::now();
-    loop {
-        match medium.lock(LOCK, kind) {
-            Ok(Ok(guard)) => return Ok(guard),
-            Ok(Err(holder)) => {
-                let waited = started.elapsed();
-                if waited >= timeout {
-                    return Err(OpenError::Locked {
-                        path: path(),
-                        pid: holder.pid,
-                        holder: holder.text,
-                        waited,
-                    });
-                }
-                std::thread::sleep(LOCK_RETRY.min(timeout - waited));
-            }
-            Err(source) => return Err(OpenError::Medium { path: path(), source: Box::new(source) }),
-        }
-    }
-}
-
 impl Inner {
     /// Everything between lock and handle, in the order of the module's documentation.
     fn bring_up(
@@ -278,6 +265,8 @@ impl Inner {
         let boot = self.medium.boot_id();
         let crash = match (clean, control.superblock.boot_id == boot) {
             (true, _) => None,
+            // Its files are of different moments: nothing that its sessions stored is covered.
+            (false, _) if report.copied => Some(CrashKind::Power),
             (false, true) => Some(CrashKind::Process),
             // Never opened for writing: nothing can be lost.
             (false, false) if control.superblock.boot_id.is_nil() => Some(CrashKind::Process),
@@ -374,7 +363,10 @@ impl Inner {
         let pid = cenote_sys::process::pid();
         control.superblock.opener_pid = u64::from(pid);
         control.superblock.opener_start_ticks = cenote_sys::process::start_ticks(pid).unwrap_or(0);
-        superblock::store_next(&self.medium, &mut control.superblock)
+        match &self.fence {
+            Some(fence) => fence.store_next(&mut control.superblock),
+            None => Ok(()),
+        }
     }
 
     /// Compares the puddle files with the catalog. Missing files are damage, and returned second; the names of files without a record are

@@ -54,6 +54,22 @@ pub enum PowerLossPolicy {
     AsIs,
 }
 
+/// What to do with a copy of a store that was made while a session had it open, as `cp -a` makes
+/// one, or with a store that was put back from such a copy. Its files are of different moments: what
+/// they hold together may never have been.
+///
+/// A copy of a store that was closed is a store as any other, and no policy is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum CopyPolicy {
+    /// Refuse to open it.
+    #[default]
+    Refuse,
+    /// Open it as after a loss of power that nothing covers: of pools that were in use
+    /// [`PowerLossPolicy`] decides, and every pool is checked before it is handed out. Not while the
+    /// process that has the original open lives.
+    CheckAndOpen,
+}
+
 /// Bytes of a window, unless the format says otherwise. The part of the address space that windows
 /// are chosen in has 768 places for windows of this length.
 pub const WINDOW_LEN_DEFAULT: u64 = 64 << 30;
@@ -103,6 +119,8 @@ pub struct OpenOptions {
     pub damage: DamagePolicy,
     /// What to do with pools that a loss of power may have torn.
     pub power_loss: PowerLossPolicy,
+    /// What to do with a copy of an open store.
+    pub copy: CopyPolicy,
     /// Durability level of commits. `None`: what the medium gives. Asking for `power` where the medium gives only
     /// `process` is refused.
     pub durability: Option<Durability>,
@@ -139,6 +157,7 @@ impl Default for OpenOptions {
             lock_timeout: Duration::ZERO,
             damage: DamagePolicy::default(),
             power_loss: PowerLossPolicy::default(),
+            copy: CopyPolicy::default(),
             durability: None,
             log_puddle_size: 256 << 10,
             spare_bytes_max: 32 << 20,

@@ -51,16 +51,16 @@ use crate::connection::Connection;
 use crate::error::StoreError;
 use crate::pool::PoolHandle;
 use crate::sealed::at_rest as not_sealed;
-use crate::shadow::{Part, Shadow, locked, note_unknown};
+use crate::shadow::{Part, Shadow, locked, note_unknown, rooted};
 use crate::store::{Control, Inner, Store};
 use cenote_atrest::tree::Digest;
 use cenote_atrest::{Change, binding};
 use cenote_journal::{Changes, Draft, JournalError, Pages, Parcel, Target};
 use cenote_layout::PAGE_SIZE;
-use cenote_layout::catalog::PoolMode;
+use cenote_layout::catalog::{AtRest, PoolMode};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_medium::planted::{Bug, Step, planted, reach};
-use cenote_medium::{MediumError, Operation};
+use cenote_medium::{FileHandle, MediumError, Operation};
 use cenote_sealed::SealedError;
 use cenote_sys::memory::{self, Access, OwnedRegion};
 use core::sync::atomic::Ordering;
@@ -376,8 +376,7 @@ impl Work {
             if taken.number.is_none() {
                 taken.number = Some(contents.ids.len() as u32);
                 contents.ids.push(id);
-                let data_offset = root.data_at();
-                contents.targets.push(Target { id, file: Arc::clone(file), data_offset });
+                contents.targets.push(target(root, file));
             }
             let Some(view) = root.puddle().view() else { continue };
             let mut change = match taken.change.take() {
@@ -458,7 +457,7 @@ impl Work {
             }
             if changes.runs.len() > before {
                 contents.ids.push(id);
-                contents.targets.push(Target { id, file: Arc::clone(file), data_offset });
+                contents.targets.push(target(&taken.part, file));
                 taken.number = Some(number);
             }
         }
@@ -530,6 +529,14 @@ impl Drop for Work {
             shadow.gate.leave(number, self.done);
         }
     }
+}
+
+/// What a record changes of a puddle.
+fn target(part: &Part, file: &Arc<FileHandle>) -> Target {
+    let (puddle, data_offset) = (part.puddle(), part.data_at());
+    let at_rest = puddle.view().map_or(AtRest::None, |view| AtRest::of(view.protection().mode()));
+    let rooted = rooted(puddle.record(), at_rest);
+    Target { id: puddle.uuid(), file: Arc::clone(file), data_offset, rooted }
 }
 
 /// From here on a store into these pages faults.

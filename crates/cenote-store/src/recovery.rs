@@ -72,7 +72,11 @@ pub(crate) fn recover(
     report: &mut OpenReport,
 ) -> Result<(), MediumError> {
     let void = crate::shadow::void(&control.catalog.state, crash);
-    let lost = crate::shadow::restore(inner, control, &void, report)?;
+    let mut lost = crate::shadow::restore(inner, control, &void, report)?;
+    if report.copied {
+        // Primaries and journal are of different moments, too. What is sealed shows that itself.
+        lost.extend(void.iter().filter(|pool| !control.catalog.state.is_protected(**pool)));
+    }
     let state = &control.catalog.state;
     let mut clients: BTreeSet<Uuid> = state.clients.keys().copied().collect();
     clients.extend(state.leases.keys().map(|(client, _)| *client));
@@ -89,7 +93,7 @@ pub(crate) fn recover(
 
     let mut records = Vec::new();
     let mut not_covered = state.not_covered.clone();
-    if crash == Some(CrashKind::Power) && !covered(inner, control) {
+    if crash == Some(CrashKind::Power) && (report.copied || !covered(inner, control)) {
         for pool in clients.iter().flat_map(|client| state.writable_pools(*client)) {
             if !void.contains(&pool) && not_covered.insert(pool) {
                 records.push(Record::PoolNotCovered(pool));

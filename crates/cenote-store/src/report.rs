@@ -224,6 +224,8 @@ pub struct RestoredPool {
 pub struct OpenReport {
     /// Whether the last writer closed the store.
     pub clean: bool,
+    /// The store is a copy of an open store, and not all of its pools have been found whole since.
+    pub copied: bool,
     /// What ended the last writer, if it did not.
     pub crash: Option<CrashKind>,
     /// The store was opened read-only although it was to be written: by policy, because of damage.

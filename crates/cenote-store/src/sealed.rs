@@ -35,9 +35,15 @@
 //!
 //! # What is noticed
 //!
-//! A page that was changed, moved or put back: in modes with a tree at its first touch. A file of another puddle, pool or store: by the header page, the protection's header, and
-//! the keys, which no two puddles share. A whole file that was put back, its protection's header with it, is a state that was once right: within the file nothing can
-//! tell, and who wants to know keeps [`PoolHandle::anchors`] elsewhere and gives them to [`PoolHandle::check_anchors`].
+//! * A page that was changed, moved or put back: in modes with a tree, at its first touch.
+//! * A file of another puddle, pool or store: by the header page, the protection's header, and the
+//!   keys, which no two puddles share.
+//! * A puddle's whole file that was put back: in modes with a tree, by the list of puddles in the
+//!   root puddle's header; the root puddle's, by the list in the journal (`roots.rs` of
+//!   `cenote-journal`). Both when the pool is opened. A root puddle that has moved, and is looked at
+//!   in a store that is open for reading, is not compared with the journal.
+//! * A whole store that was put back is a state that was once right: a program that has to find that
+//!   keeps [`PoolHandle::anchors`] elsewhere and gives them to [`PoolHandle::check_anchors`].
 
 use crate::error::StoreError;
 use crate::options::Access;
@@ -46,8 +52,8 @@ use crate::pools::find;
 use crate::puddle::{DIR, Puddle, create_whole, file_name, make_header, text, verify_len};
 use crate::relocate::Needs;
 use crate::relocate::reseal::{PoolKeys, SealedFile};
+use crate::shadow::rooted;
 use crate::store::{Control, Inner, Store};
-use crate::superblock;
 use cenote_atrest::binding::{self, Place};
 use cenote_atrest::tree::Digest;
 use cenote_atrest::{Anchor, Keyring, Mode, Protection};
@@ -120,10 +126,15 @@ struct List {
     entries: Vec<(u32, Option<Digest>)>,
     /// A puddle is damaged, which is said of that one.
     incomplete: bool,
+    /// Why the root puddle is not the one that the journal lists.
+    put_back: Option<String>,
 }
 
 impl List {
     fn problem(self) -> Option<String> {
+        if self.put_back.is_some() {
+            return self.put_back;
+        }
         let members = self.members.filter(|_| !self.incomplete && !planted(Bug::MembersIgnored))?;
         let fits = binding::members(self.entries) == members;
         (!fits).then(|| {
@@ -232,7 +243,7 @@ impl Inner {
         }
         let mut next = control.superblock;
         next.prefix.incompat |= incompat;
-        superblock::store_next(&self.medium, &mut next).map_err(|error| self.failed(error))?;
+        self.store_superblock(&mut next)?;
         control.superblock = next;
         Ok(())
     }
@@ -270,7 +281,8 @@ impl Inner {
     ) -> Result<UnsealedPool, StoreError> {
         let mut list = List::default();
         let (protection, mut needs) = (AtRest::of(mode), Needs::default());
-        let mut patches = if self.writable { Default::default() } else { self.patches_if_any(control)? };
+        let (mut patches, roots) =
+            if self.writable { Default::default() } else { self.past_if_any(control)? };
         let mut patches_of = |record: &PuddleRecord| patches.remove(&record.uuid).unwrap_or_default();
         let Some((root, others)) = records.split_first().filter(|(root, _)| root.index == 0) else {
             // Whose keys the others are under is lost with it.
@@ -290,11 +302,20 @@ impl Inner {
         if shown {
             unsealed.push(Ok((*root, None)));
         } else {
-            let opened = self.open_sealed(control, name, *root, (mode, key, patches_of(root)))?;
+            let patches = patches_of(root);
+            // What recovery would write has the header of the last record.
+            let patched = !patches.is_empty();
+            let opened = self.open_sealed(control, name, *root, (mode, key, patches))?;
             let failed = |error| at_rest(name, SealedError::at_rest(name, error));
             keys.own = opened.protection.subordinate(key).map_err(failed)?;
             keys.before = opened.protection.inherited(key).map_err(failed)?;
             list.members = Some(opened.protection.members());
+            let listed = match self.shadows.journal().filter(|_| self.writable) {
+                Some(journal) => Some(journal.root_of(root.uuid)?),
+                None => roots.filter(|_| !patched).map(|roots| roots.get(root.uuid)),
+            };
+            let checked = listed.map(|listed| cenote_sealed::check_listed(name, &opened.protection, listed));
+            list.put_back = checked.and_then(Result::err).map(|error| at_rest(name, error).to_string());
             unsealed.push(Ok((*root, Some(opened))));
         }
         let keys = Arc::new(keys);
@@ -653,6 +674,9 @@ impl Store {
             return Err(StoreError::PoolDamaged { name: name.into(), damage: Vec::new() });
         };
         let opened = self.inner().open_sealed(&mut control, name, root, (mode, Some(old), Patches::new()))?;
+        let listed = inner.pool_journal(&mut control)?.root_of(root.uuid)?;
+        cenote_sealed::check_listed(name, &opened.protection, listed)
+            .map_err(|error| at_rest(name, error))?;
         opened.protection.disinherit();
         let (changes, header) =
             cenote_sealed::rekey(&named(name, &root), &opened.protection, &opened.source, new)
@@ -672,7 +696,8 @@ impl Store {
             true => journal.make_durable(&ticket).map(|()| None)?,
             false => journal.decide(&ticket)?,
         };
-        let target = Target { id: root.uuid, file, data_offset: DATA_AT };
+        let rooted = rooted(&root, AtRest::of(mode));
+        let target = Target { id: root.uuid, file, data_offset: DATA_AT, rooted };
         let done = undurable.map_or(Ok(()), |error| Err(error.into())).and_then(|()| {
             journal.apply_later(ticket, changes, vec![target])?;
             journal.settle(root.uuid)?;

@@ -31,7 +31,7 @@ use crate::relocate::{Found, Needs};
 use crate::report::{Damage, OpenReport, RestoredPool};
 use crate::sealed::{DATA_AT, file_len};
 use crate::store::{Control, Inner};
-use cenote_journal::{Guard, Home, Journal, Record, Settings, Stopped, scan};
+use cenote_journal::{Guard, Home, Journal, ROOT_HEADER_LEN, Rooted, Roots, Scan, Settings, Stopped, scan};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, DueRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
@@ -262,12 +262,13 @@ impl Inner {
         self.medium.sync_dir(PRIMARY_DIR)
     }
 
-    fn home(&self) -> Home {
+    fn home(&self, session: u64) -> Home {
         Home {
             medium: self.medium.clone(),
             store: self.uuid,
             name: JOURNAL,
             guard: Arc::new(Health { poisoned: Arc::clone(&self.poisoned), token: self.token }),
+            session,
         }
     }
 
@@ -297,6 +298,7 @@ impl Inner {
             // What the simulation does depends on the calls alone.
             background: self.info.kind != MediumKind::Simulated,
         };
+        let session = control.superblock.generation + 1;
         let journal = if self.medium.exists(JOURNAL)? {
             let file = Arc::new(FileHandle::open(&self.medium, JOURNAL)?);
             let scan = match scan(&file, self.uuid, true)? {
@@ -306,28 +308,30 @@ impl Inner {
                 Ok(scan) => scan,
             };
             self.check_journal(control, OF, &scan.found())?;
-            self.complete(&control.catalog.state, &file, &scan.records)?;
+            let roots = self.complete(&control.catalog.state, &file, &scan)?;
             self.journal_opens(control, OF);
             if planted(Bug::JournalNamedEarly) {
                 let mark = scan.found().mark;
                 self.name_journal(control, OF, JournalMark { epoch: mark.epoch + 1, ..mark })?;
             }
-            Journal::resume(self.home(), file, &scan, settings)?
+            Journal::resume(self.home(session), file, (&scan, roots), settings)?
         } else if control.catalog.state.pools.keys().any(|pool| control.catalog.state.is_shadowed(*pool)) {
             return Err(StoreError::JournalDamaged { detail: format!("its file {JOURNAL} is missing") });
         } else {
             let epoch = control.superblock.journals[OF as usize].epoch + 1;
             self.journal_opens(control, OF);
-            Journal::create(self.home(), self.options.journal_half_len, epoch, settings)?
+            let made = (epoch, Roots::default());
+            Journal::create(self.home(session), self.options.journal_half_len, made, settings)?
         };
         self.name_journal(control, OF, journal.mark())?;
         Ok(journal)
     }
 
-    /// Writes committed records to the primaries, and syncs those.
-    fn complete(&self, state: &State, file: &FileHandle, records: &[Record]) -> Result<(), StoreError> {
+    /// Writes committed records to the primaries, and syncs those. The roots of what is protected,
+    /// as they are now.
+    fn complete(&self, state: &State, file: &FileHandle, scan: &Scan) -> Result<Roots, StoreError> {
         let mut primaries: BTreeMap<Uuid, FileHandle> = BTreeMap::new();
-        for record in records {
+        for record in &scan.records {
             let data = record.read_data(file)?;
             record.for_each_run(&data, |id, offset, bytes| -> Result<(), StoreError> {
                 let Some(puddle) = of_shadowed_pool(state, id) else { return Ok(()) };
@@ -355,8 +359,45 @@ impl Inner {
         for primary in primaries.values() {
             primary.sync().map_err(|error| self.failed(error))?;
         }
-        Ok(())
+        let mut roots = match &scan.roots {
+            Some(roots) => roots.clone(),
+            None => self.roots_now(state),
+        };
+        roots.retain(|id| of_shadowed_pool(state, id).is_some());
+        for (id, primary) in primaries.iter().filter(|_| !planted(Bug::RootsNotRecovered)) {
+            note_root(state, &mut roots, *id, primary)?;
+        }
+        Ok(roots)
     }
+
+    /// The roots of all protected pools as their files have them: where no journal says which they
+    /// were.
+    fn roots_now(&self, state: &State) -> Roots {
+        let mut roots = Roots::default();
+        for id in state.puddles.keys() {
+            // One that cannot be read is refused when its pool is opened.
+            let primary = FileHandle::open(&self.medium, text(&file_name(*id)));
+            let _ = primary.and_then(|primary| note_root(state, &mut roots, *id, &primary));
+        }
+        roots
+    }
+}
+
+/// Notes the root of a puddle as its file has it.
+fn note_root(state: &State, roots: &mut Roots, id: Uuid, primary: &FileHandle) -> Result<(), MediumError> {
+    let Some(puddle) = of_shadowed_pool(state, id) else { return Ok(()) };
+    let Some(Rooted { at, root }) = rooted(puddle, state.at_rest(puddle.pool)) else { return Ok(()) };
+    let mut header = [0; ROOT_HEADER_LEN];
+    primary.read_exact_at(DATA_AT + at, &mut header)?;
+    roots.set(id, root(&header));
+    Ok(())
+}
+
+/// What the journal lists of a puddle: of the root puddle of a protected pool, whose header lists
+/// the others.
+pub(crate) fn rooted(puddle: &PuddleRecord, at_rest: AtRest) -> Option<Rooted> {
+    let listed = at_rest != AtRest::None && puddle.index == 0;
+    cenote_sealed::rooted(at_rest.mode(), puddle.size.saturating_sub(DATA_AT)).filter(|_| listed)
 }
 
 /// Where a run lies in its file. Refuses one that does not lie there, behind the header.
@@ -414,7 +455,7 @@ pub(crate) fn restore(
     let read = if inner.writable {
         inner.pool_journal(control).map(|_| Patches::new())
     } else {
-        patches(inner, control)
+        past(inner, control).map(|(patches, _)| patches)
     };
     let patches = match read {
         Ok(patches) => patches,
@@ -552,7 +593,12 @@ pub(crate) type Patches = BTreeMap<Uuid, Vec<(u64, Vec<u8>)>>;
 impl Inner {
     /// The same for a store that nobody may have psynced yet.
     pub(crate) fn patches_if_any(&self, control: &Control) -> Result<Patches, StoreError> {
-        if self.medium.exists(JOURNAL)? { patches(self, control) } else { Ok(Patches::new()) }
+        Ok(self.past_if_any(control)?.0)
+    }
+
+    /// The same, with the roots of protected primaries before that.
+    pub(crate) fn past_if_any(&self, control: &Control) -> Result<(Patches, Option<Roots>), StoreError> {
+        if self.medium.exists(JOURNAL)? { past(self, control) } else { Ok(Default::default()) }
     }
 }
 
@@ -562,7 +608,7 @@ fn of_shadowed_pool(state: &State, id: Uuid) -> Option<&PuddleRecord> {
 }
 
 /// Reads the journal without changing a file.
-fn patches(inner: &Inner, control: &Control) -> Result<Patches, StoreError> {
+fn past(inner: &Inner, control: &Control) -> Result<(Patches, Option<Roots>), StoreError> {
     let file = FileHandle::open(&inner.medium, JOURNAL).map_err(|error| {
         if error.is_not_found() {
             return StoreError::JournalDamaged { detail: format!("its file {JOURNAL} is missing") };
@@ -587,7 +633,7 @@ fn patches(inner: &Inner, control: &Control) -> Result<Patches, StoreError> {
             Ok(())
         })?;
     }
-    Ok(patches)
+    Ok((patches, scan.roots))
 }
 
 /// Maps a primary at its puddle's address, privately, with the journal laid over it.

@@ -3,6 +3,7 @@
 use crate::catalog::{self, Catalog};
 use crate::connection::Connection;
 use crate::error::{StoreError, TypeMismatch};
+use crate::fence::Fence;
 use crate::guests::Hosted;
 use crate::journals::Journals;
 use crate::logs::Logs;
@@ -16,11 +17,12 @@ use crate::report::{Damage, StoreInfo};
 use crate::shadow::Shadows;
 use crate::spare::Ahead;
 use crate::window::{Space, Window};
+use cenote_journal::Journal;
 use cenote_layout::catalog::Record;
 use cenote_layout::header::FORMAT_VERSION;
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::puddle::Role;
-use cenote_layout::superblock::{INCOMPAT_HOSTED, Superblock};
+use cenote_layout::superblock::{INCOMPAT_HOSTED, ORIGIN_COPY, ORIGIN_OWN, Superblock};
 use cenote_layout::types::TypeRecord;
 use cenote_log::CrashKind;
 use cenote_medium::{Durability, LockGuard, Medium, MediumError, MediumInfo, OwnedMedium, Persistence};
@@ -29,7 +31,7 @@ use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// The lock file.
 pub(crate) const LOCK: &str = "lock";
@@ -70,6 +72,12 @@ pub(crate) struct Inner {
     pub(crate) replaying: Mutex<()>,
     /// Whoever keeps the store, if that is another process: then everything that changes the catalog is asked of it.
     pub(crate) connection: Option<Connection>,
+    /// What keeps this session from writing into a store that is not its own any more. `None`: it writes no control data.
+    pub(crate) fence: Option<Arc<Fence>>,
+    /// Journals beside that of pools: of objects.
+    pub(crate) journals: Mutex<Vec<Weak<Journal>>>,
+    /// Held by who brings such a journal into files, and by who copies these for a backup.
+    pub(crate) files_moving: Mutex<()>,
     pub(crate) control: Mutex<Control>,
 }
 
@@ -99,7 +107,7 @@ pub(crate) struct Control {
     /// This session.
     pub(crate) client: Uuid,
     pub(crate) registration: Option<fault::Registration>,
-    pub(crate) lock: Option<LockGuard>,
+    pub(crate) lock: Option<[LockGuard; 3]>,
 }
 
 // SAFETY: the pointers are to `Puddle`s, which are `Sync`, owned by this value, and freed only with it.
@@ -321,6 +329,28 @@ impl Store {
         self.0.frontier.backend()
     }
 
+    /// Whether this is a copy of an open store, whose pools have not all been found whole since.
+    #[must_use]
+    pub fn is_unchecked_copy(&self) -> bool {
+        self.0.connection.is_none() && self.0.control().superblock.origin == ORIGIN_COPY
+    }
+
+    /// All pools of a copy of an open store have been found whole. **The superblock's sync commits that**: from then on
+    /// it is a store as any other.
+    ///
+    /// # Errors
+    /// The store is read-only, or the superblock cannot be written.
+    pub fn copy_is_checked(&self) -> Result<(), StoreError> {
+        let mut control = self.0.begin_write("say that it was checked")?;
+        if control.superblock.origin == ORIGIN_COPY {
+            let mut block = control.superblock;
+            block.origin = ORIGIN_OWN;
+            self.0.store_superblock(&mut block)?;
+            control.superblock = block;
+        }
+        Ok(())
+    }
+
     /// What was found damaged at open.
     #[must_use]
     pub fn damage(&self) -> Vec<Damage> {
@@ -415,6 +445,14 @@ impl Inner {
         error.into()
     }
 
+    /// Writes the next copy of the superblock, if it still names this session.
+    pub(crate) fn store_superblock(&self, block: &mut Superblock) -> Result<(), StoreError> {
+        match &self.fence {
+            Some(fence) => fence.store_next(block).map_err(|error| self.failed(error)),
+            None => Err(StoreError::ReadOnly { what: "write its superblock" }),
+        }
+    }
+
     /// Before the first record about guests: programs that would not understand it refuse the store from now on. **The superblock's sync commits that**; the record follows it.
     fn say_hosted(&self, control: &mut Control, records: &[Record]) -> Result<(), StoreError> {
         let said = control.superblock.prefix.incompat & INCOMPAT_HOSTED != 0;
@@ -423,7 +461,7 @@ impl Inner {
         }
         let mut block = control.superblock;
         block.prefix.incompat |= INCOMPAT_HOSTED;
-        crate::superblock::store_next(&self.medium, &mut block).map_err(|error| self.failed(error))?;
+        self.store_superblock(&mut block)?;
         control.superblock = block;
         Ok(())
     }

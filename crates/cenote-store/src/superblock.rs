@@ -19,8 +19,7 @@ use crate::error::OpenError;
 use crate::report::Damage;
 use cenote_layout::header::{self, Header, HeaderError, HeaderPrefix, read};
 use cenote_layout::superblock::{COPY_SIZE, STATE_CLEAN, Superblock};
-use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{MediumError, OwnedMedium};
+use cenote_medium::OwnedMedium;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// The file.
@@ -133,30 +132,39 @@ fn checksum_fits(bytes: &[u8]) -> bool {
     found == block.prefix.checksum
 }
 
-/// Writes `block` as the next generation over the older copy.
-///
-/// States: the newest copy whole and unchanged, the other one torn; then both whole, the new one believed. The `sync`
-/// commits.
-pub(crate) fn store_next(medium: &OwnedMedium, block: &mut Superblock) -> Result<(), MediumError> {
+/// Where the copy of this generation lies in the file.
+pub(crate) fn copy_offset(generation: u64) -> u64 {
+    generation % 2 * COPY_SIZE
+}
+
+/// Whether `bytes` are a whole copy of a later generation than this. Looks at the number first, and checks the rest only
+/// if that is higher: this is asked often, and on small stacks.
+pub(crate) fn is_later(bytes: &[u8], generation: u64) -> bool {
+    let at = core::mem::offset_of!(Superblock, generation);
+    let number = bytes.get(at..at + 8).and_then(|word| word.try_into().ok()).map(u64::from_le_bytes);
+    number.is_some_and(|number| number > generation) && is_whole(bytes)
+}
+
+#[cold]
+fn is_whole(bytes: &[u8]) -> bool {
+    read::<Superblock>(bytes, false).is_ok()
+}
+
+/// The block that is written after this one: the next generation, with the features that the store uses.
+pub(crate) fn next(block: &Superblock) -> Superblock {
     let mut next = *block;
-    let incompat = block.prefix.incompat;
     next.prefix = HeaderPrefix::new(Superblock::MAGIC, size_of::<Superblock>() as u32);
-    // Features that the store uses stay.
-    next.prefix.incompat = incompat;
+    next.prefix.incompat = block.prefix.incompat;
     next.generation = block.generation + 1;
     header::seal(&mut next);
-    let copy = (next.generation + u64::from(planted(Bug::SuperblockSameCopy))) % 2;
-    medium.write_at(FILE, copy * COPY_SIZE, next.as_bytes())?;
-    medium.sync(FILE)?;
-    *block = next;
-    Ok(())
+    next
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use cenote_layout::id::Uuid;
-    use cenote_layout::superblock::{JournalMark, STATE_OPEN};
+    use cenote_layout::superblock::{JournalMark, ORIGIN_OWN, STATE_OPEN};
 
     fn block(generation: u64, state: u32) -> Superblock {
         let mut block = Superblock {
@@ -173,7 +181,11 @@ mod tests {
             formatted_at_s: 0,
             client: Uuid::NIL,
             catalog_batch: 1,
-            reserved1: [0; 3872],
+            device: 0,
+            directory_inode: 0,
+            superblock_inode: 0,
+            origin: ORIGIN_OWN,
+            reserved1: [0; 3840],
             journals: [JournalMark::NONE; 2],
         };
         header::seal(&mut block);

@@ -18,6 +18,7 @@ pub mod aside;
 pub mod bytes;
 pub mod cpu;
 pub mod cpu_number;
+pub mod description_lock;
 pub mod desk;
 pub mod fault;
 pub mod filesystem;

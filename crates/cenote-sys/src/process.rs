@@ -13,6 +13,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 use rustix::rand::GetRandomFlags;
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
 
 /// This process's number, in its own process namespace.
@@ -49,6 +50,15 @@ pub fn is_alive(pid: u32, start_ticks: u64) -> bool {
         Some(found) => found.start_ticks == start_ticks && !found.is_dead(),
         None => exists(pid),
     }
+}
+
+/// Whether the process `pid` has a file open, by any of its descriptors. `None`: the system does not let this user see.
+#[must_use]
+pub fn has_open(pid: u32, device: u64, inode: u64) -> Option<bool> {
+    let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
+    // One that is closed meanwhile is not there any more.
+    let found = descriptors.flatten().filter_map(|entry| std::fs::metadata(entry.path()).ok());
+    Some(found.into_iter().any(|file| (file.dev(), file.ino()) == (device, inode)))
 }
 
 /// What the program of a process calls itself: at most 15 bytes, which it can choose. For people.
@@ -229,6 +239,20 @@ fn exists(pid: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_is_open_until_its_last_descriptor_is_closed() {
+        let file = tempfile::tempfile().expect("file");
+        let found = file.metadata().expect("metadata");
+        let seen = || has_open(pid(), found.dev(), found.ino());
+        assert_eq!(seen(), Some(true));
+        let again = file.try_clone().expect("descriptor");
+        drop(file);
+        assert_eq!(seen(), Some(true));
+        drop(again);
+        assert_eq!(seen(), Some(false));
+        assert_eq!(has_open(u32::MAX, 0, 0), None);
+    }
 
     #[test]
     fn this_process_is_alive_under_its_own_start_time_only() {

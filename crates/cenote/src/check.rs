@@ -109,33 +109,56 @@ fn attempt(pool: &Pool, options: TraceOptions<'_>) -> Result<Option<HeapReport>>
 
 /// Views of all these pools, but for those that this thread has a transaction on: what it has borrowed there for writing is not to be looked at.
 fn views<'p>(pool: &'p Pool, others: &'p [Arc<PoolInner>]) -> Result<(View<'p>, Vec<View<'p>>)> {
-    let mut awaited: Option<&PoolInner> = None;
+    let others: Vec<&PoolInner> = others.iter().map(|other| &**other).collect();
     loop {
-        if let Some(other) = awaited.take() {
-            let guard = if other.is_viewed_here() { other.lock.read_recursive() } else { other.lock.read() };
-            drop((other.read_turn()?, guard));
-        }
         let own = pool.view()?;
-        let mut all = Vec::new();
-        for other in others.iter().filter(|other| !covers_here(other)) {
-            let taken = match other.lock.try_read_recursive() {
-                Some(guard) => match other.try_read_turn() {
-                    Ok(turn) => Some((guard, turn)),
-                    Err(None) => None,
-                    Err(Some(error)) => return Err(error),
-                },
-                None => None,
-            };
-            match taken {
-                Some((guard, turn)) => all.push(View::new(other, guard, turn)),
-                None => {
-                    awaited = Some(other);
-                    break;
-                }
+        match try_views(others.iter().copied().filter(|other| !covers_here(other)), Vec::new())? {
+            Ok(all) => return Ok((own, all)),
+            Err(other) => {
+                drop(own);
+                drop(awaited(other)?);
             }
         }
-        if awaited.is_none() {
-            return Ok((own, all));
+    }
+}
+
+/// Views of all these pools, none of them held while another is waited for.
+pub(crate) fn views_of(pools: &[Arc<PoolInner>]) -> Result<Vec<View<'_>>> {
+    if let Some(pool) = pools.iter().find(|pool| covers_here(pool)) {
+        let pool = pool.handle.name().to_string();
+        return Err(Error::WouldDeadlock { pool, by: "a transaction" });
+    }
+    let mut first: Option<(&PoolInner, View<'_>)> = None;
+    loop {
+        let (known, all) = first.take().map_or((None, Vec::new()), |(pool, view)| (Some(pool), vec![view]));
+        let is_known = |pool: &&PoolInner| known.is_some_and(|known| core::ptr::eq(known, *pool));
+        let pools = pools.iter().map(|pool| &**pool).filter(|pool| !is_known(pool));
+        match try_views(pools, all)? {
+            Ok(all) => return Ok(all),
+            Err(other) => first = Some((other, awaited(other)?)),
         }
     }
+}
+
+/// Adds views of pools, without waiting; or says which one has to be waited for, and has none.
+fn try_views<'p>(
+    pools: impl Iterator<Item = &'p PoolInner>,
+    mut all: Vec<View<'p>>,
+) -> Result<core::result::Result<Vec<View<'p>>, &'p PoolInner>> {
+    for other in pools {
+        let Some(guard) = other.lock.try_read_recursive() else { return Ok(Err(other)) };
+        match other.try_read_turn() {
+            Ok(turn) => all.push(View::new(other, guard, turn)),
+            Err(None) => return Ok(Err(other)),
+            Err(Some(error)) => return Err(error),
+        }
+    }
+    Ok(Ok(all))
+}
+
+/// A view that is waited for, while no other is held.
+fn awaited(other: &PoolInner) -> Result<View<'_>> {
+    let guard = if other.is_viewed_here() { other.lock.read_recursive() } else { other.lock.read() };
+    let turn = other.read_turn()?;
+    Ok(View::new(other, guard, turn))
 }

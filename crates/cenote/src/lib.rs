@@ -60,9 +60,11 @@
 extern crate self as cenote;
 
 mod background;
+mod backup;
 mod between;
 mod check;
 mod connect;
+mod copied;
 mod derived;
 mod error;
 pub mod filter;
@@ -93,10 +95,10 @@ pub use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
 pub use cenote_proto::{ClientItem, ClientState, HeldPool, Stat as DaemonStat};
 pub use cenote_store::relocate::{Backend, ImportedPool, RelocationOptions, RelocationProgress, Rewritten};
 pub use cenote_store::{
-    Access, Anchor, Argon2Params, AtRest, AtRestError, CrashKind, Damage, DamagePolicy, FormatOptions,
-    HeapKind, KeyError, Keyring, Listed as ListedPool, Locking, LogDecision, MasterKey, OpenOptions,
-    OpenReport, PermissionChange, PoolInfo, PoolMode, PoolOptions, PoolStart, PowerLossPolicy, Psync,
-    RestoredPool, SetAside, StoreInfo, VerifiedPuddle, WindowPolicy,
+    Access, Anchor, Argon2Params, AtRest, AtRestError, BackupReport, CopyPolicy, CrashKind, Damage,
+    DamagePolicy, FormatOptions, HeapKind, KeyError, Keyring, Listed as ListedPool, Locking, LogDecision,
+    MasterKey, OpenOptions, OpenReport, PermissionChange, PoolInfo, PoolMode, PoolOptions, PoolStart,
+    PowerLossPolicy, Psync, RestoredPool, SetAside, StoreInfo, VerifiedPuddle, WindowPolicy,
 };
 pub use connect::{Watcher as DaemonWatcher, daemon_stat};
 pub use error::{Error, Result};

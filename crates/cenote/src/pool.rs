@@ -2,6 +2,7 @@
 
 use crate::between::{ReadTurn, Readers};
 use crate::check::{Checking, refuse_within};
+use crate::copied;
 use crate::error::{Error, Result};
 use crate::local::{self, VIEWS};
 use crate::names;
@@ -253,6 +254,10 @@ thread_local! {
 
 impl PoolInner {
     pub(crate) fn open(store: Arc<Inner>, name: &str, access: Access, key: Option<&Keyring>) -> Result<Self> {
+        let is_copy = store.store.is_unchecked_copy();
+        if is_copy {
+            copied::verify_pages(&store, name, key)?;
+        }
         let handle = store.store.open_pool_with(name, access, key)?;
         let doubt = doubt_of(&store, &handle);
         let heap = match TracedHeap::open(handle.clone()) {
@@ -291,7 +296,24 @@ impl PoolInner {
         if pool.handle.trace_due() && pool.doubt.is_none() {
             return Err(Error::TraceDue { pool: name.to_string() });
         }
+        if is_copy && pool.doubt.is_none() {
+            let damage = copied::check(&pool.store, &pool.handle, &pool.heap)?;
+            if !damage.is_empty() {
+                return pool.in_doubt(damage);
+            }
+        }
         Ok(pool)
+    }
+
+    /// One that was found damaged: refused, or without values, as the policy says.
+    fn in_doubt(mut self, damage: Vec<Damage>) -> Result<Self> {
+        if self.store.damage_policy == DamagePolicy::Refuse {
+            let name = self.handle.name().to_string();
+            return Err(StoreError::PoolDamaged { name, damage }.into());
+        }
+        self.changeable = false;
+        self.doubt = (!self.store.torn_allowed).then_some(Doubt::Damage(damage));
+        Ok(self)
     }
 
     /// Refuses to show values that nobody answers for.

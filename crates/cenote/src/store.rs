@@ -56,6 +56,8 @@ pub(crate) struct Inner {
     /// not zero then.
     contradicts: Mutex<bool>,
     pub(crate) pools: OpenPools,
+    /// Of a copy of an open store.
+    pub(crate) checked: crate::copied::Checked,
     pub(crate) reclaims: crate::reclaim::Reclaims,
     logs: Mutex<Vec<Owned>>,
     /// Of the process that opened the store.
@@ -235,6 +237,7 @@ impl Store {
             key,
             traced: Mutex::default(),
             pools: OpenPools::default(),
+            checked: Mutex::default(),
             reclaims: crate::reclaim::Reclaims::default(),
             logs: Mutex::new(Vec::new()),
             fork_token: cenote_sys::fork_guard::token(),

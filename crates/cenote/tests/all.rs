@@ -3,6 +3,7 @@
 mod asked;
 mod at_rest;
 mod at_rest_faults;
+mod backups;
 mod bad_input;
 mod common;
 mod damaged_values;
@@ -29,3 +30,4 @@ mod store;
 mod support;
 mod threads;
 mod windows;
+mod writers;

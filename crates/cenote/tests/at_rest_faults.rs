@@ -1,9 +1,10 @@
 //! Pools that are protected at rest, when something goes wrong: every file operation of a psync fails once, in every way that a system call can; and a load touches a page that was damaged.
 
 use crate::at_rest::{Node, closed, count, key, key_for, options, push, touch};
-use cenote::{AtRest, FormatOptions, OpenOptions, Pool, Reader, Store};
+use cenote::{Access, AtRest, FormatOptions, OpenOptions, Pool, Reader, Store};
 use cenote_medium::sim::{CrashKind, Fault, FaultEffect, FaultPoint, Image, Rest, SimMedium, SimOptions};
 use cenote_medium::{Durability, Medium, Operation};
+use cenote_store::Rekeyed;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
@@ -118,6 +119,86 @@ fn every_call_of_a_psync_of_a_protected_pool_may_fail() {
     }
 }
 
+/// Which of the keys 1 and 2 opens the pool, and reads it; exactly one does.
+fn key_of_pool(image: &Image) -> u8 {
+    let sim = SimMedium::from_image_unrecorded(image);
+    let medium: Arc<dyn Medium> = sim.clone();
+    let store = Store::open_on(medium, &OpenOptions::default()).unwrap();
+    let mut opens = Vec::new();
+    for number in [1, 2] {
+        if let Ok(pool) = store.pool_with_key("p", Access::ReadOnly, &key(number)) {
+            assert_eq!(count(&pool), BEFORE);
+            opens.push(number);
+        }
+    }
+    store.abandon();
+    assert_eq!(opens.len(), 1, "keys {opens:?} open it");
+    opens[0]
+}
+
+/// One call of a change of a key fails, or all do from that one on. Whether there are so many, and
+/// what was said: `Ok`, the new key is the pool's.
+fn one_rekey(base: &Image, fault: Fault) -> (bool, bool) {
+    let at = format!("{:?} {} {:?}, repeats {}", fault.point, fault.skip, fault.effect, fault.repeats);
+    let sim = SimMedium::from_image(base);
+    let medium: Arc<dyn Medium> = sim.clone();
+    let store = Store::open_on(medium, &OpenOptions::default()).unwrap();
+    let repeats = fault.repeats;
+    sim.inject(fault);
+    let said = store.rekey_pool("p", &key(1), &key(2));
+    let hit = sim.fault_hits() > 0;
+    sim.clear_faults();
+    let crashed = sim.state_now();
+    store.abandon();
+    let mut images = vec![crashed.image_process()];
+    // Of a device that takes nothing any more nothing is known after a loss of power.
+    if !repeats {
+        images.extend([crashed.image_oldest(), crashed.image_latest()]);
+    }
+    for image in images {
+        let expected = if said.is_ok() { 2 } else { 1 };
+        assert_eq!(key_of_pool(&image), expected, "{at}: {said:?}, {:?}", image.kind());
+    }
+    if let Ok(Rekeyed::Unfinished(_)) = &said {
+        assert!(hit, "{at}: {said:?}");
+    }
+    (hit, said.is_ok())
+}
+
+#[test]
+fn a_pools_change_of_a_key_says_which_key_it_is_whatever_fails() {
+    for (number, at_rest) in (8..).zip([AtRest::Encryption, AtRest::Authenticated]) {
+        let base = base(at_rest, 0x1500_0000_0000 + (number << 32));
+        let short = |eighths, then| FaultEffect::Short { eighths, then };
+        let write = FaultPoint::Operation(Operation::Write);
+        let ways = [
+            (FaultPoint::AnyOperation, FaultEffect::Io),
+            (FaultPoint::AnyOperation, FaultEffect::NoSpace),
+            (FaultPoint::Operation(Operation::Sync), FaultEffect::Io),
+            (write, short(4, Rest::Io)),
+            (write, short(8, Rest::NoSpace)),
+        ];
+        let (mut calls, mut said_new) = (0, 0);
+        for repeats in [false, true] {
+            for (point, effect) in ways {
+                let mut skip = 0;
+                loop {
+                    let fault = Fault { repeats, ..Fault::once(point, skip, effect) };
+                    let (hit, new) = one_rekey(&base, fault);
+                    if !hit {
+                        break;
+                    }
+                    calls += 1;
+                    said_new += u64::from(new);
+                    skip += 1;
+                }
+            }
+        }
+        println!("{at_rest:?}: {calls} calls failed, {said_new} after the commit");
+        assert!(calls > 20 && said_new > 0, "{calls} {said_new}");
+    }
+}
+
 const CHILD_DIR: &str = "CENOTE_AT_REST_DAMAGED_DIR";
 /// Set: the child loads through a raw pointer what it cannot get.
 const LOADS: &str = "CENOTE_AT_REST_DAMAGED_LOADS";
@@ -176,8 +257,8 @@ fn a_load_from_a_damaged_page_of_a_pool_is_a_bus_error_that_names_pool_and_page(
     assert_eq!(broken.status.signal(), Some(libc::SIGBUS), "{:?}: {said}", broken.status);
     assert!(said.contains("pool \"p\"") && said.contains(&format!("page {}", page - 1)), "{said}");
     assert!(said.contains("bus error"), "{said}");
-    // Put right again, it reads all of it.
-    std::fs::write(&path, &bytes).unwrap();
+    // Put right again, it reads all of it. (The whole file would be an older state.)
+    file.write_all_at(&bytes[page * 4096 + 77..][..1], page as u64 * 4096 + 77).unwrap();
     let whole = run(&[]);
     let said = String::from_utf8_lossy(&whole.stdout).into_owned();
     assert!(whole.status.success() && said.contains("300 nodes"), "{:?}: {said}", whole.status);

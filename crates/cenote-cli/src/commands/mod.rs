@@ -1,5 +1,6 @@
 //! One command a file.
 
+pub(crate) mod backup;
 pub(crate) mod check;
 pub(crate) mod create;
 pub(crate) mod doctor;

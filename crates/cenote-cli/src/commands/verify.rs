@@ -164,8 +164,10 @@ pub(crate) fn rekey(arguments: &Rekey, out: &mut Out) -> Result<Verdict, Failure
     drop(objects);
     // From here on the new key is its key, whatever fails.
     let failed = failed.or(store.close().err().map(|error| error.to_string()));
-    out.line(format_args!("{} {kind} \"{name}\" is under the new key", out.good("done:")))?;
-    out.object(&json!({ kind: name, "rekeyed": true, "failed_after": failed }))?;
+    let said = out.line(format_args!("{} {kind} \"{name}\" is under the new key", out.good("done:")));
+    let said =
+        said.and_then(|()| out.object(&json!({ kind: name, "rekeyed": true, "failed_after": failed })));
+    let failed = failed.or(said.err().and_then(|error| error.message()));
     match failed {
         None => Ok(Verdict::Clean),
         Some(error) => Err(Failure::Unfinished(format!(

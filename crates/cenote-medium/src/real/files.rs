@@ -20,7 +20,7 @@ use cenote_layout::PAGE_SIZE;
 use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::{FileName, Holder, LockGuard, LockKind, MediumError, Operation};
+use crate::{FileId, FileName, Holder, LockGuard, LockKind, MediumError, Operation};
 
 use super::lock;
 
@@ -369,6 +369,18 @@ impl Files {
             self.lock_name.get_or_init(|| FileName::new(name));
         }
         Ok(locked)
+    }
+
+    pub(super) fn hold(
+        &self,
+        name: &str,
+        kind: LockKind,
+    ) -> Result<core::result::Result<(LockGuard, FileId), Holder>> {
+        super::hold::hold(self.dir(), name, kind)
+    }
+
+    pub(super) fn file_id(&self, name: &str) -> Result<FileId> {
+        super::hold::file_id(self.dir(), name)
     }
 
     /// A fresh descriptor of a directory; `""` is the store's own.

@@ -2,11 +2,13 @@
 //!
 //! [`RealMedium`] holds a descriptor of the directory. What the directory lies on is found out once, when it is
 //! opened (`detect`); files are reached relative to the descriptor (`files`), mapped only inside windows that the
-//! medium reserved (`window`), and the store is locked against other processes and other openers in this one (`lock`).
+//! medium reserved (`window`), and the store is locked against other processes and other openers in this one, by a lock
+//! that names its holder (`lock`) and by locks that nothing this process does to the files drops (`hold`).
 
 mod detect;
 mod files;
 mod granted;
+mod hold;
 mod lock;
 mod window;
 
@@ -21,7 +23,7 @@ use cenote_layout::id::Uuid;
 use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
 
 use crate::{
-    Durability, Holder, LockGuard, LockKind, MapMode, Medium, MediumError, MediumInfo, MediumKind,
+    Durability, FileId, Holder, LockGuard, LockKind, MapMode, Medium, MediumError, MediumInfo, MediumKind,
     Persistence,
 };
 
@@ -242,6 +244,14 @@ unsafe impl Medium for RealMedium {
 
     fn lock(&self, name: &str, kind: LockKind) -> Result<core::result::Result<LockGuard, Holder>> {
         self.files.lock(name, kind)
+    }
+
+    fn hold(&self, name: &str, kind: LockKind) -> Result<core::result::Result<(LockGuard, FileId), Holder>> {
+        self.files.hold(name, kind)
+    }
+
+    fn file_id(&self, name: &str) -> Result<FileId> {
+        self.files.file_id(name)
     }
 
     fn reserve_window(&self, base: u64, len: u64) -> Result<()> {

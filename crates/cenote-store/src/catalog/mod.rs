@@ -23,9 +23,11 @@ pub(crate) use file::{FILES, Merged, NEW_FILES, merge};
 pub(crate) use state::State;
 
 use crate::error::StoreError;
+use crate::fence::Fence;
 use cenote_layout::catalog::{Record, encode_frame};
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{FileHandle, MediumError, OwnedMedium};
+use cenote_medium::{FileHandle, FileId, MediumError, OwnedMedium};
+use std::sync::Arc;
 
 /// Files below this size are not worth compacting.
 const COMPACT_MIN_BYTES: u64 = 64 << 10;
@@ -58,11 +60,13 @@ pub(crate) struct Catalog {
     /// There are no files: it says what a daemon has said.
     mirror: bool,
     /// Both files, as soon as something was appended to them, until they are written anew.
-    open: Option<[FileHandle; 2]>,
+    open: Option<[(FileHandle, FileId); 2]>,
+    /// What is asked before anything is written; `None` where nothing is.
+    fence: Option<Arc<Fence>>,
 }
 
 /// The encoded frames of one batch.
-fn encode(batch: u64, records: &[Record]) -> Vec<u8> {
+pub(crate) fn encode(batch: u64, records: &[Record]) -> Vec<u8> {
     let mut out = Vec::new();
     for (index, record) in records.iter().enumerate() {
         encode_frame(batch, index as u32, index + 1 == records.len(), record, &mut out);
@@ -93,7 +97,12 @@ pub(crate) fn load(medium: &OwnedMedium, at_least: u64) -> Result<(Merged, Conte
 
 impl Catalog {
     /// The catalog that [`load`] read.
-    pub(crate) fn new(medium: OwnedMedium, merged: &Merged, bytes: &Contents) -> Self {
+    pub(crate) fn new(
+        medium: OwnedMedium,
+        merged: &Merged,
+        bytes: &Contents,
+        fence: Option<Arc<Fence>>,
+    ) -> Self {
         let mut state = State { next_pool: 1, ..State::default() };
         for record in &merged.records {
             state.apply(record);
@@ -111,6 +120,7 @@ impl Catalog {
             compact_at: COMPACT_MIN_BYTES,
             mirror: false,
             open: None,
+            fence,
         }
     }
 
@@ -126,6 +136,7 @@ impl Catalog {
             compact_at: u64::MAX,
             mirror: true,
             open: None,
+            fence: None,
         }
     }
 
@@ -150,6 +161,7 @@ impl Catalog {
     /// Writes anew every file that is not as it should be, and removes what an interrupted rewrite left. Returns how
     /// many were written.
     pub(crate) fn repair(&mut self, merged: &Merged, bytes: &Contents) -> Result<u32, MediumError> {
+        self.check_fence()?;
         for name in NEW_FILES {
             remove_if_there(&self.medium, name)?;
         }
@@ -185,11 +197,17 @@ impl Catalog {
         }
         let frames = encode(self.batch + 1, records);
         if self.open.is_none() {
-            let open = |name| FileHandle::open(&self.medium, name);
+            let open = |name| {
+                let handle = FileHandle::open(&self.medium, name)?;
+                let id = handle.id()?;
+                Ok((handle, id))
+            };
             let [first, second] = FILES.map(open);
             self.open = Some([first.map_err(AppendError::Undone)?, second.map_err(AppendError::Undone)?]);
         }
-        for (file, open) in self.open.iter().flatten().enumerate() {
+        // After the files were opened: what has these names now is what is written.
+        self.check_fence().map_err(AppendError::Undone)?;
+        for (file, (open, _)) in self.open.iter().flatten().enumerate() {
             if let Err(error) = open.write_at(self.lens[file], &frames) {
                 return Err(self.cut_back(file, error));
             }
@@ -203,6 +221,13 @@ impl Catalog {
             self.state.apply(record);
         }
         Ok(())
+    }
+
+    /// Fails, and poisons the store, unless the store and both files are still this session's.
+    fn check_fence(&self) -> Result<(), MediumError> {
+        let Some(fence) = &self.fence else { return Ok(()) };
+        fence.check()?;
+        self.open.iter().flatten().zip(FILES).try_for_each(|((_, id), name)| fence.check_named(name, *id))
     }
 
     /// Undoes a batch whose write to `failed` went wrong: the later file first, so that at any time the files read as
@@ -231,6 +256,7 @@ impl Catalog {
             self.compact_at = self.lens[0] * 2;
             return Ok(false);
         }
+        self.check_fence().map_err(AppendError::Undone)?;
         // Both new files first: a full disk is noticed before anything changes.
         for file in 0..2 {
             if let Err(error) = prepare(&self.medium, file, &snapshot) {
@@ -279,8 +305,8 @@ impl AppendError {
     /// The error for the caller, and whether the store is to be poisoned.
     pub(crate) fn split(self) -> (StoreError, bool) {
         match self {
-            Self::Undone(error) => (StoreError::Medium(error), false),
-            Self::Unknown(error) => (StoreError::Medium(error), true),
+            Self::Undone(error) => (error.into(), false),
+            Self::Unknown(error) => (error.into(), true),
         }
     }
 }

@@ -1,0 +1,58 @@
+//! `cenote backup`: a consistent copy of a store.
+//!
+//! Ctrl-C ends it at the next step, with nothing left; a second one at once: what is left then has another name than the
+//! target, and the next backup to that target removes it.
+
+use crate::cli::Backup;
+use crate::failure::{Failure, Verdict};
+use crate::opening;
+use crate::output::Out;
+use crate::progress;
+use crate::stop::Stop;
+use crate::units::{bytes, plural};
+use serde_json::json;
+
+pub(crate) fn run(arguments: &Backup, out: &mut Out) -> Result<Verdict, Failure> {
+    let stop = Stop::install();
+    let store = match opening::asked(&arguments.store)? {
+        Some(store) => store,
+        None => opening::to_change(&arguments.store).map_err(|failure| who_can(failure, arguments))?,
+    };
+    let bar = progress::bar(0, "copying", out.is_json());
+    let mut tell = |done: u64, all: u64| {
+        bar.set_length(all >> 20);
+        bar.set_position(done >> 20);
+        bar.set_message("MiB");
+        !stop.is_set()
+    };
+    let made = store.backup_with(&arguments.target, &mut tell).map_err(|error| match error {
+        _ if stop.is_set() => Failure::Interrupted("stopped; nothing was kept".into()),
+        error => error.into(),
+    })?;
+    bar.finish_and_clear();
+    store.close()?;
+    let target = arguments.target.display().to_string();
+    out.line(format_args!(
+        "{} {} and {} ({}) copied to {target}",
+        out.good("done:"),
+        plural(made.pools, "pool"),
+        plural(made.objects, "object"),
+        bytes(made.bytes)
+    ))?;
+    out.object(&json!({
+        "path": target, "pools": made.pools, "objects": made.objects, "bytes": made.bytes,
+        "again_bytes": made.again_bytes, "held_s": made.held.as_secs_f64(),
+    }))?;
+    Ok(Verdict::Clean)
+}
+
+/// Says who can copy a store that another process has open.
+fn who_can(failure: Failure, arguments: &Backup) -> Failure {
+    match failure {
+        Failure::InUse(text) => Failure::InUse(format!(
+            "{text}; the process that has {} open can copy it while it goes on (Store::backup)",
+            arguments.store.dir.display()
+        )),
+        failure => failure,
+    }
+}

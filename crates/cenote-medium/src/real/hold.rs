@@ -1,0 +1,98 @@
+//! Locks on a store that no closing of other descriptors drops: on the store's directory, and on its superblock.
+//!
+//! `lock.rs` has a record lock on the file `lock`, which names its holder and has a trap: any code of the process that
+//! opens and closes that file drops it. The locks here belong to descriptors that nothing else has
+//! ([`cenote_sys::description_lock`]). What they exclude:
+//!
+//! * The *directory* is one inode for every path, symbolic link and bind mount that leads to it, whatever became of
+//!   the files in it. Where its file system has no locks on directories, there is none.
+//! * The *superblock* is one inode for every directory that it is linked into.
+//!
+//! A name may be given to another file between opening and locking; so the name is looked up again under the lock, and
+//! all begins anew if it leads elsewhere.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use cenote_sys::description_lock::{DescriptionLock, Scope};
+use cenote_sys::record_lock::Kind;
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::planted::{Bug, planted};
+use crate::{FileId, FileName, Holder, LockGuard, LockKind, MediumError, Operation};
+
+type Result<T> = core::result::Result<T, MediumError>;
+
+/// How often a name is looked up that leads elsewhere each time.
+const ATTEMPTS: usize = 16;
+
+/// See [`Medium::hold`](crate::Medium::hold).
+pub(super) fn hold(
+    dir: BorrowedFd<'_>,
+    name: &str,
+    kind: LockKind,
+) -> Result<core::result::Result<(LockGuard, FileId), Holder>> {
+    let op = Operation::Lock;
+    if planted(Bug::StoreNotHeld) {
+        return Ok(Ok((LockGuard::new(()), file_id(dir, name)?)));
+    }
+    let kind = match kind {
+        LockKind::Shared => Kind::Shared,
+        LockKind::Exclusive => Kind::Exclusive,
+    };
+    let scope = if name.is_empty() { Scope::Directory } else { Scope::File };
+    for _ in 0..ATTEMPTS {
+        let taken = DescriptionLock::try_take(scope, kind, || open(dir, name, kind));
+        let lock = match taken {
+            Ok(Some(lock)) => lock,
+            Ok(None) => return Ok(Err(unknown())),
+            Err(error) if scope == Scope::Directory && has_no_locks(&error) => {
+                return Ok(Ok((LockGuard::new(()), file_id(dir, name)?)));
+            }
+            Err(source) => return Err(MediumError::from_io(op, name, source)),
+        };
+        let failed = |errno: Errno| MediumError::from_io(op, name, errno.into());
+        let Some(fd) = lock.fd() else { return Err(failed(Errno::BADF)) };
+        let stat = rustix::fs::fstat(fd).map_err(failed)?;
+        let id = FileId { device: stat.st_dev, inode: stat.st_ino };
+        if scope == Scope::Directory || file_id(dir, name)? == id {
+            return Ok(Ok((LockGuard::new(lock), id)));
+        }
+    }
+    Ok(Err(unknown()))
+}
+
+/// See [`Medium::file_id`](crate::Medium::file_id).
+pub(super) fn file_id(dir: BorrowedFd<'_>, name: &str) -> Result<FileId> {
+    let op = Operation::Examine;
+    let found = if name.is_empty() {
+        rustix::fs::fstat(dir)
+    } else {
+        FileName::check(op, name)?;
+        rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
+    };
+    let stat = found.map_err(|errno| MediumError::from_io(op, name, errno.into()))?;
+    Ok(FileId { device: stat.st_dev, inode: stat.st_ino })
+}
+
+fn open(dir: BorrowedFd<'_>, name: &str, kind: Kind) -> io::Result<OwnedFd> {
+    let (path, flags) = match (name, kind) {
+        ("", _) => (".", OFlags::RDONLY | OFlags::DIRECTORY),
+        (name, Kind::Shared) => (name, OFlags::RDONLY),
+        (name, Kind::Exclusive) => (name, OFlags::RDWR),
+    };
+    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    Ok(rustix::fs::openat(dir, path, flags, Mode::empty())?)
+}
+
+/// Whether a file system says so that it does not lock directories: one of another machine turns `flock` into record
+/// locks, which ask for a descriptor open for writing.
+fn has_no_locks(error: &io::Error) -> bool {
+    let none = [Errno::BADF, Errno::OPNOTSUPP, Errno::NOSYS, Errno::NOLCK, Errno::INVAL, Errno::ISDIR];
+    none.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+fn unknown() -> Holder {
+    Holder { pid: None, text: "a process that holds its directory or its superblock".to_owned() }
+}

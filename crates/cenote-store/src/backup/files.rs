@@ -1,0 +1,253 @@
+//! Files of a backup: which there are, copies of them, and the directory that becomes the target.
+
+use crate::catalog::State;
+use crate::error::StoreError;
+use crate::journals::JournalOf;
+use crate::puddle::{DIR, PRIMARY_DIR, file_name, primary_name, text};
+use crate::sealed::file_len;
+use crate::store::{Control, Inner};
+use cenote_layout::PAGE_SIZE;
+use cenote_layout::catalog::PuddleRecord;
+use cenote_layout::id::Uuid;
+use cenote_layout::puddle::Role;
+use cenote_medium::{FileHandle, LockKind, Medium, MediumError, MediumOptions, OwnedMedium, RealMedium};
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Directories of a store.
+pub(super) const DIRS: [&str; 2] = [DIR, PRIMARY_DIR];
+/// Bytes that are copied or compared at once.
+const STEP: u64 = 1 << 20;
+/// What stands in the name of a directory that becomes a backup.
+const MARK: &str = ".cenote-backup-";
+
+/// A file that is to be copied.
+#[derive(Clone, Debug)]
+pub(super) struct Planned {
+    /// Its name in the store.
+    pub(super) from: String,
+    /// Its name in the copy.
+    to: String,
+    /// A second one in the copy, of the same contents.
+    twin: Option<String>,
+    /// Its bytes.
+    pub(super) len: u64,
+}
+
+/// A file that was copied.
+#[derive(Debug)]
+pub(super) struct Copied {
+    pub(super) file: FileHandle,
+    twin: Option<String>,
+    pub(super) len: u64,
+}
+
+/// Tells a caller how far it has come.
+pub(super) struct Progress<'a> {
+    pub(super) done: u64,
+    pub(super) all: u64,
+    pub(super) tell: &'a mut dyn FnMut(u64, u64) -> bool,
+}
+
+impl Progress<'_> {
+    fn more(&mut self, bytes: u64) -> Result<(), StoreError> {
+        self.done += bytes;
+        if (self.tell)(self.done, self.all.max(self.done)) {
+            return Ok(());
+        }
+        Err(StoreError::Backup { detail: "it was stopped".into() })
+    }
+}
+
+/// Sessions that ended and whose logs are set aside: neither this one nor a guest that lives.
+pub(super) fn set_aside(control: &Control) -> BTreeSet<Uuid> {
+    let clients = control.catalog.state.clients.keys().copied();
+    clients.filter(|client| *client != control.client && !control.hosted.contains_key(client)).collect()
+}
+
+/// All files that the copy has, but for catalog and superblock.
+pub(super) fn plan(inner: &Inner, control: &Control) -> Result<Vec<Planned>, StoreError> {
+    let state = &control.catalog.state;
+    let logs_go = !set_aside(control).is_empty();
+    let mut plan = Vec::new();
+    for puddle in state.puddles.values() {
+        let goes = match puddle.role {
+            Role::Heap | Role::Object => true,
+            Role::Log | Role::LogSpace => logs_go,
+            Role::Spare => false,
+        };
+        if goes {
+            plan.push(planned(inner, state, puddle)?);
+        }
+    }
+    for journal in JournalOf::ALL.map(JournalOf::file) {
+        if inner.medium.exists(journal)? {
+            let len = inner.medium.len(journal)?;
+            plan.push(Planned { from: journal.into(), to: journal.into(), twin: None, len });
+        }
+    }
+    Ok(plan)
+}
+
+fn planned(inner: &Inner, state: &State, puddle: &PuddleRecord) -> Result<Planned, StoreError> {
+    let to = text(&file_name(puddle.uuid)).to_owned();
+    let heap = puddle.role == Role::Heap;
+    if heap && state.is_protected(puddle.pool) {
+        let len = file_len(puddle, state.at_rest(puddle.pool)).unwrap_or(puddle.size);
+        return Ok(Planned { from: to.clone(), to, twin: None, len });
+    }
+    if heap && state.is_shadowed(puddle.pool) {
+        let primary = text(&primary_name(puddle.uuid)).to_owned();
+        return Ok(Planned { from: primary.clone(), to, twin: Some(primary), len: puddle.size });
+    }
+    // An object may have regions of its protection behind its data.
+    let len = if heap { puddle.size } else { inner.medium.len(&to)? };
+    Ok(Planned { from: to.clone(), to, twin: None, len })
+}
+
+/// Copies a file. It has its space taken, unless the original has holes: then those are holes in the copy, too.
+pub(super) fn copy_whole(
+    source: &OwnedMedium,
+    target: &OwnedMedium,
+    planned: &Planned,
+    progress: &mut Progress<'_>,
+) -> Result<Copied, StoreError> {
+    let from = FileHandle::open(source, &planned.from)?;
+    for dir in DIRS.iter().filter(|dir| !target.exists(dir).unwrap_or(true)) {
+        target.make_dir(dir)?;
+    }
+    crate::catalog::remove_if_there(target, &planned.to)?;
+    create(target, &planned.to, planned.len, from.has_holes()?)?;
+    let file = FileHandle::open(target, &planned.to)?;
+    let mut buffer = vec![0; STEP as usize];
+    let mut at = 0;
+    while let Some((start, end)) = from.next_data(at, planned.len)? {
+        let end = end.min(start + STEP);
+        let bytes = &mut buffer[..(end - start) as usize];
+        from.read_exact_at(start, bytes)?;
+        file.write_at(start, bytes)?;
+        progress.more(end - at)?;
+        at = end;
+    }
+    progress.more(planned.len - at)?;
+    Ok(Copied { file, twin: planned.twin.clone(), len: planned.len })
+}
+
+fn create(medium: &OwnedMedium, name: &str, len: u64, sparse: bool) -> Result<(), MediumError> {
+    if !sparse {
+        return medium.create(name, len);
+    }
+    medium.create(name, 0)?;
+    medium.truncate(name, len)
+}
+
+/// Writes again what differs from the copy; the bytes of that.
+pub(super) fn copy_changed(source: &OwnedMedium, name: &str, copied: &Copied) -> Result<u64, StoreError> {
+    let from = FileHandle::open(source, name)?;
+    let (mut new, mut old) = (vec![0; STEP as usize], vec![0; STEP as usize]);
+    let (mut at, mut written) = (0, 0);
+    while at < copied.len {
+        // A part that is a hole in both is zeros in both.
+        let data = [from.next_data(at, copied.len)?, copied.file.next_data(at, copied.len)?];
+        let Some(start) = data.iter().flatten().map(|(start, _)| *start).min() else { break };
+        let end = data.iter().flatten().map(|(_, end)| *end).max().unwrap_or(start);
+        let end = end.min(start + STEP).min(copied.len);
+        let len = (end - start) as usize;
+        from.read_exact_at(start, &mut new[..len])?;
+        copied.file.read_exact_at(start, &mut old[..len])?;
+        for (number, (new, old)) in
+            new[..len].chunks(PAGE_SIZE as usize).zip(old[..len].chunks(PAGE_SIZE as usize)).enumerate()
+        {
+            if new != old {
+                copied.file.write_at(start + number as u64 * PAGE_SIZE, new)?;
+                written += new.len() as u64;
+            }
+        }
+        at = end;
+    }
+    Ok(written)
+}
+
+impl Copied {
+    /// Makes it durable, and its twin.
+    pub(super) fn finish(&self, medium: &OwnedMedium) -> Result<(), StoreError> {
+        self.file.sync()?;
+        let Some(twin) = &self.twin else { return Ok(()) };
+        create(medium, twin, self.len, self.file.has_holes()?)?;
+        let target = FileHandle::open(medium, twin)?;
+        let mut buffer = vec![0; STEP as usize];
+        let mut at = 0;
+        while let Some((start, end)) = self.file.next_data(at, self.len)? {
+            let end = end.min(start + STEP);
+            let bytes = &mut buffer[..(end - start) as usize];
+            self.file.read_exact_at(start, bytes)?;
+            target.write_at(start, bytes)?;
+            at = end;
+        }
+        Ok(target.sync()?)
+    }
+}
+
+fn failed(path: &Path, what: &str, error: &io::Error) -> StoreError {
+    StoreError::Backup { detail: format!("{} cannot be {what}: {error}", path.display()) }
+}
+
+/// The parent of a target, and the target's name.
+fn parts(target: &Path) -> Result<(PathBuf, String), StoreError> {
+    let name = target.file_name().ok_or_else(|| StoreError::Backup {
+        detail: format!("{} names no directory that could be made", target.display()),
+    })?;
+    let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty());
+    Ok((parent.unwrap_or(Path::new(".")).to_owned(), name.to_string_lossy().into_owned()))
+}
+
+/// Makes the directory that becomes `target`, beside it, after removing those that a crash left.
+pub(super) fn make_directory(target: &Path, store: &Path) -> Result<PathBuf, StoreError> {
+    let (parent, name) = parts(target)?;
+    if let Ok(mut entries) = std::fs::read_dir(target)
+        && let Some(Ok(entry)) = entries.next()
+    {
+        let detail =
+            format!("{} is not empty ({:?}): name a new directory", target.display(), entry.file_name());
+        return Err(StoreError::Backup { detail });
+    }
+    if std::fs::symlink_metadata(target).is_ok_and(|found| !found.is_dir()) {
+        return Err(StoreError::Backup { detail: format!("{} is no directory", target.display()) });
+    }
+    let inside = |store: &Path| parent.canonicalize().is_ok_and(|parent| parent.starts_with(store));
+    if store.canonicalize().is_ok_and(|store| inside(&store)) {
+        return Err(StoreError::Backup { detail: format!("{} is inside the store", target.display()) });
+    }
+    let prefix = format!(".{name}{MARK}");
+    for entry in std::fs::read_dir(&parent).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(&prefix) {
+            remove_abandoned(&entry.path());
+        }
+    }
+    let random = cenote_sys::process::random_bytes16().map_err(|error| failed(&parent, "named", &error))?;
+    let path = parent.join(format!("{prefix}{:016x}", u128::from_le_bytes(random) as u64));
+    std::fs::create_dir(&path).map_err(|error| failed(&path, "made", &error))?;
+    Ok(path)
+}
+
+/// Removes what a crash left, unless a process holds it.
+fn remove_abandoned(path: &Path) {
+    let Ok(medium) = RealMedium::open(path, &MediumOptions::default()) else { return };
+    if let Ok(Ok(_held)) = medium.hold("", LockKind::Exclusive) {
+        let _ = std::fs::remove_dir_all(path);
+    }
+}
+
+/// Gives a directory its name, durably. The target is not there, or empty.
+pub(super) fn rename_directory(from: &Path, target: &Path) -> Result<(), StoreError> {
+    std::fs::rename(from, target).map_err(|error| failed(target, "made", &error))?;
+    let (parent, _) = parts(target)?;
+    let synced = std::fs::File::open(&parent).and_then(|parent| parent.sync_all());
+    match synced {
+        Err(error) if !matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => {
+            Err(failed(&parent, "synced", &error))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,318 @@
+//! A consistent copy of a store that is in use: [`Store::begin_backup`].
+//!
+//! # What the copy is
+//!
+//! A closed store of the same identity (decision 103), that holds: pools in direct mode as they were at one moment
+//! between transactions, the same for all of them; pools in shadowed mode and objects as their last psync left them, all
+//! psyncs up to one moment and none after it; protected ones sealed as they lie there. Logs and leases of living
+//! sessions stay behind: between transactions they say nothing. A session that ended badly, and whose logs are set
+//! aside, goes along.
+//!
+//! # Steps
+//!
+//! 1. *Begun*: a directory beside the target, under a name that no store has, locked by this process.
+//! 2. *Ahead* ([`Backup::copy_ahead`]): every file is copied as it is, while all go on. The copies are of no one moment.
+//! 3. *Held* ([`Backup::copy_held`]): the caller keeps transactions from running; journals are quiet
+//!    ([`cenote_journal::Quiet`]); the catalog's lock is held. Files are compared with their copies, and what differs is
+//!    written again. This is all that writers wait for: reading, and writing what changed since 2.
+//! 4. *Finished* ([`Backup::finish`]): the catalog and the superblock of the copy are written, all is synced, and **the
+//!    renaming of the directory to the target commits**; its parent is synced.
+//!
+//! A crash before 4 leaves the target as it was, and the directory of 1, which the next backup beside it removes. An
+//! error, a full disk, and a caller that stops it remove that directory at once.
+//!
+//! # Why the files of 3 are of one moment
+//!
+//! What is stored into a direct pool is stored in a transaction. Primaries, files of protected pools and of objects
+//! change when records are applied, and a quiet journal has none. Files are made, renamed and removed under the
+//! catalog's lock, but for a puddle that has moved and is rewritten when it is first touched: that file is as good
+//! before, in the middle and afterwards ([`crate::relocate`]), and the copy's catalog says that it is due.
+//!
+//! Blocks in caches of the living session are marked in the copy as a crash of its process would leave them. So the
+//! copy's catalog has leases of a session that is gone on pools that are in use, and the first to open them adopts their
+//! heaps as after such a crash. There is no log to replay.
+
+mod files;
+
+use crate::catalog;
+use crate::error::StoreError;
+use crate::journals::JournalOf;
+use crate::store::{Control, Inner, LOCK, Store};
+use crate::superblock;
+use cenote_journal::look;
+use cenote_layout::catalog::{LeaseRecord, Record};
+use cenote_layout::id::Uuid;
+use cenote_layout::puddle::Role;
+use cenote_layout::superblock::{STATE_CLEAN, Superblock};
+use cenote_medium::planted::{Bug, planted};
+use cenote_medium::{FileHandle, LockGuard, LockKind, Medium, MediumOptions, OwnedMedium, RealMedium};
+use files::{Copied, Planned, Progress};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What a backup did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BackupReport {
+    /// Pools in the copy.
+    pub pools: u64,
+    /// Objects in the copy.
+    pub objects: u64,
+    /// Bytes of its files, holes included.
+    pub bytes: u64,
+    /// Bytes that had changed since they were copied, and were copied again while writers waited.
+    pub again_bytes: u64,
+    /// How long writers waited.
+    pub held: Duration,
+}
+
+/// A backup that is being made. Dropped before [`Backup::finish`], it leaves nothing.
+#[derive(Debug)]
+pub struct Backup {
+    store: Store,
+    target: PathBuf,
+    temporary: PathBuf,
+    medium: OwnedMedium,
+    /// Keeps others from taking the directory for one that a crash left.
+    _held: LockGuard,
+    copied: BTreeMap<String, Copied>,
+    /// Superblock and catalog of the copy.
+    control: Option<(Superblock, Vec<Record>)>,
+    report: BackupReport,
+    finished: bool,
+}
+
+impl Store {
+    /// Begins a copy of the store into `target`: a directory that is not there, or is empty. Nobody waits for that.
+    ///
+    /// # Errors
+    /// [`StoreError::Backup`]: the target is not empty, or its parent cannot be written; the store is a daemon's.
+    pub fn begin_backup(&self, target: &Path) -> Result<Backup, StoreError> {
+        self.check_usable()?;
+        let inner = self.inner();
+        if inner.connection.is_some() {
+            return Err(StoreError::NotHosted { what: "a backup is made".into() });
+        }
+        if !inner.writable {
+            return Err(StoreError::ReadOnly { what: "copy it" });
+        }
+        let temporary = files::make_directory(target, Path::new(&inner.info.path))?;
+        let failed = |detail: String| {
+            let _ = std::fs::remove_dir_all(&temporary);
+            StoreError::Backup { detail }
+        };
+        let medium = RealMedium::open(&temporary, &MediumOptions::default());
+        let medium: Arc<dyn Medium> = Arc::new(medium.map_err(|error| failed(error.to_string()))?);
+        // SAFETY: a directory that was just made, under a name that only this backup has. Its files
+        // are mapped by nothing, and no store is opened there before it is renamed.
+        let medium = unsafe { OwnedMedium::new(medium) };
+        let held = match medium.hold("", LockKind::Exclusive) {
+            Ok(Ok((guard, _))) => guard,
+            Ok(Err(holder)) => return Err(failed(format!("{} is in use by {holder}", temporary.display()))),
+            Err(error) => return Err(failed(error.to_string())),
+        };
+        Ok(Backup {
+            store: self.clone(),
+            target: target.to_owned(),
+            temporary,
+            medium,
+            _held: held,
+            copied: BTreeMap::new(),
+            control: None,
+            report: BackupReport::default(),
+            finished: false,
+        })
+    }
+
+    /// Keeps backups from copying files as long as the answer lives: for who brings a journal into primaries.
+    #[must_use]
+    pub fn exclude_backups(&self) -> impl Drop + '_ {
+        Excluded(self.inner().files_moving.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A journal whose records backups have to wait for. Of pools it is known already.
+    pub fn note_journal(&self, journal: &Arc<cenote_journal::Journal>) {
+        let mut known = self.inner().journals.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|journal| journal.strong_count() > 0);
+        known.push(Arc::downgrade(journal));
+    }
+}
+
+struct Excluded<'a>(#[expect(dead_code, reason = "held for its destructor")] std::sync::MutexGuard<'a, ()>);
+
+impl Drop for Excluded<'_> {
+    fn drop(&mut self) {}
+}
+
+impl Backup {
+    /// Copies every file as it is now. `progress` is told bytes done and bytes altogether, and may end it.
+    ///
+    /// # Errors
+    /// A full disk, an I/O error, a caller that stopped it.
+    pub fn copy_ahead(&mut self, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<(), StoreError> {
+        let plan = {
+            let inner = self.store.inner();
+            let control = inner.control();
+            files::plan(inner, &control)?
+        };
+        let all = plan.iter().map(|planned| planned.len).sum();
+        let mut progress = Progress { done: 0, all, tell: progress };
+        for planned in plan {
+            // One that was removed since is in no catalog that counts.
+            match self.copy_whole(&planned, &mut progress) {
+                Err(StoreError::Medium(error)) if error.is_not_found() => {}
+                copied => copied?,
+            }
+        }
+        Ok(())
+    }
+
+    fn copy_whole(&mut self, planned: &Planned, progress: &mut Progress<'_>) -> Result<(), StoreError> {
+        let copied = files::copy_whole(&self.store.inner().medium, &self.medium, planned, progress)?;
+        self.copied.insert(planned.from.clone(), copied);
+        Ok(())
+    }
+
+    /// Brings the copies to one moment. Meanwhile no transaction runs on any pool of the store: the caller's part.
+    ///
+    /// # Errors
+    /// As [`Backup::copy_ahead`]; the store is poisoned.
+    pub fn copy_held(&mut self) -> Result<(), StoreError> {
+        let started = Instant::now();
+        let store = self.store.clone();
+        let inner = store.inner();
+        inner.check_poisoned()?;
+        let _still = store.exclude_backups();
+        let mut control = inner.control();
+        let _quiet = inner.quiet_journals(&mut control)?;
+        let plan = files::plan(inner, &control)?;
+        let mut silent = |_: u64, _: u64| true;
+        let mut progress = Progress { done: 0, all: 0, tell: &mut silent };
+        let mut wanted: BTreeSet<String> = BTreeSet::new();
+        for planned in &plan {
+            wanted.insert(planned.from.clone());
+            let known = self.copied.get(&planned.from).filter(|copied| copied.len == planned.len);
+            match known {
+                Some(copied) => {
+                    self.report.again_bytes += files::copy_changed(&inner.medium, &planned.from, copied)?;
+                }
+                None => self.copy_whole(planned, &mut progress)?,
+            }
+        }
+        for (name, copied) in core::mem::take(&mut self.copied) {
+            if wanted.contains(&name) {
+                self.copied.insert(name, copied);
+            } else {
+                self.medium.remove(copied.file.name())?;
+            }
+        }
+        self.control = Some(self.control_of(inner, &control)?);
+        self.report.held = started.elapsed();
+        Ok(())
+    }
+
+    /// Superblock and catalog of the copy.
+    fn control_of(&self, inner: &Inner, control: &Control) -> Result<(Superblock, Vec<Record>), StoreError> {
+        let state = &control.catalog.state;
+        let aside = files::set_aside(control);
+        let logs_go = !aside.is_empty();
+        let mut records = state.snapshot();
+        records.retain(|record| match record {
+            Record::Client(client) => aside.contains(&client.client),
+            Record::Lease(lease) => aside.contains(&lease.client),
+            Record::Puddle(puddle) => match puddle.role {
+                Role::Log | Role::LogSpace => logs_go,
+                Role::Spare => false,
+                Role::Heap | Role::Object => true,
+            },
+            Record::Guest(_)
+            | Record::PoolMade { .. }
+            | Record::LeaseShared { .. }
+            | Record::ObjectLease { .. } => false,
+            _ => true,
+        });
+        let client = inner.random_uuid()?;
+        let mut used: BTreeSet<_> = control.dirty.keys().copied().collect();
+        used.extend(state.leases.iter().filter(|(_, writable)| **writable).map(|((_, pool), _)| *pool));
+        used.retain(|pool| state.pools.contains_key(pool));
+        records
+            .extend(used.into_iter().map(|pool| Record::Lease(LeaseRecord { client, pool, writable: true })));
+        let mut block = control.superblock;
+        block.state = STATE_CLEAN;
+        block.boot_id = Uuid::NIL;
+        (block.opener_pid, block.opener_start_ticks, block.client) = (0, 0, Uuid::NIL);
+        (block.device, block.directory_inode, block.superblock_inode) = (0, 0, 0);
+        block.catalog_batch = catalog::INITIAL_BATCH;
+        // A store that was closed has exactly the journals that its superblock names.
+        for of in JournalOf::ALL {
+            if inner.medium.exists(of.file())? {
+                let found = look(&FileHandle::open(&inner.medium, of.file())?, inner.uuid)?;
+                let found = found.map_err(|detail| StoreError::JournalDamaged { detail })?;
+                block.journals[of as usize] = found.mark;
+            }
+        }
+        Ok((block, records))
+    }
+
+    /// Makes the copy a store, under its name. **The renaming commits.**
+    ///
+    /// # Errors
+    /// As [`Backup::copy_ahead`]; something has come to lie at the target. There is no copy then.
+    pub fn finish(mut self) -> Result<BackupReport, StoreError> {
+        let Some((block, records)) = self.control.take() else {
+            return Err(StoreError::Backup { detail: "its files are of no one moment".into() });
+        };
+        for copied in self.copied.values() {
+            copied.finish(&self.medium)?;
+            self.report.bytes += copied.len;
+        }
+        let medium = &self.medium;
+        let write = |name: &str, contents: &[u8]| {
+            medium.create(name, contents.len() as u64)?;
+            medium.write_at(name, 0, contents)?;
+            medium.sync(name)
+        };
+        for name in catalog::FILES {
+            write(name, &catalog::encode(catalog::INITIAL_BATCH, &records))?;
+        }
+        medium.create(LOCK, 0)?;
+        write(superblock::FILE, &superblock::initial(block))?;
+        for dir in files::DIRS {
+            medium.sync_dir(dir)?;
+        }
+        medium.sync_dir("")?;
+        let state = |record: &&Record| matches!(record, Record::Pool(_));
+        self.report.pools = records.iter().filter(state).count() as u64;
+        self.report.objects = records.iter().filter(|r| matches!(r, Record::Object(_))).count() as u64;
+        files::rename_directory(&self.temporary, &self.target)?;
+        self.finished = true;
+        Ok(core::mem::take(&mut self.report))
+    }
+}
+
+impl Drop for Backup {
+    fn drop(&mut self) {
+        if !self.finished {
+            let _ = std::fs::remove_dir_all(&self.temporary);
+        }
+    }
+}
+
+impl Inner {
+    /// Keeps all journals of the store quiet. Under the control lock.
+    fn quiet_journals(&self, control: &mut Control) -> Result<Vec<cenote_journal::Quiet>, StoreError> {
+        if planted(Bug::BackupNotQuiet) {
+            return Ok(Vec::new());
+        }
+        let state = &control.catalog.state;
+        let mut journals: Vec<Arc<cenote_journal::Journal>> = Vec::new();
+        if state.pools.keys().any(|pool| state.is_shadowed(*pool)) {
+            journals.push(Arc::clone(self.pool_journal(control)?));
+        }
+        let known = self.journals.lock().unwrap_or_else(PoisonError::into_inner);
+        journals.extend(known.iter().filter_map(std::sync::Weak::upgrade));
+        drop(known);
+        journals.iter().map(|journal| Ok(journal.quiet()?)).collect()
+    }
+}

@@ -1,0 +1,102 @@
+//! One writer, or many readers: the locks of an open, and what is opened only if the caller asks for it.
+//!
+//! Three locks, taken in this order, all or none:
+//!
+//! 1. A record lock on the file `lock`. It names its holder, for messages. Code of this process that opens and closes
+//!    the file drops it; a program that removes the file is not excluded by it.
+//! 2. A lock on the store's directory, and 3. one on the file `superblock`. Nothing that a process does to files drops
+//!    them ([`Medium::hold`]). Every opener of the store touches both inodes, so two that share one of them exclude
+//!    each other, by whatever path they came and whatever became of the other files.
+//!
+//! An opener that shares neither inode has a copy before it, or a store that was put back from one: [`crate::origin`].
+
+use crate::error::OpenError;
+use crate::options::CopyPolicy;
+use crate::origin::{Origin, Place, living_opener};
+use crate::store::LOCK;
+use crate::superblock::{FILE, Found, load};
+use cenote_layout::id::Uuid;
+use cenote_medium::{Holder, LockGuard, LockKind, MediumError, MediumInfo, OwnedMedium};
+use cenote_sys::process;
+use std::time::{Duration, Instant};
+
+/// How often a lock is tried while waiting for it.
+const LOCK_RETRY: Duration = Duration::from_millis(5);
+
+/// Takes all locks of an open, waiting at most `timeout`, and says where the store lies that they are on.
+pub(crate) fn take(
+    medium: &OwnedMedium,
+    exclusive: bool,
+    timeout: Duration,
+) -> Result<([LockGuard; 3], Place), OpenError> {
+    let kind = if exclusive { LockKind::Exclusive } else { LockKind::Shared };
+    let path = || medium.describe().path;
+    let started = Instant::now();
+    loop {
+        let holder = match try_take(medium, kind) {
+            Ok(Ok(taken)) => return Ok(taken),
+            Ok(Err(holder)) => holder,
+            Err(source) => return Err(OpenError::Medium { path: path(), source: Box::new(source) }),
+        };
+        let waited = started.elapsed();
+        if waited >= timeout {
+            let Holder { pid, text } = named(medium, holder);
+            return Err(OpenError::Locked { path: path(), pid, holder: text, waited });
+        }
+        std::thread::sleep(LOCK_RETRY.min(timeout - waited));
+    }
+}
+
+type Taken = Result<([LockGuard; 3], Place), Holder>;
+
+fn try_take(medium: &OwnedMedium, kind: LockKind) -> Result<Taken, MediumError> {
+    let lock = match medium.lock(LOCK, kind)? {
+        Ok(guard) => guard,
+        Err(holder) => return Ok(Err(holder)),
+    };
+    let (held, directory) = match medium.hold("", kind)? {
+        Ok(held) => held,
+        Err(holder) => return Ok(Err(holder)),
+    };
+    Ok(match medium.hold(FILE, kind)? {
+        Ok((also, superblock)) => Ok(([lock, held, also], Place { directory, superblock })),
+        Err(holder) => Err(holder),
+    })
+}
+
+/// A holder that its lock does not name: a writer, by what the superblock says.
+fn named(medium: &OwnedMedium, holder: Holder) -> Holder {
+    if holder.pid.is_some() {
+        return holder;
+    }
+    let found = load(medium, false).ok().filter(|found| !found.clean);
+    match found.and_then(|found| living_opener(&found.newest)) {
+        Some(pid) => Holder { pid: Some(pid), text: in_words(pid) },
+        None => holder,
+    }
+}
+
+fn in_words(pid: u32) -> String {
+    match process::program(pid) {
+        Some(name) => format!("process {pid} ({})", name.escape_debug()),
+        None => format!("process {pid}"),
+    }
+}
+
+/// Refuses a copy of an open store, unless the policy allows it. Whether it is one.
+pub(crate) fn recognise(
+    info: &MediumInfo,
+    found: &Found,
+    place: Place,
+    boot: Uuid,
+    policy: CopyPolicy,
+) -> Result<bool, OpenError> {
+    let block = &found.newest;
+    let path = info.path.clone();
+    match place.compare(block, found.clean, block.boot_id == boot, info.kind) {
+        Origin::Own => Ok(false),
+        Origin::OfLiving(pid) => Err(OpenError::CopyOfOpen { path, pid, holder: in_words(pid) }),
+        Origin::Copy if policy == CopyPolicy::Refuse => Err(OpenError::Copied { path }),
+        Origin::Copy => Ok(true),
+    }
+}

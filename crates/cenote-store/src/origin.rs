@@ -1,0 +1,92 @@
+//! Where a store lies, and whether that is where its last writer opened it.
+//!
+//! The superblock of a store that is *open* says where: device and inode of the directory, inode of the file
+//! `superblock`, and the opener's process, start time and boot. A store that was closed may be copied and moved at
+//! will, and is not compared. One that is open is compared so:
+//!
+//! | | same boot | another boot |
+//! | --- | --- | --- |
+//! | inode of `superblock` | yes | yes |
+//! | inode of the directory | yes | yes |
+//! | device | yes | no: devices are numbered anew |
+//!
+//! On a file system of another machine, of a user's program, or an overlay, inodes and devices may be numbered anew at
+//! any mounting. There a difference counts only while the recorded opener lives, since a file that is open keeps its
+//! number. Media without identities, and superblocks that name no place, are never compared.
+//!
+//! A store that differs is a copy of an open store, or was put back from one: its files are of different moments. While
+//! the opener lives, under the same boot, and has that superblock open, it is refused; otherwise the caller's
+//! [`CopyPolicy`](crate::CopyPolicy) decides.
+//!
+//! A store that lies where it was opened is not asked for its opener: that its locks are free says that nobody has it.
+
+use cenote_layout::superblock::{ORIGIN_COPY, Superblock};
+use cenote_medium::planted::{Bug, planted};
+use cenote_medium::{FileId, MediumKind};
+use cenote_sys::process;
+
+/// Where a store lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Its directory.
+    pub(crate) directory: FileId,
+    /// Its file `superblock`.
+    pub(crate) superblock: FileId,
+}
+
+/// What the comparison came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// The store is its sessions' own.
+    Own,
+    /// It is a copy, and the process that has the original open lives.
+    OfLiving(u32),
+    /// It is a copy of an open store.
+    Copy,
+}
+
+impl Place {
+    /// Says it in a superblock that is written next.
+    pub(crate) fn record(self, block: &mut Superblock) {
+        block.device = self.directory.device;
+        block.directory_inode = self.directory.inode;
+        block.superblock_inode = self.superblock.inode;
+    }
+
+    /// Compares it with what a superblock says.
+    pub(crate) fn compare(
+        self,
+        block: &Superblock,
+        clean: bool,
+        same_boot: bool,
+        kind: MediumKind,
+    ) -> Origin {
+        let unknown = block.superblock_inode == 0 || self.superblock == FileId::UNKNOWN;
+        if !clean && !unknown && !planted(Bug::CopyNotRecognised) {
+            let inodes = (block.directory_inode, block.superblock_inode);
+            let moved = inodes != (self.directory.inode, self.superblock.inode)
+                || (same_boot && block.device != self.directory.device);
+            let opener = same_boot.then(|| opener_at_work(block)).flatten();
+            let keeps_numbers = !matches!(kind, MediumKind::Network | MediumKind::Overlay);
+            match (moved, opener) {
+                (true, Some(pid)) => return Origin::OfLiving(pid),
+                (true, None) if keeps_numbers => return Origin::Copy,
+                _ => {}
+            }
+        }
+        if block.origin == ORIGIN_COPY { Origin::Copy } else { Origin::Own }
+    }
+}
+
+/// The process that a superblock names as its opener, if it lives.
+pub(crate) fn living_opener(block: &Superblock) -> Option<u32> {
+    let pid = u32::try_from(block.opener_pid).ok().filter(|pid| *pid != 0)?;
+    process::is_alive(pid, block.opener_start_ticks).then_some(pid)
+}
+
+/// The same, unless that process has let go of the store: of one that has it open, the superblock that is named here is
+/// among its open files. Where the system does not show these it counts as open.
+fn opener_at_work(block: &Superblock) -> Option<u32> {
+    let at_work = |pid: &u32| process::has_open(*pid, block.device, block.superblock_inode) != Some(false);
+    living_opener(block).filter(at_work)
+}

@@ -1,0 +1,73 @@
+//! Pools of a copy of an open store ([`CopyPolicy::CheckAndOpen`](cenote_store::CopyPolicy)): each is checked before it is handed out.
+//!
+//! States of such a store: *unchecked*, as its superblock says, from its first open on; *checked*, when a session that
+//! may write has looked at every pool and found nothing, and no pool is left that the copy may have torn. **The next copy
+//! of the superblock commits that.** A crash before leaves it unchecked.
+//!
+//! What a check finds: pages of protected pools that are not as they were sealed, damaged descriptors and marks of
+//! heaps, pointers that are not as their types say, blocks that are reached and not allocated. Values of unprotected
+//! pools that were in use have no checksum; those pools count as torn by a loss of power, and are not shown.
+
+use crate::error::Result;
+use crate::pool::StoreTypes;
+use crate::store::Inner;
+use cenote_heap::{TraceOptions, TracedHeap};
+use cenote_layout::id::{PoolId, Uuid};
+use cenote_store::{Access, AtRest, Damage, Keyring, PoolHandle, StoreError};
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+/// Pools of this session that were looked at, and found whole.
+pub(crate) type Checked = Mutex<BTreeSet<PoolId>>;
+
+/// Looks at every page of a protected pool, before its heap does, which would end the program. Nothing of another pool.
+pub(crate) fn verify_pages(store: &Inner, name: &str, key: Option<&Keyring>) -> Result<()> {
+    let handle = store.store.open_pool_with(name, Access::ReadOnly, key)?;
+    if handle.at_rest() == AtRest::None {
+        return Ok(());
+    }
+    let mut damage = Vec::new();
+    for puddle in handle.verify(&mut |_, _| true) {
+        let detail = match puddle.found.damaged.first() {
+            Some((page, what)) => format!("page {page}: {what}"),
+            None if !puddle.found.covered => "its protection does not tell a page that is damaged".into(),
+            None => continue,
+        };
+        damage.push(Damage::Puddle { uuid: puddle.uuid, pool: handle.id(), index: puddle.index, detail });
+    }
+    if damage.is_empty() {
+        return Ok(());
+    }
+    Err(StoreError::PoolDamaged { name: name.to_owned(), damage }.into())
+}
+
+/// Looks at the heap of a pool; what is wrong with it. If nothing is, the pool counts as checked.
+pub(crate) fn check(store: &Inner, handle: &PoolHandle, heap: &TracedHeap) -> Result<Vec<Damage>> {
+    let report = heap.check_from(&StoreTypes(&store.store), &[], TraceOptions::default())?;
+    let mut found: Vec<(u64, String)> =
+        report.damage.iter().map(|damage| (damage.addr, damage.to_string())).collect();
+    let reached = |addr: u64| (addr, format!("the block at {addr:#x} is reached, and not allocated"));
+    found.extend(report.unallocated.iter().map(|block| reached(block.addr)));
+    let faults = report.trace.iter().flat_map(|trace| &trace.findings);
+    found.extend(faults.map(|fault| (fault.at, fault.to_string())));
+    let in_puddle = |(addr, detail): (u64, String)| {
+        let puddle = store.store.puddle_of(addr);
+        let (uuid, index) = puddle.map_or((Uuid::NIL, 0), |puddle| (puddle.uuid(), puddle.index()));
+        Damage::Puddle { uuid, pool: handle.id(), index, detail }
+    };
+    let damage: Vec<Damage> = found.into_iter().map(in_puddle).collect();
+    if damage.is_empty() {
+        note_checked(store, handle.id())?;
+    }
+    Ok(damage)
+}
+
+fn note_checked(store: &Inner, pool: PoolId) -> Result<()> {
+    let mut checked = store.checked.lock().unwrap_or_else(PoisonError::into_inner);
+    checked.insert(pool);
+    let all = store.store.pools().iter().all(|info| checked.contains(&info.record.id));
+    if all && store.report.not_covered.is_empty() && store.store.is_writable() {
+        store.store.copy_is_checked()?;
+    }
+    Ok(())
+}
