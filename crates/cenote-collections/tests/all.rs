@@ -6,4 +6,5 @@ mod large;
 mod models;
 mod places;
 mod sound;
+mod values;
 mod within;

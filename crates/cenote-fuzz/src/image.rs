@@ -2,7 +2,7 @@
 //! may have written down; or bytes of nothing but chance.
 //!
 //! What is asserted: nothing panics; an image that is refused is as it was; of one that is rewritten no more words have changed than are counted, all of them in superblocks with blocks or among the
-//! roots; looking changes nothing.
+//! roots; looking changes nothing; values that are none are found inside the puddle.
 
 use crate::input::{Input, Random};
 use cenote_layout::catalog::{MoveRecord, PuddleRecord, RelocationRecord};
@@ -11,8 +11,9 @@ use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::moves::Moves;
 use cenote_layout::pointer::PointerKind;
 use cenote_layout::puddle::Role;
-use cenote_layout::types::{Condition, PointerField, RECORD_VERSION, TypeRecord};
+use cenote_layout::types::{Condition, FieldRecord, PointerField, RECORD_VERSION, TypeRecord, VariantRecord};
 use cenote_relocate::image;
+use cenote_relocate::ship::values_in;
 use cenote_store::relocate::{RewriteJob, TypeTable};
 use std::sync::Arc;
 use zerocopy::IntoBytes;
@@ -44,6 +45,11 @@ fn a_type(input: &mut Input<'_>, id: u64) -> TypeRecord {
                 .collect(),
         })
         .collect();
+    let (fields, variants) = match input.below(3) {
+        0 => (Vec::new(), Vec::new()),
+        1 => ((0..input.below(4)).map(|_| a_field(input, size)).collect(), Vec::new()),
+        _ => (Vec::new(), (0..3).map(|tag| a_variant(input, size, tag)).collect()),
+    };
     TypeRecord {
         version: RECORD_VERSION,
         id: TypeId(id),
@@ -51,9 +57,53 @@ fn a_type(input: &mut Input<'_>, id: u64) -> TypeRecord {
         size,
         align: 8,
         repeats: input.one_in(2),
-        fields: Vec::new(),
-        variants: Vec::new(),
+        fields,
+        variants,
         pointers,
+    }
+}
+
+/// A field of a built-in type, of one of the types, or an array of either.
+fn a_field(input: &mut Input<'_>, size: u64) -> FieldRecord {
+    let own = 1 + input.below(3) as u64;
+    let (mut type_name, mut type_id, mut bytes) = match input.below(5) {
+        0 => ("bool".to_string(), TypeId::of_name("bool"), 1),
+        1 => ("char".to_string(), TypeId::of_name("char"), 4),
+        2 => ("NonZeroU16".to_string(), TypeId::of_name("NonZeroU16"), 2),
+        3 => ("Ptr<fuzz::1>".to_string(), TypeId::of_name("Ptr").apply(1), 8),
+        _ => (format!("fuzz::{own}"), TypeId(own), input.number(8)),
+    };
+    if input.one_in(3) {
+        let count = input.below(5) as u64;
+        type_name = format!("[{type_name}; {count}]");
+        type_id = TypeId::of_name("[;]").apply(type_id.0).apply(count);
+        bytes = bytes.saturating_mul(count);
+    }
+    let offset = input.below(1 + size.min(1 << 20) as usize) as u64;
+    FieldRecord { name: "field".into(), offset, size: bytes, type_id, type_name }
+}
+
+fn a_variant(input: &mut Input<'_>, size: u64, tag: u64) -> VariantRecord {
+    let tag = Condition { offset: 0, size: 1, value: tag * 3 };
+    let fields = (0..input.below(2)).map(|_| a_field(input, size)).collect();
+    VariantRecord { name: "Variant".into(), tag, fields }
+}
+
+/// Looking at values finds what lies in the puddle, whatever types and bytes there are.
+fn values(image: &[u8], puddle: &PuddleRecord, types: &TypeTable) {
+    let read = |offset: u64, bytes: &mut [u8]| {
+        // What is asked for lies in the puddle; a file that is too short reads as zeros here.
+        assert!(offset + bytes.len() as u64 <= puddle.size);
+        bytes.fill(0);
+        let from = (offset as usize).min(image.len());
+        let len = bytes.len().min(image.len() - from);
+        bytes[..len].copy_from_slice(&image[from..from + len]);
+        Ok(())
+    };
+    let found = values_in(types.clone(), puddle, &read).expect("reading does not fail");
+    for value in found.0.first.iter().chain(&found.1.first) {
+        let inside = |addr| (puddle.addr..puddle.addr + puddle.size).contains(&addr);
+        assert!(inside(value.block) && inside(value.at) && value.at >= value.block, "{value}");
     }
 }
 
@@ -141,6 +191,7 @@ pub(crate) fn run(input: &mut Input<'_>) {
     };
     let job = RewriteJob { puddle, from: OLD, moves: Arc::new(moves), types: Arc::new(types) };
     let before = image.clone();
+    values(&image, &puddle, &job.types);
     let looked = image::for_each_pointer(&mut image, &puddle, &job.types, &mut |found| {
         assert!(found.offset + 8 <= size);
     });

@@ -56,6 +56,7 @@ mod sync;
 pub mod trace;
 pub mod traced;
 mod trim;
+mod values;
 
 pub use error::{AllocError, FreeError, GroundError, OpenError, ReclaimError, RecoverError, RootError};
 pub use exclusion::Exclusion;
@@ -64,7 +65,7 @@ pub use heap::{Block, BlockInfo, Cancelled, Heap, Mark, Taking};
 pub use memory::{Counts, MemoryGround, MemoryOptions};
 pub use occupancy::{SuperblockInfo, Use, unused_end};
 pub use reclaim::Marked;
-pub use report::{BinStats, Damage, Finding, HeapReport, HeapStats, RecoveryReport};
+pub use report::{BinStats, Damage, Finding, HeapReport, HeapStats, RecoveryReport, ValueReport};
 pub use superblock::PuddleHeap;
 pub use sweep::Swept;
 pub use trace::{Progress, TraceOptions, Types};

@@ -6,6 +6,7 @@ use crate::heap::BlockInfo;
 use crate::superblock::PuddleHeap;
 use crate::survey::Survey;
 use cenote_layout::id::TypeId;
+use cenote_layout::values::InvalidValue;
 use core::fmt;
 use core::time::Duration;
 
@@ -168,6 +169,22 @@ pub struct TraceCounts {
     pub unknown_types: Vec<TypeId>,
 }
 
+/// What a look at the values of a heap found: [`crate::TracedHeap::check_values`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ValueReport {
+    /// Blocks that were looked at: those whose types have rules.
+    pub blocks: u64,
+    /// Bytes of their values.
+    pub bytes: u64,
+    /// Blocks among them that were not looked at to their end, because a page cannot be had.
+    pub unreadable: u64,
+    /// Bytes that break a rule of their type: bools, characters, discriminants and the like.
+    pub invalid: u64,
+    /// The first of them, up to [`LISTED_MAX`].
+    pub findings: Vec<InvalidValue>,
+}
+
 /// What [`crate::Heap::recover`] did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -226,6 +243,8 @@ pub struct HeapReport {
     /// Superblocks whose marks do not fit what they are used for in this session: somebody wrote over the heap's metadata, or a member of the pool died and
     /// nobody has swept. May name a superblock wrongly that others use meanwhile.
     pub miscounted: Vec<u64>,
+    /// Values, if they were looked at: `cenote::Pool::check` does so, [`crate::Heap::check`] not.
+    pub values: Option<ValueReport>,
 }
 
 impl HeapReport {
@@ -238,6 +257,7 @@ impl HeapReport {
             && self.unallocated_blocks == 0
             && self.miscounted.is_empty()
             && self.trace.as_ref().is_none_or(|t| t.faults == 0)
+            && self.values.as_ref().is_none_or(|v| v.invalid == 0)
     }
 }
 

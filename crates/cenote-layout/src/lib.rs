@@ -33,6 +33,7 @@ pub mod root;
 pub mod snapshot;
 pub mod superblock;
 pub mod types;
+pub mod values;
 
 /// Bytes of a page: the unit of mapping and of puddle sizes.
 pub const PAGE_SIZE: u64 = 4096;

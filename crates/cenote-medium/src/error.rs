@@ -3,6 +3,7 @@
 //! An error is built without allocating: [`Medium::map`](crate::Medium::map) may fail inside a signal handler. That
 //! is why names are kept inline ([`FileName`]) and why system errors are kept as numbers inside [`io::Error`].
 
+use cenote_sys::mappings::{self, Full};
 use core::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -272,6 +273,16 @@ pub enum MediumError {
         /// The file concerned.
         name: FileName,
     },
+    /// The process has nearly as many mappings as the kernel allows. Nothing was mapped.
+    #[error("cannot {op} {name}: {source}")]
+    Mappings {
+        /// What was being done.
+        op: Operation,
+        /// The file concerned.
+        name: FileName,
+        /// How many there are, and may be.
+        source: Full,
+    },
     /// A file of an open store has been replaced, or was written by another session. Nothing was written.
     #[error("{name} is not as this session left it: {detail}; close the store, and open it again")]
     Replaced {
@@ -292,6 +303,9 @@ pub enum MediumError {
     },
 }
 
+/// Mappings that a file in a window takes: itself, the rest of the window, and a second address.
+const MAPPINGS_A_FILE: u64 = 4;
+
 impl MediumError {
     /// Sorts what the system reported into the typed errors. Does not allocate.
     #[must_use]
@@ -307,6 +321,16 @@ impl MediumError {
             }
             _ => Self::Io { op, name, source },
         }
+    }
+
+    /// Whether a file can be mapped without taking mappings that the program needs for itself: asked
+    /// before the first step, so that nothing is half mapped.
+    ///
+    /// # Errors
+    /// [`MediumError::Mappings`].
+    pub fn room_to_map(name: &str) -> Result<(), Self> {
+        let (op, name) = (Operation::Map, FileName::new(name));
+        mappings::room(MAPPINGS_A_FILE).map_err(|source| Self::Mappings { op, name, source })
     }
 
     /// What was being done to a file or a directory.
@@ -325,6 +349,7 @@ impl MediumError {
             | Self::BadRange { op, .. }
             | Self::Locked { op, .. }
             | Self::SyncFailedBefore { op, .. }
+            | Self::Mappings { op, .. }
             | Self::Io { op, .. } => Some(*op),
         }
     }

@@ -171,6 +171,8 @@ pub enum Bug {
     PsyncNotProtected,
     /// A page that is protected after its psync counts as unchanged, whatever was stored before that.
     ClosedNotCompared,
+    /// Stores are let through page by page, however many mappings the process has.
+    MappingsUnbounded,
     /// A psync of pools holds their writers until its record is durable.
     HeldThroughSync,
     /// The first psync after a crash of processes believes that only this session's pages differ.
@@ -329,6 +331,8 @@ pub enum Bug {
     BackupNotHeld,
     /// A type that was learnt from a daemon or another process is not compared with the program's.
     LearntTypeBelieved,
+    /// Bytes of values are not compared with the rules of their types.
+    ValuesBelieved,
 }
 
 /// Places between two stores of an update, at which a process may stop.

@@ -71,6 +71,7 @@ impl Attached {
         key: Option<&Keyring>,
     ) -> Result<Self, ObjectError> {
         shared.store.verify_object(&info)?;
+        MediumError::room_to_map(&info.file())?;
         let _inside = shared.door.enter();
         let protected = is_protected(shared, &info, key)?;
         // A daemon knows this process, and not who in it has what: it would give a reader what a writer here has.
@@ -117,6 +118,7 @@ impl Attached {
         mechanism: Option<Mechanism>,
     ) -> Result<Self, ObjectError> {
         shared.store.verify_object(&info)?;
+        MediumError::room_to_map(&info.file())?;
         let protected = is_protected(shared, &info, key)?;
         let _inside = shared.door.enter();
         shared.enter_writer(&info)?;

@@ -27,6 +27,7 @@ use cenote_journal::Pages;
 use cenote_layout::PAGE_SIZE;
 use cenote_medium::planted::{Bug, planted};
 use cenote_sys::bytes::copy_by_kernel;
+use cenote_sys::mappings::{self, Fineness};
 use cenote_sys::memory::{self, Access};
 use cenote_sys::notes::Notes;
 use cenote_sys::pagemap::Pagemap;
@@ -209,6 +210,7 @@ impl Work {
             state.queue.push_front(behind..range.end);
             range.end = behind;
         }
+        self.widen(&mut range, &mut state.queue);
         state.busy += 1;
         drop(state);
         let mut doubt = Vec::new();
@@ -224,6 +226,23 @@ impl Work {
             self.moved.notify_all();
         }
         Ok(state)
+    }
+
+    /// Where the process has many mappings, all chunks of a range are closed at once, so that they
+    /// become fewer, and with them what else of these chunks waits.
+    fn widen(&self, range: &mut Pages, queue: &mut VecDeque<Pages>) {
+        let Close::Mprotect(notes) = &self.close else { return };
+        if mappings::fineness() == Fineness::Page {
+            return;
+        }
+        *range = notes.chunks_of(range);
+        while let Some(next) = queue.front_mut().filter(|next| range.contains(&next.start)) {
+            if next.end > range.end {
+                next.start = range.end;
+                return;
+            }
+            queue.pop_front();
+        }
     }
 
     fn close(&self, range: Pages, tools: &mut Tools) -> io::Result<()> {

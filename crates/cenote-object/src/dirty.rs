@@ -17,12 +17,15 @@
 //! Where there is a thread for it, `WriteProtect` and `Mprotect` protect pages after the psync that committed them, and those that change all the time not at all: `closer.rs`. Such a page is answered again until it is
 //! protected.
 //!
-//! How `Mprotect` notes pages, and what it does where the kernel refuses a further mapping: `cenote_sys::notes`.
+//! How `Mprotect` notes pages, and what it does where the process has many mappings:
+//! `cenote_sys::notes` and `cenote_sys::mappings`.
 
 use crate::closer::{Close, Closer, Committed};
 use cenote_journal::Pages;
 use cenote_layout::PAGE_SIZE;
+use cenote_medium::planted::{Bug, planted};
 use cenote_sys::fault::{self, Registration};
+use cenote_sys::mappings::{self, Fineness};
 use cenote_sys::memory::{self, Access};
 use cenote_sys::notes::Notes;
 use cenote_sys::pagemap::{Pagemap, WriteProtection, discard_copies};
@@ -230,8 +233,9 @@ impl Tracker {
 /// # Safety
 /// `context` is the [`Notes`] of a tracked range, and `address` lies in it.
 unsafe fn note_store(context: *const (), address: usize) -> bool {
+    let fineness = if planted(Bug::MappingsUnbounded) { Fineness::Page } else { mappings::fineness() };
     // SAFETY: registered with notes that outlive the registration, for the tracked mapping.
-    unsafe { (*context.cast::<Notes>()).allow(address) }
+    unsafe { (*context.cast::<Notes>()).allow_by(address, fineness) }
 }
 
 /// Brings page ranges into order, joined where they touch.

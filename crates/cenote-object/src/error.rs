@@ -268,6 +268,9 @@ fn of_medium(error: &MediumError) -> i32 {
     if error.is_no_space() {
         return ENOSPC;
     }
+    if matches!(error, MediumError::Mappings { .. }) {
+        return ENOMEM;
+    }
     error.io_error().and_then(std::io::Error::raw_os_error).unwrap_or(if error.is_not_found() {
         ENOENT
     } else {

@@ -5,12 +5,15 @@
 //! with the checksums and authentication codes that it was written with, and opens the result.
 
 use crate::common::{base_image, bytes_of, key, options, protect};
+use cenote_layout::catalog::GuestRecord;
 use cenote_layout::id::Uuid;
 use cenote_medium::Medium;
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, Image, SimMedium};
-use cenote_object::{Mode, Objects, Permission, Store};
-use cenote_store::{Access, Anchor, AtRest, Begun, OpenOptions, PoolHandle, PoolMode, PoolOptions};
+use cenote_object::{Guest, Mode, Objects, Permission, Store};
+use cenote_store::{
+    Access, Anchor, AtRest, Begun, Credentials, OpenOptions, PoolHandle, PoolMode, PoolOptions,
+};
 use std::sync::Arc;
 
 /// Modes in which a page that was put back is found.
@@ -320,6 +323,43 @@ fn a_whole_old_store_passes_and_anchors_find_it() {
         };
         let new = anchors(&two.new, None);
         anchors(&two.old, Some(&new));
+    }
+    protect(Mode::None);
+}
+
+/// What a daemon that has this store says when a guest attaches the object.
+fn asked_of_daemon(image: &Image) -> String {
+    let sim = SimMedium::from_image_unrecorded(image);
+    let medium: Arc<dyn Medium> = sim.clone();
+    let opening = OpenOptions { hosting: true, spare_bytes_max: 0, ..OpenOptions::default() };
+    let (store, _) = Store::open(medium, opening).expect("open");
+    let objects = Objects::open(&store, &options(HALF)).expect("objects");
+    let (uid, gid) = (cenote_sys::process::uid(), cenote_sys::process::gid());
+    let (client, pid, start_ticks) = (Uuid::from_random_bytes([5; 16]), 0x7fff_ffff, 3);
+    store.admit(GuestRecord { client, pid, start_ticks, uid, gid }).expect("admit");
+    let credentials = Credentials { uid, gid, groups: Vec::new() };
+    let guest = Guest { client, pid, start_ticks, credentials: &credentials };
+    // A simulated medium has no descriptors to hand out: that is the last step.
+    let refused = objects.attach_for(&guest, "a", Permission::Read).expect_err("no descriptor");
+    objects.abandon();
+    store.abandon();
+    refused.to_string()
+}
+
+#[test]
+fn a_daemon_hands_out_no_object_whose_file_was_put_back() {
+    for mode in CHECKED {
+        let two = Two::made(mode, true);
+        let sim = SimMedium::from_image_unrecorded(&two.new);
+        let (store, objects) = opened(&sim, Access::ReadOnly).expect("open");
+        let file = store.object("a").expect("it is there").file();
+        objects.abandon();
+        store.abandon();
+        drop(objects);
+        let whole = asked_of_daemon(&two.new);
+        assert!(!whole.contains("put back"), "{mode}: {whole}");
+        let mixed = asked_of_daemon(&two.mixed(&[&file]));
+        assert!(mixed.contains("put back"), "{mode}: {mixed}");
     }
     protect(Mode::None);
 }

@@ -31,8 +31,9 @@
 //! The kernel resolves no such fault for itself: a `write` of pages that were not touched yet, and a `read` into pages that were
 //! not stored into, fail with `EFAULT`. [`View::load`] opens pages beforehand; copy what is to be read in.
 //!
-//! Pages are opened one by one, which makes mappings of the kernel's, of which a process may have some 65,000. When it refuses one more, the 2 MiB
-//! around the page are filled and opened as a whole, and if that is refused, the whole object.
+//! Pages are opened one by one, which makes mappings of the kernel's. When the process has many
+//! (`cenote_sys::mappings`), or the kernel refuses one more, the 2 MiB around the page are filled and
+//! opened as a whole, and if that is too much, the whole object.
 
 use crate::clerk::Clerk;
 use crate::{SealedError, Source};
@@ -43,6 +44,7 @@ use cenote_medium::planted::{Bug, planted};
 use cenote_sys::aside;
 use cenote_sys::bytes::settle;
 use cenote_sys::fault::{self, Registration};
+use cenote_sys::mappings::{self, Fineness};
 use cenote_sys::memory::{self, Access};
 use cenote_sys::notes::Notes;
 use cenote_sys::secret::wipe_bytes;
@@ -414,7 +416,9 @@ impl Inner {
             }
         }
         // Loaded: a store, or a load that another thread's came before. A reader's store is tried again, and given up by the handler.
-        !self.is_writable() || self.let_write(page..page + 1) || desk.ask(page << 1 | 1)
+        !self.is_writable()
+            || (mappings::fineness() == Fineness::Page && self.let_write(page..page + 1))
+            || desk.ask(page << 1 | 1)
     }
 
     fn is_stopped(&self) -> bool {
@@ -526,7 +530,8 @@ impl Inner {
         let good = pages.start..page;
         if !good.is_empty() {
             // A page that is written already loses that for one more fault: it stays noted.
-            if self.open(good.clone(), Access::ReadOnly).is_ok() {
+            let fine = mappings::fineness() == Fineness::Page;
+            if fine && self.open(good.clone(), Access::ReadOnly).is_ok() {
                 self.loaded.note(good);
             } else if !self.widen(pages.start) {
                 let source = io::Error::other("the kernel allows no more mappings (vm.max_map_count)");
@@ -552,14 +557,16 @@ impl Inner {
         true
     }
 
-    /// Opens more than one page at once, because the kernel refuses to do it for one. Under the lock of filling: a page that is open and not
+    /// Opens more than one page at once, because the process has too many mappings to do it for one. Under the lock of filling: a page that is open and not
     /// yet called loaded is filled by nobody.
     fn widen(&self, page: u64) -> bool {
         if self.is_stopped() {
             return false;
         }
         let chunk = page / CHUNK * CHUNK;
-        [chunk..(chunk + CHUNK).min(self.pages), 0..self.pages].into_iter().any(|pages| {
+        let coarse = [chunk..(chunk + CHUNK).min(self.pages), 0..self.pages];
+        let first = usize::from(mappings::fineness() == Fineness::Whole);
+        coarse.into_iter().skip(first).any(|pages| {
             let opened = self.fill_closed(pages.clone()).is_ok()
                 && if self.is_writable() {
                     self.let_write(pages.clone())

@@ -47,6 +47,7 @@ mod origin;
 mod place;
 mod pool;
 mod pools;
+mod primaries;
 mod psync;
 mod puddle;
 mod reading;

@@ -148,6 +148,10 @@ pub struct OpenOptions {
     /// Accept pools and objects without a key although [`OpenOptions::key`] is there: for tools
     /// that look at a whole store.
     pub accept_unprotected: bool,
+    /// Look at all values of a pool whenever it is opened: bytes that are no value of their type
+    /// make it one that is shown as blocks alone. Without it that is done where this session has
+    /// found damage. It takes as long as reading the pool. The layer of values heeds it.
+    pub verify_values: bool,
 }
 
 impl Default for OpenOptions {
@@ -168,6 +172,7 @@ impl Default for OpenOptions {
             window_len_min: 0,
             key: None,
             accept_unprotected: false,
+            verify_values: false,
         }
     }
 }

@@ -348,6 +348,9 @@ impl Inner {
                             at_rest => (self.verify_sealed(puddle, at_rest)?, file_name(id)),
                         };
                         if let Some(detail) = problem {
+                            let name = state.pools.get(&puddle.pool).map_or("", |pool| &pool.name);
+                            let (index, of) = (puddle.index, puddle.uuid);
+                            let detail = format!("puddle {index} of pool \"{name}\" ({of}): {detail}");
                             return Err(StoreError::JournalDamaged { detail });
                         }
                         new.insert(FileHandle::open(&self.medium, text(&name))?)

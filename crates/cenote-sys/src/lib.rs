@@ -25,6 +25,7 @@ pub mod filesystem;
 pub mod fork_guard;
 pub mod futex;
 pub mod held_byte;
+pub mod mappings;
 pub mod membarrier;
 pub mod memory;
 pub mod notes;

@@ -18,6 +18,7 @@
 //! Whatever replaces, removes or protects existing mappings is `unsafe`: the caller owns the range (it lies in a
 //! reservation of the caller's) and no reference to what was there is used again.
 
+use crate::mappings;
 use core::ffi::c_void;
 use core::ptr::{self, NonNull};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
@@ -304,6 +305,7 @@ pub unsafe fn unmap_to_reserved(addr: usize, len: usize) -> io::Result<()> {
     // SAFETY: the caller owns the range that is replaced.
     unsafe { rustix::mm::mmap_anonymous(ptr::without_provenance_mut(addr), len, ProtFlags::empty(), flags) }?;
     crate::fault::note_revocation();
+    mappings::made();
     // SAFETY: the caller owns the range.
     unsafe { leave_out_of_children(addr, len) }
 }
@@ -323,6 +325,7 @@ pub unsafe fn protect(addr: usize, len: usize, access: Option<Access>) -> io::Re
         Some(Access::ReadOnly) => MprotectFlags::READ,
         Some(Access::ReadWrite) => MprotectFlags::READ | MprotectFlags::WRITE,
     };
+    mappings::made();
     // SAFETY: handed on to the caller.
     unsafe { rustix::mm::mprotect(ptr::without_provenance_mut(addr), len, flags) }?;
     if access != Some(Access::ReadWrite) {
@@ -334,6 +337,7 @@ pub unsafe fn protect(addr: usize, len: usize, access: Option<Access>) -> io::Re
 /// # Safety
 /// The caller owns the range, and it was mapped just now.
 unsafe fn finish_mapping(addr: usize, len: usize) -> io::Result<()> {
+    mappings::made();
     // SAFETY: handed on to the caller.
     unsafe { leave_out_of_children(addr, len) }.inspect_err(|_| {
         // SAFETY: mapped just now, not handed out.

@@ -7,12 +7,14 @@
 //! [`Notes::allow`] notes a page *before* it lets it be written and again *after*. The second time is for a `take` that comes in between: it
 //! clears the note and protects the page, and then this one's permission, which was on its way, would leave a page that is written without a note.
 //!
-//! Protection changes page by page, which makes mappings of the kernel's, of which a process may have some 65,000. When it refuses one
-//! more, 2 MiB at once are let through and all their pages noted; when it refuses that, the whole range.
+//! Protection changes page by page, which makes mappings of the kernel's. When the process has many
+//! ([`crate::mappings`]), or the kernel refuses one more, 2 MiB at once are let through and all their
+//! pages noted; when that is too much, the whole range.
 //!
 //! A page that was not stored into yet cannot be written by the kernel either: a `read` from a file into it fails with `EFAULT`. Read into a buffer
 //! and copy.
 
+use crate::mappings::{self, Fineness};
 use crate::memory::{self, Access};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -148,6 +150,14 @@ impl Notes {
         }
     }
 
+    /// The pages of the chunks that a range touches.
+    #[must_use]
+    pub fn chunks_of(&self, range: &Range<u64>) -> Range<u64> {
+        const PAGES: u64 = (CHUNK / PAGE) as u64;
+        let end = range.end.next_multiple_of(PAGES).min((self.len / PAGE) as u64);
+        range.start / PAGES * PAGES..end
+    }
+
     /// Takes the notes of some pages. The caller protects these pages then, before it looks at what they hold.
     pub fn take_some(&self, range: Range<u64>) {
         for page in range.start as usize..(range.end as usize).min(self.len / PAGE) {
@@ -165,13 +175,28 @@ impl Notes {
     /// # Safety
     /// The range is a mapping, of whoever calls this, into which stores may go as far as others are concerned.
     pub unsafe fn allow(&self, address: usize) -> bool {
+        // SAFETY: handed on to the caller.
+        unsafe { self.allow_by(address, mappings::fineness()) }
+    }
+
+    /// [`Notes::allow`], as finely as this or coarser.
+    ///
+    /// # Safety
+    /// As [`Notes::allow`].
+    pub unsafe fn allow_by(&self, address: usize, fineness: Fineness) -> bool {
         let offset = address.wrapping_sub(self.base);
         if offset >= self.len {
             return false;
         }
         let page = offset / PAGE * PAGE;
         let chunk = offset / CHUNK * CHUNK;
-        for (from, to) in [(page, page + PAGE), (chunk, (chunk + CHUNK).min(self.len)), (0, self.len)] {
+        let all = [(page, page + PAGE), (chunk, (chunk + CHUNK).min(self.len)), (0, self.len)];
+        let coarse = match fineness {
+            Fineness::Page => &all[..],
+            Fineness::Chunk => &all[1..],
+            Fineness::Whole => &all[2..],
+        };
+        for &(from, to) in coarse {
             let pages = (from / PAGE) as u64..(to / PAGE) as u64;
             self.note(pages.clone());
             // SAFETY: part of the mapping, by the caller's promise; writing is given, not taken.

@@ -63,7 +63,7 @@ pub(crate) fn with_other_pools(pool: &Pool, mut options: TraceOptions<'_>) -> Re
 }
 
 /// `None` if a pool was opened between looking at the list and holding it.
-fn attempt(pool: &Pool, options: TraceOptions<'_>) -> Result<Option<HeapReport>> {
+fn attempt(pool: &Pool, mut options: TraceOptions<'_>) -> Result<Option<HeapReport>> {
     let store = &pool.inner.store;
     let mut open: Vec<Arc<PoolInner>> =
         store.pools.locked().iter().filter_map(|(_, pool)| pool.upgrade()).collect();
@@ -99,7 +99,8 @@ fn attempt(pool: &Pool, options: TraceOptions<'_>) -> Result<Option<HeapReport>>
     let types = StoreTypes(&store.store);
     let roots = reached_from_elsewhere(&store.store, &heaps)?.remove(&pool.id()).unwrap_or_default();
     let roots: Vec<u64> = roots.into_iter().collect();
-    let report = pool.inner.heap.check_from(&types, &roots, options)?;
+    let mut report = pool.inner.heap.check_from(&types, &roots, options.again())?;
+    report.values = Some(pool.inner.check_values(options)?);
     drop(heaps);
     drop(closed);
     drop(list);

@@ -1,6 +1,7 @@
 //! One error type for users: each variant is a family, and its message says what, where and what to do.
 
 use cenote_layout::id::TypeId;
+use cenote_layout::values::InvalidValue;
 
 /// What a call of this crate returns when it fails.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
@@ -144,6 +145,22 @@ pub enum Error {
         /// All that speaks against it.
         why: Vec<cenote_store::Damage>,
     },
+    /// The pool was looked at when it was opened, because something was damaged or the caller asked
+    /// for it, and holds bytes that are no value of their type, or links that lead astray.
+    #[error(
+        "pool \"{pool}\" has values that are none of their type, {count} found, so its values are not \
+         shown: {}; look at it as blocks (`cenote check` and `cenote dump`), restore it from an archive \
+         or a copy of the store, or answer for its values with the unsafe Store::open_torn",
+        first_of(first)
+    )]
+    InvalidValues {
+        /// The pool.
+        pool: String,
+        /// How many there are.
+        count: u64,
+        /// The first of them.
+        first: Vec<InvalidValue>,
+    },
     /// A name that no root can have.
     #[error("{name:?} cannot name a root: {reason}")]
     RootName {
@@ -181,6 +198,11 @@ pub enum Error {
     /// The caller's own reason to abort a transaction.
     #[error("the transaction was aborted: {0}")]
     Aborted(String),
+}
+
+/// The first few values, for a message.
+fn first_of(values: &[InvalidValue]) -> String {
+    values.iter().take(3).map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
 /// The first few of a list, for a message.

@@ -49,10 +49,12 @@
 //!   files. Cenote's own way to the files, [`Medium`], asks for `unsafe`.
 //! * *A store is believed as far as it is checked.* Opening checks control data, headers, logs and
 //!   layouts. The bytes of values have no checksum, unless the pool is protected at rest
-//!   ([`AtRest`]).
-//! * *A store or an archive that comes from elsewhere* is believed as one's own. Open and import
-//!   what its author may be trusted with: in memory, values of their types are all that safe code
-//!   sees of it.
+//!   ([`AtRest`]). [`Pool::check`] looks for bytes that are no value of their type: a `bool`, a
+//!   `char`, a `NonZero`, a [`Ptr`], a discriminant. [`Store::import`] looks for them too, and an
+//!   open that finds damage, or is asked to ([`OpenOptions::verify_values`]).
+//! * *A store or an archive that comes from elsewhere* is believed as one's own in all else: what
+//!   the collections and texts in it say of themselves. Open and import what its author may be
+//!   trusted with.
 //!
 //! The layers below, each a crate that knows nothing of those above it: `cenote-sys`, `cenote-layout`, `cenote-medium`,
 //! `cenote-log`, `cenote-store`, `cenote-heap`, `cenote-tx`. [`raw`] is the door to them.
@@ -88,7 +90,7 @@ pub use cenote_derive::Persist;
 pub use cenote_heap::locks;
 pub use cenote_heap::{
     Damage as HeapDamage, HeapReport, HeapStats, Progress, RecoveryReport, SuperblockInfo, TraceOptions,
-    TrimProgress, TrimReport, Use,
+    TrimProgress, TrimReport, Use, ValueReport,
 };
 pub use cenote_layout::id::{PoolId, TypeId, Uuid};
 pub use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
@@ -115,7 +117,7 @@ pub use reclaim::{
 };
 pub use ship::{
     Codec, Exclusive, ExportOptions, Exported, ImportOptions, Inspected, LeftEntry, OnShip, ShipError,
-    ShipProgress, Shipped,
+    ShipProgress, Shipped, Stale,
 };
 pub use store::{OnRecovery, RecoveryOptions, RecoveryProgress, Store};
 pub use trim::{AutoTrim, TrimFigures};

@@ -25,6 +25,7 @@ use std::collections::HashMap;
 
 pub use cenote_layout::id::TypeId;
 pub use cenote_layout::types::{Condition, FieldRecord, PointerField, TypeError, TypeRecord, VariantRecord};
+pub use cenote_layout::values::{InvalidValue, Rule, Rules, Values};
 #[doc(hidden)]
 pub use {core::ops::Drop as __Drop, std::string::String as __String};
 

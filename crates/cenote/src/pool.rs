@@ -13,12 +13,13 @@ use crate::reader::{Reader, sealed};
 use crate::store::Inner;
 use crate::tx::{Covered, Tx};
 use cenote_heap::{
-    BlockInfo, Damage as HeapDamage, Heap, HeapReport, HeapStats, RecoveryReport, SuperblockInfo,
-    TraceOptions, TracedHeap, TrimProgress, TrimReport,
+    BlockInfo, Damage as HeapDamage, Finding, Heap, HeapReport, HeapStats, RecoverError, RecoveryReport,
+    SuperblockInfo, TraceOptions, TracedHeap, TrimProgress, TrimReport, ValueReport,
 };
 use cenote_layout::heap::RootEntry;
 use cenote_layout::id::{PoolId, TypeId};
 use cenote_layout::types::TypeRecord;
+use cenote_layout::values::{InvalidValue, Rule, Values, is_link};
 use cenote_medium::planted::{Bug, planted};
 use cenote_store::{
     Access, Anchor, AtRest, Damage, DamagePolicy, Keyring, PoolHandle, PoolStart, StoreError, VerifiedPuddle,
@@ -79,6 +80,8 @@ enum Doubt {
     PowerLoss,
     /// See [`PoolHandle::doubts`].
     Damage(Vec<Damage>),
+    /// Something is damaged, and bytes are no value of their type. How many, and the first.
+    Values(u64, Vec<InvalidValue>),
 }
 
 /// With what right a pool is opened.
@@ -268,7 +271,7 @@ impl PoolInner {
             }
             heap => heap?,
         };
-        let pool = Self {
+        let mut pool = Self {
             heap,
             lock: RwLock::new(()),
             readers: Readers::default(),
@@ -302,7 +305,56 @@ impl PoolInner {
                 return pool.in_doubt(damage);
             }
         }
+        if pool.is_suspect(is_copy) {
+            pool.doubt = pool.invalid_values()?;
+            pool.changeable &= pool.doubt.is_none();
+        }
         Ok(pool)
+    }
+
+    /// Whether the pool's values are looked at before the first is shown: something of the store or
+    /// of the heap is damaged, so the medium returns other bytes than were written; the files were
+    /// copied while a program changed them; or the caller wants it. Others may be changing a pool
+    /// that is shared.
+    fn is_suspect(&self, is_copy: bool) -> bool {
+        let Inner { store, verify_values, torn_allowed, .. } = &*self.store;
+        let damaged = || !store.damage().is_empty() || !self.heap.damage().is_empty();
+        !*torn_allowed
+            && self.doubt.is_none()
+            && self.handle.member().is_none()
+            && (*verify_values || is_copy || damaged())
+    }
+
+    /// What safe code must not see, before anybody has the pool: bytes that are no value, and links
+    /// that collections follow without a check.
+    fn invalid_values(&self) -> Result<Option<Doubt>> {
+        let ValueReport { mut invalid, mut findings, .. } = self.check_values(TraceOptions::default())?;
+        let store = &self.store.store;
+        let report = match self.heap.check_with(&StoreTypes(store), TraceOptions::default()) {
+            // To get a value there is an error, too.
+            Err(RecoverError::Unreadable(_)) => HeapReport::default(),
+            report => report?,
+        };
+        let name = |id| store.type_record(id).map(|record| record.name.clone());
+        for trace in [report.trace, report.leak_trace].into_iter().flatten() {
+            for Finding { at, to, target, .. } in trace.findings {
+                let Some(block) = self.heap.owner(at) else { continue };
+                let Some((from, target)) = name(block.type_id).zip(name(target)) else { continue };
+                if is_link(&from, &target) {
+                    invalid += 1;
+                    findings.push(InvalidValue {
+                        block: block.addr,
+                        type_id: block.type_id,
+                        type_name: from,
+                        field: String::new(),
+                        at,
+                        rule: Rule::Reference,
+                        found: to.into(),
+                    });
+                }
+            }
+        }
+        Ok((invalid > 0).then_some(Doubt::Values(invalid, findings)))
     }
 
     /// One that was found damaged: refused, or without values, as the policy says.
@@ -323,7 +375,20 @@ impl PoolInner {
             None => Ok(()),
             Some(Doubt::PowerLoss) => Err(StoreError::PoolNotCovered { name: pool() }.into()),
             Some(Doubt::Damage(why)) => Err(Error::NotWhole { pool: pool(), why: why.clone() }),
+            Some(Doubt::Values(count, first)) => {
+                Err(Error::InvalidValues { pool: pool(), count: *count, first: first.clone() })
+            }
         }
+    }
+
+    /// Looks at all values of the pool, by the store's records. The caller has a view.
+    pub(crate) fn check_values(&self, options: TraceOptions<'_>) -> Result<ValueReport> {
+        let store = &self.store.store;
+        if store.is_connected() {
+            // Another process may have registered some since.
+            store.learn_types()?;
+        }
+        Ok(self.heap.check_values(&mut Values::new(store.types()), options)?)
     }
 
     /// Why a pool that is not [`PoolInner::changeable`] is not.
@@ -748,7 +813,8 @@ impl Pool {
         self.inner.heap.damage()
     }
 
-    /// Looks for damage, leaks and dangling pointers, and changes nothing. Waits for transactions; views may go on.
+    /// Looks for damage, leaks, dangling pointers, and bytes that are no value of their type (a `bool` of 2, a `NonZero` of 0, a discriminant of no variant), and changes
+    /// nothing. Waits for transactions; views may go on.
     ///
     /// What only another pool leads to is no leak: where something would be one, all pools of the store that can be opened are looked at, and transactions on
     /// any of them are waited for. What only a pool leads to that cannot be opened, or that this thread has a transaction on, counts as a leak.
@@ -772,8 +838,9 @@ impl Pool {
         {
             let _view = self.view()?;
             let types = StoreTypes(&self.inner.store.store);
-            let report = self.inner.heap.check_with(&types, options.again())?;
+            let mut report = self.inner.heap.check_with(&types, options.again())?;
             if report.leaked_blocks == 0 {
+                report.values = Some(self.inner.check_values(options)?);
                 return Ok(report);
             }
         }

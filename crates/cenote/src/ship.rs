@@ -46,7 +46,7 @@ use std::path::Path;
 
 pub use cenote_relocate::ship::{
     Codec, Exclusive, ExportOptions, Exported, ImportOptions, Inspected, LeftEntry, OnShip, ShipError,
-    ShipProgress, Shipped,
+    ShipProgress, Shipped, Stale,
 };
 
 impl Store {
@@ -91,11 +91,12 @@ impl Store {
     ///
     /// They keep their addresses where those are free. Others are rewritten when they are first touched.
     ///
-    /// An archive is checked before anything of it counts. But what is in its blocks is taken for values of their types, as in any store that is opened: import archives of those whose
-    /// stores you would open.
+    /// An archive is checked before anything of it counts. So are its values, as far as records of types say which bytes are none; pools that are protected at rest excepted. What else
+    /// is in its blocks is believed, as in any store that is opened (lengths and texts of collections, say): import archives of those whose stores you would open.
     ///
     /// # Errors
-    /// [`Error::Ship`](crate::Error::Ship): the archive is damaged or was made by a later release; a name is taken; a type has another layout in this store, or in this program; there is no room.
+    /// [`Error::Ship`](crate::Error::Ship): the archive is damaged or was made by a later release; a name is taken; a type has another layout in this store, or in this program; there is no room; bytes of a value are no
+    /// value of its type, or a collection's link leads to no part of it ([`ShipError::Values`]).
     pub fn import(&self, input: impl Read, options: ImportOptions<'_>) -> Result<Shipped> {
         crate::check::refuse_within(&self.inner, "that is imported")?;
         let unpacked = ship::unpack(&self.inner.store, input, options, &of_this_program)?;
@@ -106,7 +107,7 @@ impl Store {
         Ok(shipped)
     }
 
-    /// Reads an archive to its end, checks all that [`Store::import`] with the same options would check, and changes nothing. The store may be open for reading only.
+    /// Reads an archive to its end, checks all that [`Store::import`] with the same options would check, values excepted, and changes nothing. The store may be open for reading only.
     ///
     /// # Errors
     /// [`Error::Ship`](crate::Error::Ship): the archive is damaged or was made by a later release. What the store says of a whole one is in [`Inspected::refused`].

@@ -44,6 +44,8 @@ pub(crate) struct Inner {
     /// Opened by [`Store::open_torn`]: the caller answers for values that a loss of power or damage may have torn.
     pub(crate) torn_allowed: bool,
     pub(crate) damage_policy: DamagePolicy,
+    /// [`OpenOptions::verify_values`].
+    pub(crate) verify_values: bool,
     /// [`OpenOptions::key`].
     key: Option<Arc<Keyring>>,
     /// What tracing found in pools, in this session.
@@ -207,22 +209,21 @@ impl Store {
         let mut options = options.clone();
         // Pools that have moved are rewritten by what knows heaps; when, the caller says.
         options.relocation.rewriter.get_or_insert_with(|| Arc::new(cenote_relocate::PointerRewriter));
-        let (damage, key) = (options.damage, options.key.clone());
+        let kept = (options.damage, options.verify_values, options.key.clone());
         let (store, report) = cenote_store::Store::open(medium, options)?;
-        Ok(Self::over_with(store, report, torn_allowed, damage, key))
+        Ok(Self::over_with(store, report, torn_allowed, kept))
     }
 
     /// The facade of a store that a daemon keeps.
     pub(crate) fn over(store: cenote_store::Store, report: OpenReport) -> Self {
-        Self::over_with(store, report, false, DamagePolicy::default(), None)
+        Self::over_with(store, report, false, (DamagePolicy::default(), false, None))
     }
 
     fn over_with(
         store: cenote_store::Store,
         report: OpenReport,
         torn_allowed: bool,
-        damage_policy: DamagePolicy,
-        key: Option<Arc<Keyring>>,
+        (damage_policy, verify_values, key): (DamagePolicy, bool, Option<Arc<Keyring>>),
     ) -> Self {
         let inner = Arc::new(Inner {
             number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
@@ -234,6 +235,7 @@ impl Store {
             report,
             torn_allowed,
             damage_policy,
+            verify_values,
             key,
             traced: Mutex::default(),
             pools: OpenPools::default(),
@@ -331,6 +333,14 @@ impl Store {
     /// [`Error::Medium`].
     pub fn read_file(&self, name: &str) -> Result<Vec<u8>> {
         Ok(self.inner.store.medium().read(name)?)
+    }
+
+    /// Primaries of pools in shadowed mode that no psync can be written into. Changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::Store`] if the medium reports an error other than damage.
+    pub fn damaged_primaries(&self) -> Result<Vec<cenote_store::Damage>> {
+        Ok(self.inner.store.damaged_primaries()?)
     }
 
     /// The pools of the store.

@@ -29,5 +29,6 @@ mod soundness;
 mod store;
 mod support;
 mod threads;
+mod values;
 mod windows;
 mod writers;

@@ -14,7 +14,9 @@ use cenote_layout::id::{PoolId, Uuid};
 use cenote_proto::{
     IMPORT_LEN_MAX, IMPORT_POOLS_MAX, ImportPoolSpec, ImportSpec, Place, Refusal, Reply, Request,
 };
+use cenote_relocate::ship::check_values;
 use cenote_store::Credentials;
+use cenote_store::StoreError;
 use cenote_store::relocate::{
     Import, ImportManifest, ImportPool, ImportPuddle, Imported, RewriteJob, Rewriter, Rewritten,
 };
@@ -160,11 +162,16 @@ pub(crate) fn answer(
             {
                 return Ok(imported(&made));
             }
-            let pending = session.imports.take(import).ok_or(Refusal::NoImport)?;
+            let mut pending = session.imports.take(import).ok_or(Refusal::NoImport)?;
             let spent = Spent::of(session, pending.puddles, pending.bytes);
             if pending.import.manifest().pools.len() as u64 != u64::from(pools) {
                 return Err(malformed("the import has another number of pools"));
             }
+            pending.import.create_rest().map_err(refusal)?;
+            check_values(&pending.import).map_err(|error| {
+                let error = StoreError::Import { detail: error.to_string() };
+                refusal(error)
+            })?;
             let made = pending.import.commit_for(client, token).map_err(refusal)?;
             spent.keep();
             Ok(imported(&made))

@@ -2,8 +2,8 @@
 //!
 //! Control data are judged when the store is opened (superblock, catalog, puddle headers, logs; a log that needs replay is
 //! replayed into private memory); then every pool's heap is checked: descriptors, marks, blocks that overlap, and by tracing from
-//! the roots, what is allocated and cannot be reached, what is reached and not allocated, and pointers that are not as their
-//! types say.
+//! the roots, what is allocated and cannot be reached, what is reached and not allocated, pointers that are not as their
+//! types say, and bytes that are no value of their type.
 
 use super::findings::Findings;
 use super::stats::{chosen, type_name};
@@ -26,6 +26,7 @@ pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> 
     let due: Vec<PoolInfo> = store.pools().into_iter().filter(|pool| pool.due > 0).collect();
     let mut findings = Findings::default();
     control_data(&store, &mut findings);
+    primaries(&store, &mut findings)?;
 
     let bar = progress::bar(names.len() as u64, "checking pools", out.is_json());
     let mut pools = Vec::new();
@@ -110,6 +111,18 @@ fn control_data(store: &Store, findings: &mut Findings) {
     }
 }
 
+/// What opening the store does not look at, and a psync writes into.
+fn primaries(store: &Store, findings: &mut Findings) -> Result<(), Failure> {
+    let known = &store.report().damage;
+    let pools = store.pools();
+    for damage in store.damaged_primaries()?.into_iter().filter(|damage| !known.contains(damage)) {
+        let of = damage.pools();
+        let pool = pools.iter().find(|pool| of.contains(&pool.record.id));
+        findings.add("damage", pool.map(|pool| &*pool.record.name), None, damage.to_string());
+    }
+    Ok(())
+}
+
 /// What is said about one pool.
 struct Summary {
     name: String,
@@ -147,6 +160,7 @@ fn pool(store: &Store, name: &str, options: TraceOptions<'_>, findings: &mut Fin
                     "unallocated_blocks": report.unallocated_blocks,
                     "dangling_blocks": report.dangling_blocks,
                     "faults": report.trace.as_ref().map_or(0, |trace| trace.faults),
+                    "invalid_values": report.values.as_ref().map_or(0, |values| values.invalid),
                 }),
             }
         }
@@ -236,6 +250,12 @@ fn heap(store: &Store, name: &str, report: &HeapReport, findings: &mut Findings)
     for addr in &report.miscounted {
         let text = format!("the superblock at {addr:#x} has another number of blocks than its marks say");
         findings.add("miscounted", Some(name), Some(*addr), text);
+    }
+    if let Some(values) = &report.values {
+        for invalid in &values.findings {
+            findings.add("value", Some(name), Some(invalid.at), invalid.to_string());
+        }
+        findings.more("value", values.invalid.saturating_sub(values.findings.len() as u64));
     }
     if let Some(trace) = &report.trace {
         for fault in &trace.findings {

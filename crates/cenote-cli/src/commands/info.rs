@@ -6,7 +6,7 @@ use crate::failure::{Failure, Verdict};
 use crate::opening;
 use crate::output::Out;
 use crate::units::{bytes, date, plural};
-use cenote::{AtRest, CrashKind, PoolMode, PoolStart};
+use cenote::{Access, AtRest, CrashKind, PoolMode, PoolStart, Store};
 use serde_json::{Value, json};
 
 pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
@@ -68,6 +68,10 @@ pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
             unreadable.push(message);
         }
     }
+    let quarantined = quarantined(&store);
+    for (pool, damage) in &quarantined {
+        out.wrong("damaged", format!("pool \"{pool}\": {damage}"))?;
+    }
     for pool in &report.restored {
         let what = if report.crash == Some(CrashKind::Process) { "crash" } else { "power loss" };
         out.field(
@@ -109,8 +113,25 @@ pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
         "types": info.types, "clients": info.clients,
         "superblock_generation": info.generation, "catalog_batch": info.catalog_batch,
         "catalog_bytes": info.catalog_bytes, "damage": damage, "unreadable": unreadable, "not_covered": not_covered,
+        "quarantined": quarantined.iter()
+            .map(|(pool, damage)| json!({ "pool": pool, "damage": damage })).collect::<Vec<Value>>(),
         "at_last_psync": at_last_psync,
         "pools": pools.iter().map(ls::as_json).collect::<Vec<Value>>(),
     }))?;
-    Ok(Verdict::found(!damage.is_empty() || !unreadable.is_empty() || !report.not_covered.is_empty()))
+    let wrong = [damage.is_empty(), unreadable.is_empty(), quarantined.is_empty()].contains(&false);
+    Ok(Verdict::found(wrong || !report.not_covered.is_empty()))
+}
+
+/// Superblocks that are out of use because their descriptors or marks are damaged, with the pool.
+/// Of a pool that cannot be read that is said elsewhere.
+fn quarantined(store: &Store) -> Vec<(String, String)> {
+    let of = |name: String| {
+        let damage = store.pool_with(&name, Access::ReadOnly).and_then(|pool| {
+            // Attaches all puddles.
+            pool.stats()?;
+            Ok(pool.heap_damage())
+        });
+        damage.unwrap_or_default().into_iter().map(move |damage| (name.clone(), damage.to_string()))
+    };
+    store.pools().into_iter().flat_map(|pool| of(pool.record.name)).collect()
 }

@@ -200,6 +200,11 @@ pub(crate) fn import(arguments: &Import, out: &mut Out) -> Result<Verdict, Failu
             "moved": pool.moved, "due": pool.due,
         }))?;
     }
+    if let Some(first) = shipped.stale.first.first() {
+        let count = plural(shipped.stale.count, "pointer");
+        let text = format!("{count} to other types, where following one is an error; the first: {first}");
+        out.line(format_args!("  {} {text}", out.bad("found:")))?;
+    }
     let due = shipped.imported.pools.iter().filter(|pool| arguments.eager && pool.due > 0);
     let whole = due
         .map(|pool| super::relocate::finish(&store, &pool.name, out, &stop).map(|done| done.is_whole()))

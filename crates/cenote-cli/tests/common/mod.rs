@@ -8,9 +8,11 @@ use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// The command, without a terminal.
+/// The command, without a terminal. It keeps its list of windows among what the build makes, not in
+/// the user's directories.
 pub(crate) fn cenote() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cenote"));
+    command.env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR"));
     command.stdin(Stdio::null()).env_remove("NO_COLOR").env("COLUMNS", "80");
     command
 }

@@ -24,6 +24,7 @@ use crate::report::TraceCounts;
 use crate::superblock::{Claim, PuddleHeap};
 use cenote_layout::id::TypeId;
 use cenote_layout::types::TypeRecord;
+pub(crate) use program::copy_into;
 use program::{NUMBER, Program, Scan};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

@@ -242,6 +242,21 @@ pub(super) fn copy_of(addr: u64, len: u64) -> Result<Vec<u8>, u64> {
     Ok(copy)
 }
 
+/// Makes `copy` the `len` bytes from `addr` on, which lie in an allocated block; padding has the
+/// value that memory has. `false`: a page of them cannot be had.
+pub(crate) fn copy_into(addr: u64, len: u64, copy: &mut Vec<u8>) -> bool {
+    copy.clear();
+    let first = addr & !7;
+    // A superblock, or a run of them, is made of whole words: so the last one is in it, too.
+    for at in (first..addr + len).step_by(8) {
+        let Some(word) = load(at) else { return false };
+        copy.extend_from_slice(&word.to_le_bytes());
+    }
+    copy.drain(..(addr - first) as usize);
+    copy.truncate(len as usize);
+    true
+}
+
 /// The word at `addr`, in a block, whatever it is: a pointer, padding, or half of one value and
 /// half of the next. `None`: its page cannot be had.
 #[inline(always)]

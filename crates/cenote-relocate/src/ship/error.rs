@@ -1,6 +1,7 @@
 //! Why pools are not shipped. Nothing has changed then.
 
 use cenote_archive::ArchiveError;
+use cenote_layout::values::InvalidValue;
 use cenote_medium::MediumError;
 use cenote_store::{Layouts, StoreError, TypeMismatch};
 use std::io;
@@ -102,9 +103,30 @@ pub enum ShipError {
          or by the command, or give one of the two types another name\n{}", .0.offered.id, Layouts(&.0.known, &.0.offered)
     )]
     ProgramType(Box<TypeMismatch>),
+    /// Bytes in a pool are no values of their types, or its structures' links lead astray.
+    #[error(
+        "pool \"{pool}\" of the archive has values that are none of their type, {} found: {}; \
+         nothing was imported: repair or leave out the pool where it came from (`cenote check`), \
+         or import an older archive",
+        .count, listed(first)
+    )]
+    Values {
+        /// The first such pool.
+        pool: String,
+        /// How many there are, in all pools.
+        count: u64,
+        /// The first of them, with addresses as in the archive.
+        first: Vec<InvalidValue>,
+    },
     /// Whoever watched said so.
     #[error("stopped; nothing was kept")]
     Stopped,
+}
+
+/// The first few, for a message.
+fn listed(values: &[InvalidValue]) -> String {
+    let first: Vec<String> = values.iter().take(3).map(ToString::to_string).collect();
+    first.join("; ")
 }
 
 /// A number with its word.

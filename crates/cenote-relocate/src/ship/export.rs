@@ -11,7 +11,7 @@
 //! A pool that is protected at rest goes as it lies there, sealed: no key is needed, and the archive holds nothing that the files do not. What is in it is looked at only if the store was opened with a key, which has to
 //! be the pool's then; without it all types of the store are taken along, and where its pointers lead is not known.
 
-use super::scan::{Found, Scan, World, closure, is_zero};
+use super::scan::{Body, Found, Scan, World, closure, is_zero};
 use super::{OnShip, ShipError, tell};
 use cenote_archive::{ArchiveWriter, Codec, LeftEntry, Manifest, PoolEntry, PuddleEntry, Totals};
 use cenote_layout::PAGE_SIZE;
@@ -127,7 +127,7 @@ pub fn export<W: Write>(
                 Some(pool) => Ok(pool.read_at(puddle.addr.saturating_add(offset), bytes)?),
                 None => Ok(file.read_exact_at(offset, bytes)?),
             };
-            Scan { bytes: &bytes, puddle, world: &world, pointers }.run(&mut found)?;
+            Scan { body: Body { bytes: &bytes, puddle }, world: &world, pointers }.run(&mut found)?;
             tell(&mut progress, 0, 0)?;
         }
         drop(opened);
@@ -154,7 +154,10 @@ pub fn export<W: Write>(
             .flat_map(|source| source.puddles.iter().map(|(puddle, _)| puddle_entry(puddle)))
             .collect(),
         types: match unseen.is_empty() {
-            true => closure(&found.types, &type_of),
+            true => {
+                let known = store.types().into_iter().map(|record| (record.id, record)).collect();
+                closure(&found.types, &known)
+            }
             // Nobody knows which of them are used.
             false => {
                 let mut all: Vec<TypeRecord> =

@@ -2,12 +2,13 @@
 //!
 //! States, which are those of [`cenote_store::relocate::ImportManifest`]'s import: (1) header and manifest are read and checked, types are compared with the store's, names and room looked for: nothing
 //! has changed; (2) each puddle gets a file under a new identity, which no record names, and what the archive holds of it; (3) the archive's end is read, which says that
-//! all of it was whole; (4) files are synced, and **the catalog's batch commits**. What ends an import before that leaves files that nobody knows: they are removed at
+//! all of it was whole, and values are looked at ([`super::check_values`]); (4) files are synced, and **the catalog's batch commits**. What ends an import before that leaves files that nobody knows: they are removed at
 //! once, or by the next writable open.
 //!
-//! An archive is believed as far as its checksums and rules go. What is in the blocks is its author's: whoever imports an archive trusts its author as one whose store is opened.
+//! An archive is believed as far as its checksums and the rules of its types go. What else is in the blocks is its author's: lengths, texts, and which of a node's places are in use. So an
+//! archive is imported from an author whose store would be opened.
 
-use super::{OnShip, ShipError, tell};
+use super::{OnShip, ShipError, Stale, check_values, tell};
 use cenote_archive::{ArchiveError, ArchiveReader, Manifest, PoolEntry, Step};
 use cenote_layout::id::{PoolId, TypeId};
 use cenote_layout::types::TypeRecord;
@@ -44,6 +45,9 @@ pub struct Shipped {
     pub archive_bytes: u64,
     /// The pools in this store, in the manifest's order.
     pub imported: Imported,
+    /// Pointers in them that lead to values of other types: following one is an error. A daemon
+    /// tells of none.
+    pub stale: Stale,
 }
 
 /// An archive that is read and checked, in files that nobody knows yet. Dropped, it leaves nothing.
@@ -52,6 +56,7 @@ pub struct Unpacked {
     import: Import,
     manifest: Manifest,
     archive_bytes: u64,
+    stale: Stale,
 }
 
 impl Unpacked {
@@ -61,17 +66,17 @@ impl Unpacked {
     /// # Errors
     /// A name that was taken meanwhile, a type that the program has come to know with another layout, no room in the window any more, the medium. Nothing was imported then.
     pub fn commit(self, store: &Store, program: ProgramTypes<'_>) -> Result<Shipped, ShipError> {
-        let Self { import, manifest, archive_bytes } = self;
+        let Self { import, manifest, archive_bytes, stale } = self;
         agree(store, &manifest, program)?;
         let imported = import.commit()?;
-        Ok(Shipped { manifest, archive_bytes, imported })
+        Ok(Shipped { manifest, archive_bytes, imported, stale })
     }
 }
 
 /// Reads an archive to its end, checks all of it, and puts its puddles into files of a store that nobody knows before [`Unpacked::commit`].
 ///
 /// # Errors
-/// The archive: see [`cenote_archive::ArchiveError`]. The store: a name that is taken, a type with another layout, no room in the window or on the disk. Nothing is left then.
+/// The archive: see [`cenote_archive::ArchiveError`]; values that are none ([`ShipError::Values`]). The store: a name that is taken, a type with another layout, no room in the window or on the disk. Nothing is left then.
 pub fn unpack<R: Read>(
     store: &Store,
     input: R,
@@ -115,8 +120,9 @@ pub fn unpack<R: Read>(
         tell(&mut progress, done, of)?;
     }
     import.create_rest().map_err(failed)?;
+    let stale = check_values(&import)?;
     let archive_bytes = reader.bytes_read();
-    Ok(Unpacked { import, manifest, archive_bytes })
+    Ok(Unpacked { import, manifest, archive_bytes, stale })
 }
 
 /// What is in an archive that is whole, and what would keep it out of a store.
@@ -130,7 +136,7 @@ pub struct Inspected {
     pub refused: Option<ShipError>,
 }
 
-/// Reads an archive to its end and checks all that [`unpack`] checks, and does nothing. The store may be open for reading only.
+/// Reads an archive to its end and checks all that [`unpack`] checks, values excepted, and does nothing. The store may be open for reading only.
 ///
 /// # Errors
 /// As [`unpack`], of the archive. What the store says about it is in [`Inspected::refused`].

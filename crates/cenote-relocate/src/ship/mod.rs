@@ -13,12 +13,14 @@ mod export;
 mod file;
 mod import;
 mod scan;
+mod values;
 
 pub use cenote_archive::{ArchiveError, ArchiveReader, Codec, LeftEntry, Manifest, Totals};
 pub use error::ShipError;
 pub use export::{ExportOptions, Exported, export};
 pub use file::{Exclusive, to_file};
 pub use import::{ImportOptions, Inspected, ProgramTypes, Shipped, Unpacked, inspect, unpack};
+pub use values::{Stale, check_values, values_in};
 
 /// How far an export or an import has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,7 +14,9 @@ use cenote_layout::heap::{
 use cenote_layout::id::{PoolId, TypeId};
 use cenote_layout::pointer::{PointerKind, RegionAddress, decode_relative};
 use cenote_layout::types::{PointerField, TypeRecord};
+use cenote_layout::values::Values;
 use cenote_medium::planted::{Bug, planted};
+use cenote_store::relocate::TypeTable;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zerocopy::FromBytes;
@@ -69,27 +71,43 @@ fn is_kept(mark: &u8) -> bool {
     matches!(*mark, mark::ALLOCATED | mark::CONDEMNED)
 }
 
-/// One puddle that is looked at.
-pub(super) struct Scan<'a> {
+/// Allocated blocks of a superblock, or a large one.
+pub(super) struct Held {
+    /// Offset of the first block's place in the puddle.
+    pub(super) base: u64,
+    /// Bytes of a block.
+    pub(super) size: u64,
+    pub(super) type_id: TypeId,
+    /// Whether it is one block of several superblocks.
+    pub(super) large: bool,
+    /// Which blocks are allocated, by number: at least one.
+    pub(super) kept: Vec<bool>,
+}
+
+/// The heap puddle that is looked at, in a file or in an open pool.
+pub(super) struct Body<'a> {
     /// Reads what the puddle holds, from an offset on.
     pub(super) bytes: ReadAt<'a>,
     pub(super) puddle: &'a PuddleRecord,
-    pub(super) world: &'a World<'a>,
-    /// Whether pointers are looked at, not just types.
-    pub(super) pointers: bool,
 }
 
-impl Scan<'_> {
-    /// Adds what is in the puddle to `found`.
-    pub(super) fn run(&self, found: &mut Found) -> Result<(), ShipError> {
+impl Body<'_> {
+    fn read(&self, offset: u64, len: u64, bytes: &mut Vec<u8>) -> Result<(), ShipError> {
+        bytes.resize(len as usize, 0);
+        (self.bytes)(offset, bytes)
+    }
+
+    /// Calls `visit` for all that is allocated, as descriptors and marks say. Nothing in them is
+    /// believed beyond that: what `visit` gets lies in the puddle.
+    pub(super) fn each_held(
+        &self,
+        visit: &mut dyn FnMut(&Held) -> Result<(), ShipError>,
+    ) -> Result<(), ShipError> {
         let Some(geometry) = HeapGeometry::new(self.puddle.size, self.puddle.index == 0) else {
             return Ok(());
         };
-        if self.puddle.index == 0 {
-            self.roots(&geometry, found)?;
-        }
         let many = STEP / MARKS_SIZE;
-        let (mut descriptors, mut marks, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut descriptors, mut marks) = (Vec::new(), Vec::new());
         for from in (geometry.first_usable..geometry.superblocks).step_by(many as usize) {
             let count = many.min(geometry.superblocks - from);
             let line = size_of::<Descriptor>() as u64;
@@ -98,20 +116,121 @@ impl Scan<'_> {
             let each = descriptors.chunks_exact(line as usize).zip(marks.chunks_exact(MARKS_SIZE as usize));
             for (number, (descriptor, marks)) in each.enumerate() {
                 let Ok(descriptor) = Descriptor::read_from_bytes(descriptor) else { continue };
-                self.superblock(from + number as u64, &geometry, &descriptor, marks, &mut bytes, found)?;
+                if let Some(held) = self.held(from + number as u64, &geometry, &descriptor, marks)? {
+                    visit(&held)?;
+                }
             }
         }
         Ok(())
     }
 
-    fn read(&self, offset: u64, len: u64, bytes: &mut Vec<u8>) -> Result<(), ShipError> {
-        bytes.resize(len as usize, 0);
-        (self.bytes)(offset, bytes)
+    fn held(
+        &self,
+        number: u64,
+        geometry: &HeapGeometry,
+        descriptor: &Descriptor,
+        marks: &[u8],
+    ) -> Result<Option<Held>, ShipError> {
+        let state = SuperblockState::from_u32(descriptor.state);
+        let small = matches!(state, Some(SuperblockState::Small | SuperblockState::SmallCut));
+        let large = matches!(state, Some(SuperblockState::LargeHead | SuperblockState::LargeHeadCut));
+        let (base, size, type_id) = (number * SUPERBLOCK_SIZE, descriptor.block_size, descriptor.type_id);
+        if !descriptor.is_valid() || size == 0 || !(small || large) {
+            return Ok(None);
+        }
+        if large {
+            let span = size.div_ceil(SUPERBLOCK_SIZE);
+            let fits = number.saturating_add(span) <= geometry.superblocks;
+            let kept = fits && marks.first().is_some_and(is_kept);
+            return Ok(kept.then(|| Held { base, size, type_id, large, kept: vec![true] }));
+        }
+        if size > SUPERBLOCK_SIZE {
+            return Ok(None);
+        }
+        let tiny = is_tiny(size);
+        if !tiny && !marks.iter().any(is_kept) {
+            return Ok(None);
+        }
+        let count = blocks_of(size) as usize;
+        let mut own = Vec::new();
+        if tiny {
+            self.read(geometry.marks_at(number, size), count as u64, &mut own)?;
+        }
+        let marks = if tiny { &own[..] } else { marks };
+        let kept: Vec<bool> = marks.get(..count).unwrap_or_default().iter().map(is_kept).collect();
+        Ok(kept.contains(&true).then_some(Held { base, size, type_id, large, kept }))
+    }
+
+    /// Calls `visit` with the bytes of the allocated blocks: the block's offset in the puddle, the
+    /// offset of the bytes in the block, and the bytes. Of a block that `repeats` values of
+    /// `value` bytes, as many whole values at a time as fit into [`STEP`]; of a large one that does
+    /// not, its value.
+    pub(super) fn each_block(
+        &self,
+        held: &Held,
+        value: u64,
+        repeats: bool,
+        bytes: &mut Vec<u8>,
+        visit: &mut dyn FnMut(u64, u64, &[u8]),
+    ) -> Result<(), ShipError> {
+        let Held { base, size, .. } = *held;
+        if !held.large {
+            self.read(base, SUPERBLOCK_SIZE, bytes)?;
+            for ((block, kept), bytes) in (0u64..).zip(&held.kept).zip(bytes.chunks_exact(size as usize)) {
+                if *kept {
+                    visit(base + block * size, 0, bytes);
+                }
+            }
+            return Ok(());
+        }
+        let step = if repeats { (STEP / value.max(1)).max(1) * value } else { value };
+        let mut at = 0;
+        while step > 0 && at < size {
+            let len = step.min(size - at);
+            self.read(base + at, len, bytes)?;
+            visit(base, at, bytes);
+            if !repeats {
+                break;
+            }
+            at += len;
+        }
+        Ok(())
+    }
+}
+
+/// One puddle that is looked at.
+pub(super) struct Scan<'a> {
+    pub(super) body: Body<'a>,
+    pub(super) world: &'a World<'a>,
+    /// Whether pointers are looked at, not just types.
+    pub(super) pointers: bool,
+}
+
+impl Scan<'_> {
+    /// Adds what is in the puddle to `found`.
+    pub(super) fn run(&self, found: &mut Found) -> Result<(), ShipError> {
+        let Some(geometry) = HeapGeometry::new(self.body.puddle.size, self.body.puddle.index == 0) else {
+            return Ok(());
+        };
+        if self.body.puddle.index == 0 {
+            self.roots(&geometry, found)?;
+        }
+        let mut bytes = Vec::new();
+        self.body.each_held(&mut |held| {
+            found.types.insert(held.type_id);
+            let record = (self.world.type_of)(held.type_id).filter(|_| held.type_id != TypeId::UNTYPED);
+            let Some(record) = record.filter(|record| self.pointers && !record.pointers.is_empty()) else {
+                return Ok(());
+            };
+            self.body.each_block(held, record.size, record.repeats, &mut bytes, &mut |block, at, bytes| {
+                self.values(block + at, bytes, &record, found);
+            })
+        })
     }
 
     fn roots(&self, geometry: &HeapGeometry, found: &mut Found) -> Result<(), ShipError> {
         let mut bytes = Vec::new();
-        self.read(geometry.roots, ROOT_COUNT * size_of::<RootSlot>() as u64, &mut bytes)?;
+        self.body.read(geometry.roots, ROOT_COUNT * size_of::<RootSlot>() as u64, &mut bytes)?;
         for slot in bytes.chunks_exact(size_of::<RootSlot>()) {
             let Some(entry) = RootSlot::read_from_bytes(slot).ok().and_then(|slot| slot.read()) else {
                 continue;
@@ -123,88 +242,8 @@ impl Scan<'_> {
         Ok(())
     }
 
-    fn superblock(
-        &self,
-        number: u64,
-        geometry: &HeapGeometry,
-        descriptor: &Descriptor,
-        marks: &[u8],
-        bytes: &mut Vec<u8>,
-        found: &mut Found,
-    ) -> Result<(), ShipError> {
-        let state = SuperblockState::from_u32(descriptor.state);
-        let small = matches!(state, Some(SuperblockState::Small | SuperblockState::SmallCut));
-        let large = matches!(state, Some(SuperblockState::LargeHead | SuperblockState::LargeHeadCut));
-        let (base, size, id) = (number * SUPERBLOCK_SIZE, descriptor.block_size, descriptor.type_id);
-        if !descriptor.is_valid() || size == 0 || !(small || large) {
-            return Ok(());
-        }
-        let record = (self.world.type_of)(id).filter(|_| id != TypeId::UNTYPED);
-        if !small {
-            let span = size.div_ceil(SUPERBLOCK_SIZE);
-            if !marks.first().is_some_and(is_kept) || number.saturating_add(span) > geometry.superblocks {
-                return Ok(());
-            }
-            found.types.insert(id);
-            return match record.filter(|record| self.pointers && !record.pointers.is_empty()) {
-                Some(record) => self.large(base, size, &record, bytes, found),
-                None => Ok(()),
-            };
-        }
-        let tiny = is_tiny(size);
-        let looked_at = record.filter(|record| self.pointers && !record.pointers.is_empty());
-        if !tiny && !marks.iter().any(is_kept) || size > SUPERBLOCK_SIZE {
-            return Ok(());
-        }
-        let count = blocks_of(size) as usize;
-        let mut own = Vec::new();
-        if tiny {
-            self.read(geometry.marks_at(number, size), count as u64, &mut own)?;
-        }
-        let marks = if tiny { &own[..] } else { marks };
-        let marks = marks.get(..count).unwrap_or_default();
-        if !marks.iter().any(is_kept) {
-            return Ok(());
-        }
-        found.types.insert(id);
-        let Some(record) = looked_at else { return Ok(()) };
-        self.read(base, SUPERBLOCK_SIZE, bytes)?;
-        for (block, bytes) in bytes.chunks_exact(size as usize).take(count).enumerate() {
-            if is_kept(&marks[block]) {
-                self.values(base + block as u64 * size, bytes, &record, found);
-            }
-        }
-        Ok(())
-    }
-
-    /// The values of a large block, as many at a time as fit.
-    fn large(
-        &self,
-        base: u64,
-        size: u64,
-        record: &TypeRecord,
-        bytes: &mut Vec<u8>,
-        found: &mut Found,
-    ) -> Result<(), ShipError> {
-        let step = match record.repeats {
-            true => (STEP / record.size.max(1)).max(1) * record.size,
-            false => record.size,
-        };
-        let mut at = 0;
-        while step > 0 && at < size {
-            let len = step.min(size - at);
-            self.read(base + at, len, bytes)?;
-            self.values(base + at, bytes, record, found);
-            if !record.repeats {
-                break;
-            }
-            at += len;
-        }
-        Ok(())
-    }
-
     fn values(&self, offset: u64, bytes: &[u8], record: &TypeRecord, found: &mut Found) {
-        let addr = self.puddle.addr.saturating_add(offset);
+        let addr = self.body.puddle.addr.saturating_add(offset);
         record.for_each_pointer(bytes, &mut |at, field| {
             let Some(word) = bytes.get(at..at + 8).and_then(|word| word.try_into().ok()) else { return };
             let word = u64::from_le_bytes(word);
@@ -229,28 +268,27 @@ impl Scan<'_> {
     }
 
     fn leads(&self, pool: Option<PoolId>, from: TypeId, found: &mut Found) {
-        if let Some(pool) = pool.filter(|pool| *pool != self.puddle.pool) {
+        if let Some(pool) = pool.filter(|pool| *pool != self.body.puddle.pool) {
             found.foreign.entry(pool).or_insert((0, from)).0 += 1;
         }
     }
 }
 
-/// The types, and all that they lead to by pointers and fields, as far as the store knows them.
-pub(super) fn closure(
-    types: &BTreeSet<TypeId>,
-    type_of: &dyn Fn(TypeId) -> Option<Arc<TypeRecord>>,
-) -> Vec<TypeRecord> {
+/// The types, and all that they lead to by pointers, fields and arrays, as far as the store knows
+/// them.
+pub(super) fn closure(types: &BTreeSet<TypeId>, known: &TypeTable) -> Vec<TypeRecord> {
+    let names = Values::new(known.values().cloned());
     let mut done = BTreeMap::new();
     let mut todo: Vec<TypeId> = types.iter().copied().collect();
     while let Some(id) = todo.pop() {
         if done.contains_key(&id) {
             continue;
         }
-        let Some(record) = type_of(id) else { continue };
+        let Some(record) = known.get(&id) else { continue };
         let fields = record.fields.iter().chain(record.variants.iter().flat_map(|variant| &variant.fields));
-        todo.extend(fields.map(|field| field.type_id));
+        todo.extend(fields.filter_map(|field| names.declared(field)));
         todo.extend(record.pointers.iter().map(|pointer| pointer.target));
-        done.insert(id, (*record).clone());
+        done.insert(id, (**record).clone());
     }
     done.into_values().collect()
 }

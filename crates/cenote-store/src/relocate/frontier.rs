@@ -506,6 +506,9 @@ impl Inner {
         if puddle.is_due() && !planted(Bug::DuePuddleMapped) {
             self.frontier.finish(puddle)?;
         }
+        if !puddle.is_mapped() {
+            MediumError::room_to_map(puddle.file_name())?;
+        }
         Ok(puddle.map(&self.medium)?)
     }
 

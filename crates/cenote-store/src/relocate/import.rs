@@ -20,6 +20,7 @@
 //! If every pool keeps its addresses, and no registered type has region pointers to a pool that has another number now, nothing is due: no rewriting, no fault. Else all
 //! puddles of the import are due, also those that did not move: what they point to may have. Those of protected pools always are.
 
+use super::TypeTable;
 use super::moving::add_neighbours;
 use super::replace::copy;
 use super::through::Remote;
@@ -44,6 +45,7 @@ use cenote_layout::{PAGE_SIZE, SLOT_SIZE};
 use cenote_medium::FileHandle;
 use cenote_medium::planted::{Bug, planted};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 /// Addresses of programs lie below this.
@@ -450,6 +452,25 @@ impl Import {
             |(slot, place): (usize, &ImportSlot)| (!self.made.contains(&place.file)).then_some(slot);
         let rest: Vec<usize> = self.slots.iter().enumerate().filter_map(missing).collect();
         rest.into_iter().try_for_each(|slot| self.create(slot).map(drop))
+    }
+
+    /// The file of a slot, to be read. `None` if a daemon makes it: then the daemon reads it.
+    ///
+    /// # Errors
+    /// The file was not made; the medium.
+    pub fn file(&self, slot: usize) -> Result<Option<FileHandle>, StoreError> {
+        if self.remote.is_some() {
+            return Ok(None);
+        }
+        let slot = self.slots.get(slot).ok_or_else(|| refused("there is no such slot"))?;
+        Ok(Some(FileHandle::open(&self.store.inner().medium, &slot.file)?))
+    }
+
+    /// All types that its values may have: those of the manifest, and the store's.
+    #[must_use]
+    pub fn types(&self) -> TypeTable {
+        let offered = self.manifest.types.iter().map(|record| Arc::new(record.clone()));
+        self.store.types().into_iter().chain(offered).map(|record| (record.id, record)).collect()
     }
 
     /// What its puddles are, by bytes.

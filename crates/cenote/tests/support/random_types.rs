@@ -3,7 +3,8 @@
 //!
 //! `main` of the program compares what the macro described with what the compiler has: offsets
 //! (`offset_of!`, or the address of the field in a value), sizes, type ids, discriminants (the
-//! bytes of a value), and the words that the pointer map finds in a value.
+//! bytes of a value), and the words that the pointer map finds in a value. It changes every byte
+//! that has a rule to what is no value of its type, and compares what the records find with it.
 
 use std::fmt::Write as _;
 
@@ -84,6 +85,7 @@ pub(crate) fn program(seed: u64) -> String {
         let items = &module.items;
         let _ = writeln!(out, "pub mod m{number} {{\n{}\n{items}\n}}", shadows.join("\n"));
         main += &this.check;
+        let _ = writeln!(out, "{}", this.probe);
         made.push(this);
     }
     let _ = writeln!(out, "fn main() {{\n{main}}}");
@@ -97,6 +99,8 @@ struct Made {
     value: String,
     /// Statements for `main`.
     check: String,
+    /// How `main` finds what has a rule in a value.
+    probe: String,
 }
 
 /// A field, as it is written and as it is checked.
@@ -121,6 +125,7 @@ impl Module<'_> {
         let number = *self.random.choose(NUMBERS);
         match self.random.below(10) {
             0..=2 => (format!("::core::primitive::{number}"), "::core::default::Default::default()".into()),
+            3 if self.random.below(3) == 0 => ("::core::primitive::char".into(), "'x'".into()),
             3 => ("::core::primitive::bool".into(), "true".into()),
             4 => ("::core::num::NonZeroU16".into(), "::core::num::NonZeroU16::MIN".into()),
             5 => {
@@ -218,7 +223,12 @@ impl Module<'_> {
             );
         }
         let _ = writeln!(check, "    count::<{path}>(None, {});", fields.len());
-        Made { path, value, check }
+        let _ = writeln!(check, "    flips::<{path}>(|| {value});");
+        let probe = |Field { name, persistent, .. }: &Field| {
+            format!("        self.{name}.probe(&inside(path, {persistent:?}), found);\n")
+        };
+        let probe = implementation(&path, &fields.iter().map(probe).collect::<String>());
+        Made { path, value, check, probe }
     }
 
     /// A type as it is written outside the module: macros of the module are not known there, so the
@@ -262,6 +272,7 @@ impl Module<'_> {
         };
         let path = format!("crate::m{number}::T{number}");
         let (mut written, mut check, mut value) = (Vec::new(), String::new(), String::new());
+        let mut arms = String::new();
         let (mut next, mut used) = (0i128, Vec::new());
         let names = ["A", "B", "Option", "Some", "PERSIST_TAG_0", "r#Self_", "Tag"];
         let count = 1 + self.random.below(names.len());
@@ -298,7 +309,13 @@ impl Module<'_> {
             written.push(format!("    {attribute} {name}{body}{explicit},\n"));
             let made = constructor(&format!("{path}::{name}"), &fields);
             let persistent = name.replace("r#", "");
-            let _ = writeln!(check, "    check::<{path}>(|| {made});");
+            let _ = writeln!(check, "    check::<{path}>(|| {made});\n    flips::<{path}>(|| {made});");
+            let _ = writeln!(arms, "            {path}::{name} {{ {} }} => {{", bindings(&fields));
+            for (i, Field { persistent: field, .. }) in fields.iter().enumerate() {
+                let inside = format!("&inside(&inside(path, {persistent:?}), {field:?})");
+                let _ = writeln!(arms, "                p{i}.probe({inside}, found);");
+            }
+            arms += "            }\n";
             let _ = writeln!(check, "    tagged::<{path}>({persistent:?}, {bytes}, {}, &{made});", bits / 8);
             let _ = writeln!(check, "    count::<{path}>(Some({persistent:?}), {});", fields.len());
             for Field { name: field, persistent: called, .. } in &fields {
@@ -322,7 +339,13 @@ impl Module<'_> {
         let written = written.concat();
         let _ =
             writeln!(self.items, "{above}\n#[{repr}{integer}{close}]\npub enum T{number} {{\n{written}}}");
-        Made { path, value, check }
+        let tags: Vec<u64> = used.iter().map(|tag| *tag as u64 & (u64::MAX >> (64 - bits))).collect();
+        let probe = format!(
+            "        probe_tag(self, {}, &{tags:?}, path, found);\n        match self {{\n{arms}        }}\n",
+            bits / 8
+        );
+        let probe = implementation(&path, &probe);
+        Made { path, value, check, probe }
     }
 }
 
@@ -330,6 +353,18 @@ impl Module<'_> {
 fn constructor(path: &str, fields: &[Field]) -> String {
     let fields: Vec<String> = fields.iter().map(|field| format!("{}: {}", field.name, field.value)).collect();
     format!("{path} {{ {} }}", fields.join(", "))
+}
+
+/// A pattern for all fields of a variant.
+fn bindings(fields: &[Field]) -> String {
+    let fields = fields.iter().enumerate().map(|(i, field)| format!("{}: p{i}", field.name));
+    fields.collect::<Vec<_>>().join(", ")
+}
+
+/// How what has a rule is found in a value of a type.
+fn implementation(path: &str, body: &str) -> String {
+    let signature = "fn probe(&self, path: &str, found: &mut Vec<Probed>)";
+    format!("impl Probe for {path} {{\n    {signature} {{\n{body}    }}\n}}")
 }
 
 /// Numbers of a seed (xorshift).
@@ -352,7 +387,7 @@ impl Random {
 const PRELUDE: &str = r#"
 #![allow(dead_code, unused, non_camel_case_types, non_upper_case_globals, unreachable_patterns)]
 
-use cenote::persist::{FieldRecord, TypeRecord};
+use cenote::persist::{FieldRecord, InvalidValue, Rule, TypeRecord, Values, types_of};
 use cenote::{Persist, Ptr};
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -372,6 +407,97 @@ fn record<T: Persist>() -> TypeRecord {
     let record = T::record();
     record.check().expect("a proper record");
     record
+}
+
+/// Bytes that have a rule: their address, how many, the rule, the field, and what is allowed.
+pub struct Probed(usize, usize, Rule, String, Vec<u64>);
+
+pub trait Probe {
+    fn probe(&self, path: &str, found: &mut Vec<Probed>);
+}
+
+macro_rules! probe {
+    ($($type:ty),* => |$this:ident, $path:ident, $found:ident| $body:expr) => {$(
+        impl Probe for $type {
+            fn probe(&self, $path: &str, $found: &mut Vec<Probed>) {
+                let $this = core::ptr::from_ref(self).addr();
+                $body
+            }
+        }
+    )*};
+}
+
+probe!((), u8, u16, u32, u64, u128, i8, i16, i32, i64, f32, f64, Option<Ptr<Target>> => |_this, _path, _found| ());
+probe!(bool => |this, path, found| found.push(Probed(this, 1, Rule::Bool, path.into(), vec![])));
+probe!(char => |this, path, found| found.push(Probed(this, 4, Rule::Char, path.into(), vec![])));
+probe!(core::num::NonZeroU16 => |this, path, found| found.push(Probed(this, 2, Rule::NonZero, path.into(), vec![])));
+probe!(Ptr<Target> => |this, path, found| found.push(Probed(this, 8, Rule::NonNull, path.into(), vec![])));
+
+impl<T: Probe, const N: usize> Probe for [T; N] {
+    fn probe(&self, path: &str, found: &mut Vec<Probed>) {
+        for (i, element) in self.iter().enumerate() {
+            element.probe(&format!("{path}[{i}]"), found);
+        }
+    }
+}
+
+fn inside(path: &str, name: &str) -> String {
+    if path.is_empty() { name.into() } else { format!("{path}.{name}") }
+}
+
+fn probe_tag<T>(value: &T, size: usize, tags: &[u64], path: &str, found: &mut Vec<Probed>) {
+    found.push(Probed(core::ptr::from_ref(value).addr(), size, Rule::Tag, path.into(), tags.into()));
+}
+
+/// Numbers of `size` bytes that break a rule.
+fn broken(rule: Rule, size: usize, tags: &[u64]) -> Vec<u64> {
+    match rule {
+        Rule::Bool => (2..=255).collect(),
+        Rule::Char => (0xd800..0xe000).chain([0x11_0000, u64::from(u32::MAX)]).collect(),
+        Rule::NonZero | Rule::NonNull => vec![0],
+        _ => {
+            let most = u64::MAX >> (64 - 8 * size);
+            let near = tags.iter().flat_map(|tag| [tag.wrapping_sub(1) & most, tag.wrapping_add(1) & most]);
+            let mut all: Vec<u64> = near.chain((0..8 * size).map(|bit| 1 << bit)).chain([0, most]).collect();
+            if size == 1 {
+                all = (0..256).collect();
+            }
+            all.retain(|tag| !tags.contains(tag));
+            all
+        }
+    }
+}
+
+/// Every rule of the type, broken in a value of it, is found there, and nothing else is.
+fn flips<T: Persist + Probe>(make: impl FnOnce() -> T) {
+    let types = types_of::<T>().expect("proper types");
+    let mut values = Values::new(types.into_iter().map(|described| described.record.into()));
+    let value = make();
+    let mut probed = Vec::new();
+    value.probe("", &mut probed);
+    let Some(rules) = values.rules(T::TYPE_ID) else {
+        assert!(probed.is_empty(), "no rules for {}", T::type_name());
+        return;
+    };
+    let find = |bytes: &[u8]| {
+        let mut found: Vec<InvalidValue> = Vec::new();
+        rules.check(1 << 20, 0, bytes, &mut |invalid| found.push(invalid));
+        found
+    };
+    let mut block = bytes(&value);
+    assert_eq!(find(&block), [], "{}", T::type_name());
+    for Probed(at, size, rule, field, tags) in probed {
+        let at = at - core::ptr::from_ref(&value).addr();
+        let whole = block.clone();
+        for number in broken(rule, size, &tags) {
+            block[at..at + size].copy_from_slice(&number.to_le_bytes()[..size]);
+            let found = find(&block);
+            assert_eq!(found.len(), 1, "{field} of {}: {number}: {found:?}", T::type_name());
+            let place = (found[0].field.clone(), found[0].rule, found[0].at as usize, found[0].found as u64);
+            assert_eq!(place, (field.clone(), rule, (1 << 20) + at, number));
+        }
+        block = whole;
+    }
 }
 
 fn bytes<T>(value: &T) -> Vec<u8> {

@@ -1,0 +1,528 @@
+//! Which bytes are a value of a type, as far as records tell ([`TypeRecord`]).
+//!
+//! Some types have bytes that are no value: a `bool` is 0 or 1, a `char` a character, a `NonZero`
+//! and a `Ptr` not 0, and an enum has the discriminant of one of its variants. Records say which
+//! types a value is made of, down to those, so they say which bytes must stand where:
+//!
+//! * *A field* has a type id. Those of built-in types are fixed; a declared type has a record of
+//!   its own.
+//! * *An array* has no record. Its name says element and length, and its id is the hash of both.
+//! * *A variant* has its fields only where its discriminant stands.
+//! * *A block that repeats*, and an array in one of Cenote's own types (their names have a `/`,
+//!   which a declared name cannot have), has places that are not in use. Those are zero, so an
+//!   element of zeros counts as one.
+//!
+//! What records do not tell is not judged: a type without a record, an array of such a type, text.
+//!
+//! Records may be untrue, and any bytes may stand in a block. *Bounds:* nothing outside a block is
+//! looked at. The rules of a true record concern disjoint bytes, so a type with more rules than
+//! bytes is left out, and one run over a value does at most one step a byte.
+
+use crate::id::TypeId;
+use crate::types::{FieldRecord, TypeRecord};
+
+extern crate alloc;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt;
+
+/// Most types that lie inside each other, a type and its field counted as two. What is deeper is
+/// not judged.
+const DEPTH_MAX: u32 = 64;
+
+/// The field of a block that repeats. No declared field has such a name.
+const ELEMENT: &str = "[]";
+
+/// What must hold of some bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Rule {
+    /// 0 or 1.
+    Bool,
+    /// A character of Unicode, without surrogates.
+    Char,
+    /// Not 0.
+    NonZero,
+    /// Not null: a pointer that is not an `Option`.
+    NonNull,
+    /// The discriminant of a variant.
+    Tag,
+    /// A pointer whose target is a block of its type, or is not known. No rule of bytes alone: who
+    /// knows blocks asks for it.
+    Reference,
+}
+
+/// A value whose bytes break a rule of its type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidValue {
+    /// Address of its block.
+    pub block: u64,
+    /// Type of the block.
+    pub type_id: TypeId,
+    /// Its name.
+    pub type_name: String,
+    /// Which field of the value, from the outermost: `[3].kind.Circle.filled`. Empty: the value.
+    pub field: String,
+    /// Address of the bytes.
+    pub at: u64,
+    /// The rule.
+    pub rule: Rule,
+    /// What stands there, as a number.
+    pub found: u128,
+}
+
+impl fmt::Display for InvalidValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { block, type_name, field, at, found, .. } = self;
+        write!(f, "block at {block:#x} ({type_name}): ")?;
+        if !field.is_empty() {
+            write!(f, "field `{field}`, ")?;
+        }
+        write!(f, "at {at:#x}: ")?;
+        match self.rule {
+            Rule::Bool => write!(f, "{found} is no bool"),
+            Rule::Char => write!(f, "{found:#x} is no character"),
+            Rule::NonZero => f.write_str("0 in a number that is never 0"),
+            Rule::NonNull => f.write_str("null in a pointer that is never null"),
+            Rule::Tag => write!(f, "no variant has the discriminant {found}"),
+            Rule::Reference => write!(f, "no block of the pointer's type begins at {found:#x}"),
+        }
+    }
+}
+
+impl Rule {
+    /// The rule of a built-in type without arguments, and the bytes of a value.
+    fn of(id: TypeId) -> Option<(Self, u64)> {
+        const NON_ZERO: [(&str, u64); 12] = [
+            ("NonZeroU8", 1),
+            ("NonZeroU16", 2),
+            ("NonZeroU32", 4),
+            ("NonZeroU64", 8),
+            ("NonZeroU128", 16),
+            ("NonZeroUsize", 8),
+            ("NonZeroI8", 1),
+            ("NonZeroI16", 2),
+            ("NonZeroI32", 4),
+            ("NonZeroI64", 8),
+            ("NonZeroI128", 16),
+            ("NonZeroIsize", 8),
+        ];
+        if id == const { TypeId::of_name("bool") } {
+            return Some((Self::Bool, 1));
+        }
+        if id == const { TypeId::of_name("char") } {
+            return Some((Self::Char, 4));
+        }
+        let found = NON_ZERO.iter().find(|(name, _)| TypeId::of_name(name) == id)?;
+        Some((Self::NonZero, found.1))
+    }
+
+    fn holds(self, found: u128) -> bool {
+        match self {
+            Self::Bool => found <= 1,
+            Self::Char => u32::try_from(found).is_ok_and(|code| char::from_u32(code).is_some()),
+            Self::NonZero | Self::NonNull => found != 0,
+            Self::Tag | Self::Reference => true,
+        }
+    }
+}
+
+/// Bytes of a value, with rules somewhere inside.
+#[derive(Debug)]
+struct Shape {
+    size: u64,
+    /// Rules that are looked at in a value, at most.
+    rules: u64,
+    /// Types inside each other.
+    depth: u32,
+    form: Form,
+}
+
+#[derive(Debug)]
+enum Form {
+    Rule(Rule),
+    /// So many values of one shape. `spare`: one of zeros is not in use.
+    Array {
+        element: Arc<Shape>,
+        count: u64,
+        spare: bool,
+    },
+    Record(Record),
+}
+
+/// A declared type.
+#[derive(Debug)]
+struct Record {
+    members: Vec<Member>,
+    tag: Option<Tag>,
+}
+
+/// The discriminant of an enum, and what each says.
+#[derive(Debug)]
+struct Tag {
+    offset: u64,
+    size: u8,
+    /// By rising discriminant.
+    variants: Vec<(u64, String, Vec<Member>)>,
+}
+
+#[derive(Debug)]
+struct Member {
+    name: String,
+    offset: u64,
+    shape: Arc<Shape>,
+}
+
+/// Where in a value one is, from the inside to the outside.
+#[derive(Clone, Copy)]
+enum Path<'a> {
+    Value,
+    Member(&'a Path<'a>, &'a str),
+    Index(&'a Path<'a>, u64),
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Path::Value => Ok(()),
+            Path::Member(Path::Value, name) => f.write_str(name),
+            Path::Member(outer, name) => write!(f, "{outer}.{name}"),
+            Path::Index(outer, index) => write!(f, "{outer}[{index}]"),
+        }
+    }
+}
+
+/// Hears of bytes that break a rule: their offset, the rule, the number, and the field.
+type Visit<'v> = &'v mut dyn FnMut(u64, Rule, u128, &dyn fmt::Display);
+
+impl Shape {
+    /// `bytes` are those of one value, which stands at `at`.
+    fn run(&self, bytes: &[u8], at: u64, path: Path<'_>, visit: Visit<'_>) {
+        match &self.form {
+            Form::Rule(rule) => {
+                let found = number(bytes);
+                if !rule.holds(found) {
+                    visit(at, *rule, found, &path);
+                }
+            }
+            Form::Array { element, count, spare } => {
+                let size = element.size as usize;
+                for (index, bytes) in bytes.chunks_exact(size.max(1)).take(*count as usize).enumerate() {
+                    if !spare || bytes.iter().any(|byte| *byte != 0) {
+                        let index = index as u64;
+                        element.run(bytes, at + index * element.size, Path::Index(&path, index), visit);
+                    }
+                }
+            }
+            Form::Record(Record { members, tag }) => {
+                run_members(members, bytes, at, path, visit);
+                let Some(Tag { offset, size, variants }) = tag else { return };
+                let Some(found) = part(bytes, *offset, u64::from(*size)).map(number) else {
+                    return;
+                };
+                match variants.binary_search_by_key(&found, |(tag, ..)| u128::from(*tag)) {
+                    Ok(which) => {
+                        let (_, name, members) = &variants[which];
+                        run_members(members, bytes, at, Path::Member(&path, name), visit);
+                    }
+                    Err(_) => visit(at + offset, Rule::Tag, found, &path),
+                }
+            }
+        }
+    }
+}
+
+fn run_members(members: &[Member], bytes: &[u8], at: u64, path: Path<'_>, visit: Visit<'_>) {
+    for Member { name, offset, shape } in members {
+        let Some(bytes) = part(bytes, *offset, shape.size) else { continue };
+        match name.as_str() {
+            ELEMENT => shape.run(bytes, at + offset, path, visit),
+            name => shape.run(bytes, at + offset, Path::Member(&path, name), visit),
+        }
+    }
+}
+
+fn part(bytes: &[u8], offset: u64, size: u64) -> Option<&[u8]> {
+    let from = usize::try_from(offset).ok()?;
+    bytes.get(from..from.checked_add(usize::try_from(size).ok()?)?)
+}
+
+/// The little-endian number of at most 16 bytes.
+fn number(bytes: &[u8]) -> u128 {
+    bytes.iter().rev().take(16).fold(0, |number, byte| number << 8 | u128::from(*byte))
+}
+
+/// What must hold of the blocks of one type.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    shape: Arc<Shape>,
+    type_id: TypeId,
+    type_name: String,
+    repeats: bool,
+}
+
+impl Rules {
+    /// Bytes of a value.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.shape.size
+    }
+
+    /// Whether a block holds as many values as fit.
+    #[must_use]
+    pub fn repeats(&self) -> bool {
+        self.repeats
+    }
+
+    /// Calls `found` for all that breaks a rule in `bytes`, which begin `offset` bytes behind the
+    /// start of the block at `block`: a multiple of a value's size, and 0 unless the type repeats.
+    pub fn check(&self, block: u64, offset: u64, bytes: &[u8], found: &mut dyn FnMut(InvalidValue)) {
+        let size = self.shape.size;
+        let values = if self.repeats { bytes.len() } else { size as usize };
+        let first = offset / size.max(1);
+        let chunks = bytes.chunks_exact((size as usize).max(1)).take(values / (size as usize).max(1));
+        for (number, value) in chunks.enumerate() {
+            if self.repeats && value.iter().all(|byte| *byte == 0) {
+                continue;
+            }
+            let index = first + number as u64;
+            let path = if self.repeats { Path::Index(&Path::Value, index) } else { Path::Value };
+            self.shape.run(value, index * size, path, &mut |at, rule, number, field| {
+                found(InvalidValue {
+                    block,
+                    type_id: self.type_id,
+                    type_name: self.type_name.clone(),
+                    field: format!("{field}"),
+                    at: block.saturating_add(at),
+                    rule,
+                    found: number,
+                });
+            });
+        }
+    }
+}
+
+/// The rules of types, made from records when a type is asked for.
+#[derive(Debug)]
+pub struct Values {
+    records: BTreeMap<TypeId, Arc<TypeRecord>>,
+    names: BTreeMap<String, Vec<TypeId>>,
+    shapes: BTreeMap<TypeId, Option<Arc<Shape>>>,
+}
+
+impl Values {
+    /// From all records that are known. One that does not pass its check is left out.
+    #[must_use]
+    pub fn new(records: impl IntoIterator<Item = Arc<TypeRecord>>) -> Self {
+        let mut this = Self { records: BTreeMap::new(), names: BTreeMap::new(), shapes: BTreeMap::new() };
+        for record in records.into_iter().filter(|record| record.check().is_ok()) {
+            this.names.entry(record.name.clone()).or_default().push(record.id);
+            this.records.insert(record.id, record);
+        }
+        this
+    }
+
+    /// The rules of the blocks of a type; `None` if any bytes will do, or the type is not known.
+    pub fn rules(&mut self, id: TypeId) -> Option<Rules> {
+        let record = Arc::clone(self.records.get(&id)?);
+        // Not through the table of shapes: a block that repeats is described by its element.
+        let shape = match record.repeats {
+            true => self.record(&record, 0),
+            false => self.shape(id, &record.name, record.size, 0),
+        };
+        let (type_name, repeats) = (record.name.clone(), record.repeats);
+        Some(Rules { shape: shape?, type_id: id, type_name, repeats })
+    }
+
+    /// The type with a record that a field is made of: its own, or that of an array's elements.
+    #[must_use]
+    pub fn declared(&self, field: &FieldRecord) -> Option<TypeId> {
+        if self.records.contains_key(&field.type_id) {
+            return Some(field.type_id);
+        }
+        let mut name = field.type_name.as_str();
+        while let Some((element, _)) = array(name) {
+            name = element;
+        }
+        self.names.get(name)?.first().copied()
+    }
+
+    /// Ids that a type of this name may have.
+    fn ids(&self, name: &str) -> Vec<TypeId> {
+        match array(name) {
+            Some((element, count)) => self.ids(element).into_iter().map(|id| array_of(id, count)).collect(),
+            None => self.names.get(name).cloned().unwrap_or_else(|| vec![TypeId::of_name(name)]),
+        }
+    }
+
+    /// The shape of a value of `size` bytes; `None` if any bytes will do.
+    fn shape(&mut self, id: TypeId, name: &str, size: u64, depth: u32) -> Option<Arc<Shape>> {
+        if depth > DEPTH_MAX {
+            return None;
+        }
+        if let Some(shape) = self.shapes.get(&id) {
+            return shape.clone().filter(|shape| shape.size == size);
+        }
+        // A type that lies inside itself finds this.
+        self.shapes.insert(id, None);
+        let made = self.make(id, name, size, depth);
+        let shape = made.filter(|shape| {
+            (1..=size).contains(&shape.rules) && shape.depth <= DEPTH_MAX && shape.size == size
+        });
+        self.shapes.insert(id, shape.clone());
+        shape
+    }
+
+    fn make(&mut self, id: TypeId, name: &str, size: u64, depth: u32) -> Option<Arc<Shape>> {
+        let leaf = |rule, size| Some(Arc::new(Shape { size, rules: 1, depth: 1, form: Form::Rule(rule) }));
+        if let Some((rule, size)) = Rule::of(id) {
+            return leaf(rule, size);
+        }
+        // No declared type has such a name. `None` is null, or 0.
+        if name.starts_with("Ptr<") {
+            return leaf(Rule::NonNull, 8);
+        }
+        if name.starts_with("Option<") {
+            return None;
+        }
+        if let Some((element, count)) = array(name) {
+            return self.array(id, element, count, size, depth);
+        }
+        let record = Arc::clone(self.records.get(&id)?);
+        self.record(&record, depth)
+    }
+
+    fn array(&mut self, id: TypeId, element: &str, count: u64, size: u64, depth: u32) -> Option<Arc<Shape>> {
+        if count == 0 || !size.is_multiple_of(count) {
+            return None;
+        }
+        let known = self.ids(element).into_iter().find(|element| array_of(*element, count) == id);
+        // A pointer is known by its name alone, which no declared type can have.
+        let element_id = known.unwrap_or_else(|| TypeId::of_name(element));
+        let shape = self.shape(element_id, element, size / count, depth + 1)?;
+        Some(repeated(shape, count, false))
+    }
+
+    /// The shape of a declared type.
+    fn record(&mut self, record: &TypeRecord, depth: u32) -> Option<Arc<Shape>> {
+        let spare = is_own(&record.name);
+        let members = self.members(&record.fields, spare, depth);
+        let mut sum = Sum::default();
+        sum.add(&members);
+        let mut tag = None;
+        if let Some(first) = record.variants.first() {
+            let place = (first.tag.offset, first.tag.size);
+            if record.variants.iter().any(|variant| (variant.tag.offset, variant.tag.size) != place) {
+                return None;
+            }
+            let (mut variants, mut most) = (Vec::new(), 0);
+            for variant in &record.variants {
+                let members = self.members(&variant.fields, spare, depth);
+                let mut own = Sum { rules: 0, ..sum };
+                own.add(&members);
+                most = most.max(own.rules);
+                sum.depth = own.depth;
+                variants.push((variant.tag.value, variant.name.clone(), members));
+            }
+            sum.rules = sum.rules.saturating_add(most).saturating_add(1);
+            tag = Some(Tag { offset: place.0, size: place.1, variants });
+        }
+        let (rules, depth) = (sum.rules, sum.depth.saturating_add(1));
+        let form = Form::Record(Record { members, tag });
+        let shape = Shape { size: record.size, rules, depth, form };
+        (1..=record.size).contains(&rules).then(|| Arc::new(shape))
+    }
+
+    /// The fields that have rules.
+    fn members(&mut self, fields: &[FieldRecord], spare: bool, depth: u32) -> Vec<Member> {
+        let mut members = Vec::new();
+        for field in fields {
+            let Some(shape) = self.shape(field.type_id, &field.type_name, field.size, depth + 1) else {
+                continue;
+            };
+            let shape = match &shape.form {
+                Form::Array { element, count, .. } if spare => repeated(Arc::clone(element), *count, true),
+                _ => shape,
+            };
+            members.push(Member { name: field.name.clone(), offset: field.offset, shape });
+        }
+        members
+    }
+}
+
+/// Rules and depth of several fields.
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    rules: u64,
+    depth: u32,
+}
+
+impl Sum {
+    fn add(&mut self, members: &[Member]) {
+        for Member { shape, .. } in members {
+            self.rules = self.rules.saturating_add(shape.rules);
+            self.depth = self.depth.max(shape.depth);
+        }
+    }
+}
+
+fn repeated(element: Arc<Shape>, count: u64, spare: bool) -> Arc<Shape> {
+    Arc::new(Shape {
+        size: element.size.saturating_mul(count),
+        rules: element.rules.saturating_mul(count),
+        depth: element.depth.saturating_add(1),
+        form: Form::Array { element, count, spare },
+    })
+}
+
+/// Whether a pointer in a block of type `from` to a value of type `to` is a link of one of Cenote's
+/// own structures: safe code follows it without a check. What programs keep are headers, and a
+/// handle is checked each time; links lead to all else. A header has links alone.
+#[must_use]
+pub fn is_link(from: &str, to: &str) -> bool {
+    let own =
+        |name: &str| is_own(name).then(|| name.split('<').next().unwrap_or_default().ends_with("Header"));
+    match (own(from), own(to)) {
+        (Some(header), Some(to_header)) => header || !to_header,
+        (header, None) => header == Some(true),
+        (None, _) => false,
+    }
+}
+
+/// Whether a type is one of Cenote's own.
+fn is_own(name: &str) -> bool {
+    let constructor = name.split('<').next().unwrap_or_default();
+    constructor.contains('/') && !constructor.starts_with('[')
+}
+
+/// The field of the outermost value that lies at `offset` of a value.
+#[must_use]
+pub fn field_at(record: &TypeRecord, value: &[u8], offset: u64) -> Option<String> {
+    let variants = record.variants.iter().filter(|variant| variant.tag.holds(value));
+    let inside = variants.flat_map(|variant| variant.fields.iter().map(move |field| (Some(variant), field)));
+    let mut all = record.fields.iter().map(|field| (None, field)).chain(inside);
+    let (variant, field) =
+        all.find(|(_, field)| (field.offset..field.offset.saturating_add(field.size)).contains(&offset))?;
+    Some(match variant {
+        Some(variant) => format!("{}.{}", variant.name, field.name),
+        None => field.name.clone(),
+    })
+}
+
+/// The id of an array.
+fn array_of(element: TypeId, count: u64) -> TypeId {
+    TypeId::of_name("[;]").apply(element.0).apply(count)
+}
+
+/// The element and the length that the name of an array says.
+fn array(name: &str) -> Option<(&str, u64)> {
+    let (element, count) = name.strip_prefix('[')?.strip_suffix(']')?.rsplit_once("; ")?;
+    Some((element, count.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests;

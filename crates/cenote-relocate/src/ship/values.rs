@@ -1,0 +1,301 @@
+//! Looks at the values of an import before it is committed: bytes that are no value of their type,
+//! and pointers that lead to no block of theirs.
+//!
+//! *What is refused:* what safe code believes without a check. That is every broken rule
+//! ([`cenote_layout::values`]), and every broken link of one of Cenote's own structures. *What is
+//! reported:* a pointer of the program that leads to a block of another type, or inside one. It is
+//! checked whenever it is followed, and a program may leave one behind when it frees its target.
+//! One that leads to no block, or out of the archive, is not looked at further.
+//!
+//! Two passes read each file: one learns which blocks there are, the other looks at values. The
+//! first keeps a bit for each place of a block, at most 1/128 of the pools' bytes.
+//!
+//! A pool that is protected at rest is sealed: its values are not looked at. Nor is a value of more
+//! than [`VALUE_MAX`] bytes, because a daemon reads it into memory at the word of a client.
+
+use super::ShipError;
+use super::scan::{Body, Held, ReadAt};
+use cenote_layout::catalog::{AtRest, PuddleRecord};
+use cenote_layout::heap::SUPERBLOCK_SIZE;
+use cenote_layout::id::{PoolId, TypeId};
+use cenote_layout::pointer::{PointerKind, RegionAddress, decode_relative};
+use cenote_layout::puddle::Role;
+use cenote_layout::types::{PointerField, TypeRecord};
+use cenote_layout::values::{InvalidValue, Rule, Rules, Values, field_at, is_link};
+use cenote_medium::FileHandle;
+use cenote_medium::planted::{Bug, planted};
+use cenote_store::relocate::{Import, TypeTable};
+use std::collections::BTreeMap;
+
+/// Findings that are listed; all are counted.
+const LISTED_MAX: usize = 1000;
+
+/// Most bytes of a value that is looked at; of an array those of an element.
+const VALUE_MAX: u64 = 64 << 20;
+
+/// Pointers of an import that lead to blocks of other types, or inside blocks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stale {
+    /// How many.
+    pub count: u64,
+    /// The first of them, with addresses as in the archive.
+    pub first: Vec<InvalidValue>,
+}
+
+impl Stale {
+    fn add(&mut self, value: InvalidValue) {
+        self.count += 1;
+        if self.first.len() < LISTED_MAX {
+            self.first.push(value);
+        }
+    }
+}
+
+/// Looks at all values of an import whose files are made. Where a daemon makes it, the daemon looks.
+///
+/// # Errors
+/// [`ShipError::Values`]: there are some that safe code must not see. A file cannot be read.
+pub fn check_values(import: &Import) -> Result<Stale, ShipError> {
+    let (manifest, mut files) = (import.manifest(), Vec::new());
+    let mut slots = 0..;
+    for pool in &manifest.pools {
+        for (index, (image, slot)) in (0u32..).zip(pool.puddles.iter().zip(slots.by_ref())) {
+            if pool.at_rest != AtRest::None {
+                continue;
+            }
+            let Some(file) = import.file(slot)? else { return Ok(Stale::default()) };
+            let (addr, size, uuid) = (image.old_addr, image.size, image.identity);
+            let puddle = PuddleRecord { uuid, pool: pool.old_id, role: Role::Heap, index, addr, size };
+            files.push((puddle, pool.name.as_str(), file));
+        }
+    }
+    let types = import.types();
+    let look = Look::new(types, &files)?;
+    let mut found = Found::default();
+    for (puddle, pool, file) in &files {
+        let before = found.refused.count;
+        look.at(puddle, &read(file), &mut found)?;
+        if found.refused.count > before && found.pool.is_empty() {
+            found.pool = (*pool).to_owned();
+        }
+    }
+    if found.refused.count == 0 {
+        return Ok(found.stale);
+    }
+    let Stale { count, first } = found.refused;
+    Err(ShipError::Values { pool: found.pool, count, first })
+}
+
+/// What breaks rules in one puddle, whatever it holds: for tests, which have no archive.
+///
+/// # Errors
+/// What `read` says.
+#[doc(hidden)]
+pub fn values_in(
+    types: TypeTable,
+    puddle: &PuddleRecord,
+    read: ReadAt<'_>,
+) -> Result<(Stale, Stale), ShipError> {
+    let mut look = Look { blocks: Blocks::default(), rules: rules(&types), types };
+    look.blocks.learn(&Body { bytes: read, puddle })?;
+    let mut found = Found::default();
+    look.at(puddle, read, &mut found)?;
+    Ok((found.refused, found.stale))
+}
+
+#[derive(Default)]
+struct Found {
+    /// The first pool with something that is refused.
+    pool: String,
+    refused: Stale,
+    stale: Stale,
+}
+
+fn read(file: &FileHandle) -> impl Fn(u64, &mut [u8]) -> Result<(), ShipError> + '_ {
+    |offset, bytes| Ok(file.read_exact_at(offset, bytes)?)
+}
+
+fn rules(types: &TypeTable) -> BTreeMap<TypeId, Rules> {
+    let mut values = Values::new(types.values().cloned());
+    types.keys().filter_map(|id| Some((*id, values.rules(*id)?))).collect()
+}
+
+/// What is known of an import.
+struct Look {
+    types: TypeTable,
+    rules: BTreeMap<TypeId, Rules>,
+    blocks: Blocks,
+}
+
+impl Look {
+    fn new(types: TypeTable, files: &[(PuddleRecord, &str, FileHandle)]) -> Result<Self, ShipError> {
+        let mut blocks = Blocks::default();
+        for (puddle, _, file) in files {
+            blocks.learn(&Body { bytes: &read(file), puddle })?;
+        }
+        Ok(Self { rules: rules(&types), types, blocks })
+    }
+
+    fn at(&self, puddle: &PuddleRecord, read: ReadAt<'_>, found: &mut Found) -> Result<(), ShipError> {
+        let body = Body { bytes: read, puddle };
+        let mut bytes = Vec::new();
+        body.each_held(&mut |held| {
+            let Some(record) = self.types.get(&held.type_id).filter(|record| record.check().is_ok()) else {
+                return Ok(());
+            };
+            let rules = self.rules.get(&held.type_id).filter(|_| !planted(Bug::ValuesBelieved));
+            if rules.is_none() && record.pointers.is_empty() || record.size > VALUE_MAX {
+                return Ok(());
+            }
+            body.each_block(held, record.size, record.repeats, &mut bytes, &mut |block, at, bytes| {
+                let block = puddle.addr.saturating_add(block);
+                if let Some(rules) = rules {
+                    rules.check(block, at, bytes, &mut |invalid| found.refused.add(invalid));
+                }
+                self.pointers(record, block, at, bytes, found);
+            })
+        })
+    }
+
+    fn pointers(&self, record: &TypeRecord, block: u64, at: u64, bytes: &[u8], found: &mut Found) {
+        record.for_each_pointer(bytes, &mut |offset, field| {
+            let Some(word) = bytes.get(offset..offset + 8).and_then(|word| word.try_into().ok()) else {
+                return;
+            };
+            let place = block.saturating_add(at).saturating_add(offset as u64);
+            let Some(to) = self.target(place, u64::from_le_bytes(word), field) else { return };
+            let link = || {
+                let target = self.types.get(&field.target);
+                target.is_some_and(|target| is_link(&record.name, &target.name))
+            };
+            let invalid = || self.invalid(record, block, at, offset, bytes, to);
+            match self.blocks.at(to) {
+                At::Block(start, type_id) if start == to && type_id == field.target => {}
+                At::Elsewhere => {}
+                _ if link() => found.refused.add(invalid()),
+                At::Block(..) => found.stale.add(invalid()),
+                At::Nothing => {}
+            }
+        });
+    }
+
+    /// Where a typed pointer leads.
+    fn target(&self, at: u64, word: u64, field: &PointerField) -> Option<u64> {
+        if field.target == TypeId::UNTYPED {
+            return None;
+        }
+        let to = match field.kind {
+            PointerKind::NATIVE => word & !field.tag_mask,
+            PointerKind::RELATIVE => decode_relative(at, word)?,
+            PointerKind::REGION => self.blocks.region(&RegionAddress::decode(word)?)?,
+            _ => return None,
+        };
+        (to != 0).then_some(to)
+    }
+
+    fn invalid(
+        &self,
+        record: &TypeRecord,
+        block: u64,
+        at: u64,
+        offset: usize,
+        bytes: &[u8],
+        to: u64,
+    ) -> InvalidValue {
+        let size = (record.size as usize).max(1);
+        let value = offset / size * size;
+        let own = bytes.get(value..value + size).unwrap_or_default();
+        let mut field = field_at(record, own, (offset - value) as u64).unwrap_or_default();
+        if record.repeats {
+            field = format!("[{}]", (at + value as u64) / size as u64);
+        }
+        InvalidValue {
+            block,
+            type_id: record.id,
+            type_name: record.name.clone(),
+            field,
+            at: block.saturating_add(at).saturating_add(offset as u64),
+            rule: Rule::Reference,
+            found: u128::from(to),
+        }
+    }
+}
+
+/// Which blocks are allocated in the puddles of an import.
+#[derive(Default)]
+struct Blocks {
+    /// By address.
+    puddles: BTreeMap<u64, Puddle>,
+    /// By pool and number in it.
+    numbers: BTreeMap<(PoolId, u32), u64>,
+}
+
+struct Puddle {
+    size: u64,
+    /// By the number of their first superblock.
+    held: BTreeMap<u64, Span>,
+}
+
+/// Blocks of one superblock, or a large one.
+struct Span {
+    size: u64,
+    type_id: TypeId,
+    large: bool,
+    kept: Vec<u64>,
+}
+
+/// What is at an address.
+enum At {
+    /// An allocated block begins there or before, and has this type.
+    Block(u64, TypeId),
+    Nothing,
+    /// Nothing is known about it.
+    Elsewhere,
+}
+
+impl Blocks {
+    fn learn(&mut self, body: &Body<'_>) -> Result<(), ShipError> {
+        let mut held = BTreeMap::new();
+        body.each_held(&mut |Held { base, size, type_id, large, kept }| {
+            let mut bits = vec![0; kept.len().div_ceil(64)];
+            for (block, _) in kept.iter().enumerate().filter(|(_, kept)| **kept) {
+                bits[block / 64] |= 1 << (block % 64);
+            }
+            let (size, type_id, large) = (*size, *type_id, *large);
+            held.insert(base / SUPERBLOCK_SIZE, Span { size, type_id, large, kept: bits });
+            Ok(())
+        })?;
+        let PuddleRecord { pool, index, addr, size, .. } = *body.puddle;
+        self.puddles.insert(addr, Puddle { size, held });
+        self.numbers.insert((pool, index), addr);
+        Ok(())
+    }
+
+    fn region(&self, region: &RegionAddress) -> Option<u64> {
+        let base = self.numbers.get(&(region.pool, region.puddle))?;
+        base.checked_add(region.offset)
+    }
+
+    fn at(&self, addr: u64) -> At {
+        let Some((base, puddle)) = self.puddles.range(..=addr).next_back() else { return At::Elsewhere };
+        let offset = addr - base;
+        if offset >= puddle.size {
+            return At::Elsewhere;
+        }
+        let Some((number, span)) = puddle.held.range(..=offset / SUPERBLOCK_SIZE).next_back() else {
+            return At::Nothing;
+        };
+        let within = offset - number * SUPERBLOCK_SIZE;
+        if span.large {
+            return if within < span.size { At::Block(addr - within, span.type_id) } else { At::Nothing };
+        }
+        let block = within / span.size;
+        let kept = within < SUPERBLOCK_SIZE
+            && span.kept.get((block / 64) as usize).is_some_and(|word| word >> (block % 64) & 1 == 1);
+        match kept {
+            true => At::Block(addr - within % span.size, span.type_id),
+            false => At::Nothing,
+        }
+    }
+}
