@@ -215,12 +215,10 @@ const WITHIN: [(&str, Within); 10] = [
     }),
     ("an iterator to change", |at, act| {
         let _ = at.pool.write(|tx| -> cenote::Result<()> {
-            let mut seen = 0;
-            for (key, value) in at.map.iter_mut(tx)? {
+            for (seen, (key, value)) in at.map.iter_mut(tx)?.enumerate() {
                 if seen % 16 == 0 {
                     act(at);
                 }
-                seen += 1;
                 assert_eq!(key.0, *value);
             }
             Ok(())
@@ -271,8 +269,7 @@ const WITHIN: [(&str, Within); 10] = [
                 act(at);
             }
         };
-        let mut options = cenote::ImportOptions::default();
-        options.names = vec!["imported".into()];
+        let options = cenote::ImportOptions { names: vec!["imported".into()], ..Default::default() };
         let _ = at.store.import(Calls(&archive[..], act), options);
     }),
     ("a hash", |at, act| {
