@@ -311,7 +311,8 @@ fn main() {
     let state = tempfile::tempdir().expect("a directory");
     // SAFETY: no other thread runs yet.
     unsafe { std::env::set_var("XDG_STATE_HOME", state.path()) };
-    let tests: [(&str, fn() -> Result<()>); 6] = [
+    type Test = (&'static str, fn() -> Result<()>);
+    let tests: [Test; 6] = [
         ("transactions", a_transaction_that_is_forked_is_no_transaction_of_the_child),
         ("views", a_view_that_is_forked_shows_nothing),
         ("stores of the child", a_reference_from_before_never_leads_into_a_store_of_the_child),
