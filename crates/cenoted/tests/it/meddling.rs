@@ -64,7 +64,9 @@ fn what_a_client_holds_stays_what_it_was_whatever_others_do() {
         for (name, items) in [("held", ITEMS), ("written", 0)] {
             let pool = store.pool(name).expect("pool");
             make_counter(&pool);
-            (0..items).for_each(|_| drop(add(&pool)));
+            for _ in 0..items {
+                add(&pool);
+            }
         }
     }
     let mut looker = Actor::start("looker", &daemon);
@@ -92,7 +94,9 @@ fn what_a_client_holds_stays_what_it_was_whatever_others_do() {
         // Others come and go, where space is.
         let other = store.pool("other").expect("pool");
         make_counter(&other);
-        (0..10).for_each(|_| drop(add(&other)));
+        for _ in 0..10 {
+            add(&other);
+        }
         drop(other);
         store.remove_pool("other").expect("removed");
     };
