@@ -37,6 +37,10 @@ stress:
 adversary *HARNESSES:
     scripts/adversary.sh {{HARNESSES}}
 
+# In Miri: what works on the simulated medium. Hours.
+miri *SUITES:
+    scripts/miri.sh {{SUITES}}
+
 # Licences, sources and duplicates of dependencies; advisories where their database can be reached.
 audit:
     scripts/audit.sh

@@ -119,7 +119,8 @@ fn another_boot(store: &Path) -> Outcome {
     change_superblock(store, |block| block.boot_id.0[3] ^= 0x55)
 }
 
-/// Makes a copy of a store that was left open pass for the store itself: its superblock names no place.
+/// Makes a copy of a store that was left open pass for the store itself: its superblock names no
+/// place.
 pub(crate) fn no_place(store: &Path) -> Outcome {
     change_superblock(store, |block| {
         (block.device, block.directory_inode, block.superblock_inode) = (0, 0, 0);

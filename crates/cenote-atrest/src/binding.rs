@@ -1,11 +1,13 @@
-//! What a protection is bound to beside its object's identity, and how a pool's root puddle lists the others.
+//! What a protection is bound to beside its object's identity, and how a pool's root puddle lists
+//! the others.
 //!
-//! Names, lengths and addresses are in the catalog, which has checksums and no key. So the protection's header, which is under
-//! an HMAC in modes with a key, holds a digest of them: whoever swaps two names, or shortens a length, cannot make a header for
-//! that.
+//! Names, lengths and addresses are in the catalog, which has checksums and no key. So the
+//! protection's header, which is under an HMAC in modes with a key, holds a digest of them. An
+//! attacker who swaps two names, or shortens a length, cannot make a header for that.
 //!
-//! A pool has many puddles, each with a header of its own. The root puddle's header holds a digest of the others' headers
-//! ([`members`]), which every psync writes anew: whoever puts one puddle's file back leaves a list that does not fit.
+//! A pool has many puddles, each with a header of its own. The root puddle's header holds a digest
+//! of the others' headers ([`members`]), which every psync writes anew: after one puddle's file
+//! was put back, the list does not fit.
 
 use crate::HEADER_LEN;
 use crate::tree::{Digest, ZERO};

@@ -52,7 +52,8 @@ pub enum AtRestError {
         /// Pages that the header covers.
         found: u64,
     },
-    /// The header is this object's, and was made for another name, length or place than the catalog says.
+    /// The header is this object's, and was made for another name, length or place than the catalog
+    /// says.
     #[error(
         "object {object}: its protection was made for another name, length or address: records of the catalog were \
          swapped or changed; restore the whole store from one copy"

@@ -55,8 +55,9 @@
 //!    [`Protection::open`].
 //!
 //! With a key, the tree's root is under an HMAC in the header, so modes 3 and 4 find everything that leaves the newest
-//! header in place. So are the object's name and length, in every mode with a key, and the headers of a pool's puddles
-//! ([`binding`]). Which pages were ever written is not hidden: never-written ones are zero on media.
+//! header in place. So are the object's name and length, in every mode with a key, and the headers
+//! of a pool's puddles ([`binding`]). Which pages were ever written is not hidden: never-written
+//! ones are zero on media.
 //!
 //! # Keys
 //!

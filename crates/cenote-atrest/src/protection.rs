@@ -193,8 +193,8 @@ impl Protection {
         (header.inherited_key, header.inherited_tag) = ([0; 32], [0; 16]);
     }
 
-    /// Binds a new object to what the catalog says of it ([`binding`]): before its header is written for the first time, or
-    /// when all that it is bound to changes with it.
+    /// Binds a new object to what the catalog says of it ([`binding`]): before its header is
+    /// written for the first time, or when all that it is bound to changes with it.
     pub fn bind(&self, binding: Digest) {
         let mut header = self.locked();
         header.binding = binding;
@@ -227,7 +227,8 @@ impl Protection {
         Ok(())
     }
 
-    /// What stands for this puddle in its pool's list: as it is, or as a change makes it. `None`: nothing was ever written.
+    /// What stands for this puddle in its pool's list: as it is, or as a change makes it. `None`:
+    /// nothing was ever written.
     #[must_use]
     pub fn entry(&self, change: Option<&Change>) -> Option<Digest> {
         match change.and_then(|change| change.tree.as_ref()) {
@@ -576,7 +577,8 @@ impl Protection {
         self.prepare_by(pages, source, |header| header.replaced = ZERO)
     }
 
-    /// The same of one that is sealed anew: it holds what its predecessor held, and stands for that in its pool's list.
+    /// The same of one that is sealed anew: it holds what its predecessor held, and stands for that
+    /// in its pool's list.
     ///
     /// # Errors
     /// As [`Protection::prepare`].

@@ -526,10 +526,14 @@ pub(crate) struct Restore {
 
 /// Copy a whole store, consistently
 ///
-/// The copy is a closed store: pools in direct mode as they are between two transactions, pools in shadowed mode and
-/// objects as their last psync left them, protected ones sealed as they lie there. It is complete and on the disk, or not
-/// there. A store that a program has open is copied by that program, while it goes on (`Store::backup`). `cp -a` is for
-/// stores that nobody has open.
+/// The copy is a closed store: pools in direct mode as they are between two transactions, pools in
+/// shadowed mode and objects as their last psync left them, protected ones sealed as they lie
+/// there. It is complete and on the disk, or not there: a backup that is killed leaves a directory
+/// of another name, which is no store, and which the next backup to the same target removes.
+///
+/// A store that a program has open is copied by that program, while it goes on (`Store::backup`).
+/// One that a daemon keeps is copied while the daemon is stopped. `cp -a` is for stores that are
+/// closed: its copy of an open store is refused.
 #[derive(Debug, Args)]
 pub(crate) struct Backup {
     #[command(flatten)]

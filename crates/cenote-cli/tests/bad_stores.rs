@@ -451,9 +451,9 @@ fn a_pool_that_can_be_in_no_store_is_refused_and_no_byte_changes() {
     }
 }
 
-/// A store as its writer leaves it that dies inside a transaction of pool `tour`: a copy of the files, made there, and
-/// written back into these files, because a copy of an open store is refused. What is stored through a mapping is in the
-/// file for every reader.
+/// A store as its writer leaves it that dies inside a transaction of pool `tour`: a copy of the
+/// files, made there, and written back into these files, because a copy of an open store is
+/// refused. What is stored through a mapping is in the file for every reader.
 fn inside_a_transaction() -> Fixture {
     let fixture = empty();
     let copied = fixture.dir.path().join("copied");

@@ -1,5 +1,5 @@
-//! One damaged page of one pool, of every kind: no command dies of it, each names the pool, and the other pools are dealt
-//! with.
+//! One damaged page of one pool, of every kind: no command dies of it, each names the pool, and the
+//! other pools are dealt with.
 
 mod common;
 
@@ -12,7 +12,8 @@ use std::process::Output;
 const MODES: [&str; 4] = ["integrity", "encryption", "both", "authenticated"];
 const PAGE: u64 = 4096;
 
-/// A store with a plain pool, a shadowed one, and one of each kind of protection; all under one key.
+/// A store with a plain pool, a shadowed one, and one of each kind of protection; all under one
+/// key.
 struct Store {
     _dir: tempfile::TempDir,
     path: PathBuf,
@@ -149,7 +150,8 @@ fn one_flipped_byte_of_a_protected_pool_is_reported_and_the_other_pools_are_chec
     assert_eq!(store.run("check", &[]).status.code(), Some(0), "all is as it was");
 }
 
-/// Every kind of page: headers, side data and tree, descriptors, marks, roots, and the first superblock with blocks.
+/// Every kind of page: headers, side data and tree, descriptors, marks, roots, and the first
+/// superblock with blocks.
 #[test]
 fn no_page_of_any_pool_ends_a_command_that_looks_at_it() {
     let store = Store::make();

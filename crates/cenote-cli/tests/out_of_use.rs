@@ -1,5 +1,5 @@
-//! Damage that stops a part of a pool, and not the pool: superblocks out of use, and primaries that no
-//! psync can be written into.
+//! Damage that stops a part of a pool, and not the pool: superblocks out of use, and primaries that
+//! no psync can be written into.
 
 mod common;
 

@@ -265,8 +265,8 @@ pub enum RecoverError {
         /// Its number.
         member: u32,
     },
-    /// A page of the pool cannot be had: a file is cut short, its disk fails, or a sealed page fails its check. Nothing has
-    /// changed.
+    /// A page of the pool cannot be had: a file is cut short, its disk fails, or a sealed page
+    /// fails its check. Nothing has changed.
     #[error("{0}")]
     Unreadable(#[from] GroundError),
     /// Which blocks are allocated cannot be told.

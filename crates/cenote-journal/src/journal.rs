@@ -168,6 +168,7 @@ impl Journal {
         settings: Settings,
     ) -> Result<Self, JournalError> {
         let mut header = new_header((home.store, home.session), half_len, epoch);
+        home.guard.check_owner()?;
         let file = replace(&home.medium, home.name, &mut header, &roots);
         let file = file.map_err(|error| home.failed(error))?;
         Ok(Self::start(home, Arc::new(file), (header, roots), settings))
@@ -190,6 +191,7 @@ impl Journal {
         let (generation, session) = (scan.header.generation + 1, home.session);
         let begun = generation;
         let mut header = JournalHeader { generation, epoch, trimmed, chain, session, begun, ..scan.header };
+        home.guard.check_owner()?;
         write_header(&file, &mut header, &roots).map_err(|error| home.failed(error))?;
         Ok(Self::start(home, file, (header, roots), settings))
     }
@@ -245,6 +247,11 @@ impl Journal {
     /// Fails if nothing may be acknowledged any more.
     pub(crate) fn usable(&self) -> Result<(), JournalError> {
         Ok(self.home.guard.check()?)
+    }
+
+    /// Before a header is written.
+    fn check_owner(&self) -> Result<(), JournalError> {
+        self.home.guard.check_owner().map_err(|error| self.failed(error))
     }
 
     fn failed(&self, error: MediumError) -> JournalError {
@@ -351,6 +358,7 @@ impl Journal {
         }
         let half_len =
             len.max(state.header.half_len.saturating_mul(2)).next_multiple_of(PAGE_SIZE).min(limit);
+        self.check_owner()?;
         let mut header = JournalHeader {
             generation: state.header.generation + 1,
             half_len,
@@ -462,6 +470,7 @@ impl Journal {
     fn trim(&self, state: &mut State, trimmed: u64, chain: u64) -> Result<(), JournalError> {
         let generation = state.header.generation + 1;
         let mut header = JournalHeader { generation, trimmed, chain, ..state.header };
+        self.check_owner()?;
         write_header(&state.file, &mut header, &state.roots).map_err(|error| self.failed(error))?;
         state.header = header;
         Ok(())

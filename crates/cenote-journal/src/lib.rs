@@ -62,6 +62,14 @@ pub trait Guard: Send + Sync + fmt::Debug {
 
     /// From now on nothing may be acknowledged.
     fn poison(&self, reason: &str);
+
+    /// Asked before a header is written: fails, and poisons, if the store is another session's now.
+    ///
+    /// # Errors
+    /// What was found in the place of the store's files.
+    fn check_owner(&self) -> core::result::Result<(), MediumError> {
+        Ok(())
+    }
 }
 
 /// Why an operation on a journal failed.

@@ -1,9 +1,10 @@
-//! A journal that holds still: nothing of it is left to be brought into primaries, and nothing is appended.
+//! A journal that holds still: nothing of it is left to be brought into primaries, and nothing is
+//! appended.
 //!
-//! States: *open*, as usual; *closing*, where appends wait, and what was appended before is made durable, applied and
-//! trimmed; *quiet*, where primaries are exactly what the last psync of each left, and the header says that nothing has
-//! to be recovered. As long as a [`Quiet`] lives the journal stays so: a psync waits before its record is appended, and
-//! holds no writer meanwhile.
+//! States: *open*, as usual; *closing*, where appends wait, and what was appended before is made
+//! durable, applied and trimmed; *quiet*, where primaries are exactly what the last psync of each
+//! left, and the header says that nothing has to be recovered. As long as a [`Quiet`] lives the
+//! journal stays so: a psync waits before its record is appended, and holds no writer meanwhile.
 
 use crate::JournalError;
 use crate::journal::Journal;
@@ -22,7 +23,8 @@ impl Drop for Quiet {
 }
 
 impl Journal {
-    /// Waits until all psyncs that have begun are in their primaries, durably, and keeps further ones out.
+    /// Waits until all psyncs that have begun are in their primaries, durably, and keeps further
+    /// ones out.
     ///
     /// # Errors
     /// The medium; the journal has stopped. It is not quiet then.

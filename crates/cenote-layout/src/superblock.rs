@@ -42,7 +42,8 @@ pub const DURABILITY_POWER: u32 = 2;
 
 /// The store's files are those that its sessions wrote.
 pub const ORIGIN_OWN: u64 = 0;
-/// The store's files were copied while a session had it open, and its pools have not been checked since.
+/// The store's files were copied while a session had it open, and its pools have not been checked
+/// since.
 pub const ORIGIN_COPY: u64 = 1;
 
 /// One copy of the superblock.
@@ -73,8 +74,8 @@ pub struct Superblock {
     pub opener_start_ticks: u64,
     /// When the store was formatted, in seconds since 1970.
     pub formatted_at_s: u64,
-    /// The session of the last writer, random: which log space is its. While that writer has the store open it looks
-    /// before every control write whether this is still its own.
+    /// The session of the last writer, random: which log space is its. While that writer has the
+    /// store open it looks before every control write whether this is still its own.
     pub client: Uuid,
     /// The catalog had this batch, durably, when this copy was written. Catalog files that both end earlier were rolled back.
     pub catalog_batch: u64,

@@ -46,9 +46,9 @@ pub enum Rule {
     /// A character of Unicode, without surrogates.
     Char,
     /// Not 0.
-    NonZero,
+    NotZero,
     /// Not null: a pointer that is not an `Option`.
-    NonNull,
+    NotNull,
     /// The discriminant of a variant.
     Tag,
     /// A pointer whose target is a block of its type, or is not known. No rule of bytes alone: who
@@ -86,8 +86,8 @@ impl fmt::Display for InvalidValue {
         match self.rule {
             Rule::Bool => write!(f, "{found} is no bool"),
             Rule::Char => write!(f, "{found:#x} is no character"),
-            Rule::NonZero => f.write_str("0 in a number that is never 0"),
-            Rule::NonNull => f.write_str("null in a pointer that is never null"),
+            Rule::NotZero => f.write_str("0 in a number that is never 0"),
+            Rule::NotNull => f.write_str("null in a pointer that is never null"),
             Rule::Tag => write!(f, "no variant has the discriminant {found}"),
             Rule::Reference => write!(f, "no block of the pointer's type begins at {found:#x}"),
         }
@@ -118,14 +118,14 @@ impl Rule {
             return Some((Self::Char, 4));
         }
         let found = NON_ZERO.iter().find(|(name, _)| TypeId::of_name(name) == id)?;
-        Some((Self::NonZero, found.1))
+        Some((Self::NotZero, found.1))
     }
 
     fn holds(self, found: u128) -> bool {
         match self {
             Self::Bool => found <= 1,
             Self::Char => u32::try_from(found).is_ok_and(|code| char::from_u32(code).is_some()),
-            Self::NonZero | Self::NonNull => found != 0,
+            Self::NotZero | Self::NotNull => found != 0,
             Self::Tag | Self::Reference => true,
         }
     }
@@ -384,7 +384,7 @@ impl Values {
         }
         // No declared type has such a name. `None` is null, or 0.
         if name.starts_with("Ptr<") {
-            return leaf(Rule::NonNull, 8);
+            return leaf(Rule::NotNull, 8);
         }
         if name.starts_with("Option<") {
             return None;

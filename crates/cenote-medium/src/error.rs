@@ -283,7 +283,8 @@ pub enum MediumError {
         /// How many there are, and may be.
         source: Full,
     },
-    /// A file of an open store has been replaced, or was written by another session. Nothing was written.
+    /// A file of an open store has been replaced, or was written by another session. Nothing was
+    /// written.
     #[error("{name} is not as this session left it: {detail}; close the store, and open it again")]
     Replaced {
         /// The file concerned.
@@ -323,8 +324,8 @@ impl MediumError {
         }
     }
 
-    /// Whether a file can be mapped without taking mappings that the program needs for itself: asked
-    /// before the first step, so that nothing is half mapped.
+    /// Whether a file can be mapped without taking mappings that the program needs for itself:
+    /// asked before the first step, so that nothing is half mapped.
     ///
     /// # Errors
     /// [`MediumError::Mappings`].

@@ -188,7 +188,7 @@ impl FileHandle {
         }
         let to = seek(file, SeekFrom::Hole(from)).map_err(failed)?;
         // A hole that begins inside a page is behind it.
-        Ok(Some((from, to.next_multiple_of(PAGE_SIZE).clamp(from + PAGE_SIZE, end))))
+        Ok(Some((from, to.next_multiple_of(PAGE_SIZE).max(from + PAGE_SIZE).min(end))))
     }
 
     /// Whether the file takes less space than it has bytes.

@@ -102,7 +102,8 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Which file or directory a name leads to: two names that lead to one have one identity, and a copy has another.
+/// Which file or directory a name leads to: two names that lead to one have one identity, and a
+/// copy has another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FileId {
     /// The file system that it lies on, as the kernel numbers it until the next boot.
@@ -308,17 +309,18 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
     /// ([`MediumError::Locked`]): the lock would be lost. Keep it empty.
     fn lock(&self, name: &str, kind: LockKind) -> Result<core::result::Result<LockGuard, Holder>>;
 
-    /// Tries to hold a file that exists, or the store's directory (`""`), without waiting: by a lock that belongs to a
-    /// descriptor of its own. Other than after [`lock`](Medium::lock) the file may be read and written meanwhile, and
-    /// nothing that this process opens and closes drops the lock. Gives the identity of what is held, which was there
-    /// under that name after the lock was taken.
+    /// Tries to hold a file that exists, or the store's directory (`""`), without waiting: by a
+    /// lock that belongs to a descriptor of its own. Other than after [`lock`](Medium::lock) the
+    /// file may be read and written meanwhile, and nothing that this process opens and closes drops
+    /// the lock. Gives the identity of what is held, which was there under that name after the lock
+    /// was taken.
     fn hold(&self, name: &str, kind: LockKind) -> Result<core::result::Result<(LockGuard, FileId), Holder>> {
         let _ = kind;
         Ok(Ok((LockGuard::new(()), self.file_id(name)?)))
     }
 
-    /// Which file or directory (`""`: the store's own) has that name now; [`FileId::UNKNOWN`] where files have no
-    /// identity.
+    /// Which file or directory (`""`: the store's own) has that name now; [`FileId::UNKNOWN`] where
+    /// files have no identity.
     fn file_id(&self, name: &str) -> Result<FileId> {
         let _ = name;
         Ok(FileId::UNKNOWN)

@@ -125,7 +125,8 @@ pub(crate) fn seal(
         .map_err(|error| sealed(&info.record.name, error))
 }
 
-/// Puts an object that nobody has attached under another key. An error: the old key is its key. **The sync of the record commits.**
+/// Puts an object that is not attached under another key. An error: the old key is its key.
+/// **The sync of the record commits.**
 ///
 /// # Errors
 /// As [`open`]; the journal, as of a psync.
@@ -177,8 +178,9 @@ pub(crate) fn rekey(
     Ok(Rekeyed::of(done))
 }
 
-/// What a daemon's answer to a change of a key says: it takes a record back that it cannot make durable, so an error is one from
-/// before the commit, unless it says otherwise or the file has the new header.
+/// What a daemon's answer to a change of a key says: it takes a record back that it cannot make
+/// durable, so an error is one from before the commit, unless it says otherwise or the file has the
+/// new header.
 fn through_daemon(
     answer: Result<(), ObjectError>,
     source: &Source,

@@ -377,8 +377,8 @@ impl Attached {
         }
     }
 
-    /// What to remember elsewhere, so that putting back the whole store from earlier is noticed; `None`
-    /// of an object that is not protected. Not secret.
+    /// What to remember elsewhere, so that putting back the whole store from earlier is noticed;
+    /// `None` of an object that is not protected. Not secret.
     #[must_use]
     pub fn anchor(&self) -> Option<Anchor> {
         self.view.as_ref().map(|view| view.protection().anchor())

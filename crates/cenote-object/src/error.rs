@@ -90,6 +90,15 @@ pub enum ObjectError {
         /// What is wrong.
         fault: Box<PageFault>,
     },
+    /// An object of a copy of an open store that has no hash tree, which would show whether it is
+    /// whole.
+    #[error(
+        "object \"{name}\" is of a copy of a store that was open, and has nothing that shows whether it is whole; open the store with PowerLossPolicy::AsIs to use it all the same"
+    )]
+    NotCovered {
+        /// The object.
+        name: String,
+    },
     /// A range that the object does not have.
     #[error("object \"{name}\" has {len} bytes: there are none at {offset} for {wanted}")]
     Range {
@@ -224,7 +233,10 @@ impl ObjectError {
             Self::Memory { source, .. } => source.raw_os_error().unwrap_or(ENOMEM),
             Self::PsyncTooLarge { .. } => EFBIG,
             Self::Scan { source, .. } => source.raw_os_error().unwrap_or(EIO),
-            Self::JournalDamaged { .. } | Self::PrimaryDamaged { .. } | Self::PageDamaged { .. } => EIO,
+            Self::JournalDamaged { .. }
+            | Self::PrimaryDamaged { .. }
+            | Self::PageDamaged { .. }
+            | Self::NotCovered { .. } => EIO,
             Self::Medium(error) => of_medium(error),
             Self::NotCopied { source, .. } => of_medium(source),
             Self::Store(error) => match error {

@@ -95,6 +95,7 @@ mod at_rest;
 mod attached;
 mod closer;
 mod connected;
+mod copied;
 mod dirty;
 mod error;
 mod header;

@@ -7,6 +7,7 @@
 use crate::at_rest;
 use crate::attached::Attached;
 use crate::connected;
+use crate::copied;
 use crate::dirty::Mechanism;
 use crate::error::ObjectError;
 use crate::options::{ObjectOptions, ObjectsOptions, Permission};
@@ -147,14 +148,17 @@ impl Objects {
         keeper.create_object(&new).map_err(connected::of_daemon)
     }
 
-    /// Puts an object that nobody has attached under another key, in constant time: an error says that the old key is the
-    /// object's, the answer that the new one is, durably if it is [`Rekeyed::Done`]. Its data is not written again. Who had the old key
-    /// *and* a copy of what lay on the medium then can still read that copy, and derive the key of the data: to end that, make a new
-    /// object. The journal keeps the header of before until its space is used again.
+    /// Puts an object that is not attached under another key, in constant time: an error says
+    /// that the old key is the object's, the answer that the new one is, durably if it is
+    /// [`Rekeyed::Done`]. Its data is not written again. Who had the old key *and* a copy of what
+    /// lay on the medium then can still read that copy, and derive the key of the data: to end
+    /// that, make a new object. The journal keeps the header of before until its space is used
+    /// again.
     ///
     /// # Errors
     /// `EACCES`: the old key is wrong, or the object's mode does not let this user write. `EINVAL`: it has no key. `EAGAIN`: somebody has it
-    /// attached. `ENOENT`. As of a psync. The old key is the object's then, also if the store is poisoned.
+    /// attached. `ENOENT`. As of a psync. The old key is the object's then, also if the store is
+    /// poisoned.
     pub fn rekey(
         &self,
         name: &str,
@@ -224,6 +228,10 @@ impl Objects {
         let info = shared.store.object(name)?;
         may(&info, Permission::Read)?;
         shared.store.verify_object(&info)?;
+        // Without its key a sealed object cannot be looked at; opening the snapshot does that.
+        if !info.record.at_rest.mode().has_tree() {
+            copied::check(shared, &info, None)?;
+        }
         shared.enter_writer(&info)?;
         shared.set_state(info.id(), ObjectState::Read);
         // As one who reads, so that nobody psyncs meanwhile; what is committed is in the file that the daemon hands out.
@@ -246,8 +254,8 @@ impl Objects {
 
     /// Makes an object again from a snapshot, under its name or another, owned by this user, at its old address if that is free here. One that is
     /// protected stays so, under the key of then, and keeps its identity, to which its pages are sealed; one that is not
-    /// gets a new one. Its protection is bound to its name: under another name it takes [`Objects::restore_as`], if it has a
-    /// key. Durable on return.
+    /// gets a new one. Its protection is bound to its name: under another name it takes
+    /// [`Objects::restore_as`], if it has a key. Durable on return.
     ///
     /// # Errors
     /// The file cannot be read, is no snapshot, cut short or damaged; an object of this name, or a protected one of this identity, is there; the window or the disk is full.
@@ -357,6 +365,7 @@ impl Objects {
         if !shared.store.is_connected() {
             may(&info, permission)?; // a daemon asks that itself
         }
+        copied::check(shared, &info, key)?;
         match permission {
             Permission::Read => Attached::reader(shared, info, key),
             Permission::ReadWrite => Attached::writer(shared, info, key, mechanism),

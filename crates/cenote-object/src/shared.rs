@@ -99,6 +99,10 @@ impl Guard for StoreGuard {
     fn poison(&self, reason: &str) {
         self.0.poison(reason);
     }
+
+    fn check_owner(&self) -> Result<(), MediumError> {
+        self.0.check_owner()
+    }
 }
 
 /// The objects of a store that is open.

@@ -401,7 +401,7 @@ pub(crate) fn restore(
         _ => Ok(()),
     };
     let expected = trimmed.map_err(ObjectError::from).and_then(|()| match kept {
-        // Before the object is there: of one that is not, nobody asks.
+        // Before the object is there: an object that is not there is not compared.
         Some(id) if mode.has_tree() => {
             let span = trailer.data_len.next_multiple_of(PAGE_SIZE);
             let mut bytes = [0; HEADER_LEN];
@@ -441,8 +441,8 @@ pub(crate) fn restore(
     Ok(Restored { object, moved_from })
 }
 
-/// The header of a protected object that gets another name than it had when the snapshot was taken: bound to that. With a key
-/// only who has it can make one.
+/// The header of a protected object that gets another name than it had when the snapshot was taken:
+/// bound to that. With a key only who has it can make one.
 fn rebound(
     file: &File,
     trailer: &SnapshotTrailer,

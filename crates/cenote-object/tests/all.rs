@@ -5,6 +5,7 @@ mod backup;
 mod bound;
 mod calls;
 mod common;
+mod copies;
 mod crash;
 mod damage;
 mod hosted;

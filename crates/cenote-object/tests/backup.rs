@@ -1,4 +1,5 @@
-//! Objects in a backup of their store: each as a psync left it, and objects that are psynced together, together.
+//! Objects in a backup of their store: each as a psync left it, and objects that are psynced
+//! together, together.
 
 use crate::common::{the_key, window_base};
 use cenote_atrest::Mode;
@@ -19,7 +20,8 @@ fn open(dir: &Path) -> Result<(Store, Objects), String> {
     if !report.clean || !report.damage.is_empty() {
         return Err(format!("{report:?}"));
     }
-    // Each psync takes half of the journal: what a copy of the journal lacks is in no copy of an object that came before.
+    // Each psync takes half of the journal: what a copy of the journal lacks is in no copy of an
+    // object that came before.
     let options = ObjectsOptions { half_len: 112 << 10, ..ObjectsOptions::default() };
     let objects = Objects::open(&store, &options).map_err(|error| error.to_string())?;
     Ok((store, objects))
@@ -119,6 +121,6 @@ fn objects_in_a_backup_are_as_one_psync_left_them() {
 
 #[test]
 fn a_backup_that_does_not_wait_for_psyncs_is_found() {
-    // A race: some copies may be whole.
-    assert!((0..10).any(|_| !copies(Bug::BackupNotQuiet, 12).is_empty()));
+    // A race: on a machine that does other work, most copies are whole.
+    assert!((0..60).any(|_| !copies(Bug::BackupNotQuiet, 12).is_empty()));
 }

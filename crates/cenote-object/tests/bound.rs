@@ -1,5 +1,6 @@
-//! What the catalog says of a protected object is under the object's key: names that were swapped, lengths, modes and identities
-//! that were changed, each with checksums that fit, are refused in every mode that has a key, and where hashes are all there is.
+//! What the catalog says of a protected object is under the object's key: names that were swapped,
+//! lengths, modes and identities that were changed, each with checksums that fit, are refused in
+//! every mode that has a key, and where hashes are all there is.
 
 use crate::common::{self, base_image, bytes_of, key_of, own, protect, the_key};
 use cenote_layout::catalog::{Record, decode_frame, encode_frame};
@@ -24,7 +25,8 @@ fn filled(mode: Mode) -> Image {
     sim.image_now(CrashKind::Process)
 }
 
-/// Changes the catalog's records, in both files, with checksums that fit. How many records were changed.
+/// Changes the catalog's records, in both files, with checksums that fit. How many records were
+/// changed.
 fn forge(sim: &SimMedium, change: &mut dyn FnMut(&mut Record) -> bool) -> u64 {
     let mut changed = 0;
     for file in ["catalog.0", "catalog.1"] {
@@ -104,7 +106,7 @@ fn forgeries(mode: Mode) -> Result<(), String> {
         if forge(&sim, &mut change) == 0 {
             return Err(format!("{mode}, {what}: there was nothing to forge"));
         }
-        // A mode without a key is told from none by nobody but the length of the file.
+        // Only the length of the file tells a mode without a key from none.
         if let Ok(bytes) = taken(&sim, name) {
             return Err(format!(
                 "{mode}, {what}: \"{name}\" is served, {} bytes of {}",

@@ -362,8 +362,8 @@ fn every_call_of_rekey_may_fail() {
     every_call(&REKEY, Mode::Authenticated, false);
 }
 
-/// Changes a key while one call fails, or all from that one on: what was said, against which key opens the object then, after
-/// every way to stop there. How many calls there were.
+/// Changes a key while one call fails, or all from that one on: what was said, against which key
+/// opens the object then, after every way to stop there. How many calls there were.
 fn rekeys(mode: Mode, repeats: bool) -> Result<u64, String> {
     protect(mode);
     let base = base(&REKEY, false);
@@ -389,7 +389,7 @@ fn rekeys(mode: Mode, repeats: bool) -> Result<u64, String> {
             let crashed = scene.sim.state_now();
             scene.leave();
             let mut images = vec![crashed.image_process()];
-            // If the device takes nothing any more, nobody knows what it will have.
+            // If the device takes nothing any more, what it will have is not known.
             if !repeats {
                 images.extend([crashed.image_oldest(), crashed.image_latest()]);
             }

@@ -114,7 +114,7 @@ fn a_snapshot_is_what_the_last_psync_left_and_comes_back() {
         // Simulated stores draw the same identities.
         objects.pdestroy("a", None).expect("destroyed");
         let c = match common::key() {
-            // Its protection is bound to its name: without the key nobody gives it another.
+            // Its protection is bound to its name: it takes the key to give it another.
             Some(key) => {
                 let refused = objects.restore(&path("two"), Some("c")).expect_err("without its key");
                 assert!(refused.errno() == 13, "{refused}");

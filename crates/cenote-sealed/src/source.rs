@@ -144,11 +144,12 @@ pub fn check_listed(what: &str, protection: &Protection, listed: Option<Digest>)
     protection.check_listed(listed).map_err(|error| SealedError::at_rest(what, error))
 }
 
-/// Opens the protection that a source has, bound to what the catalog says ([`cenote_atrest::binding`]): the key is checked, and
-/// no page is read.
+/// Opens the protection that a source has, bound to what the catalog says
+/// ([`cenote_atrest::binding`]): the key is checked, and no page is read.
 ///
 /// # Errors
-/// No key, a wrong one, or one that is not needed; a header that is not this one's, or made for another name or place.
+/// No key, a wrong one, or one that is not needed; a header that is not this one's, or made for
+/// another name or place.
 pub fn open(
     what: &str,
     mode: Mode,
@@ -159,7 +160,8 @@ pub fn open(
     open_by(what, mode, source, expect, key)
 }
 
-/// The same of a file that is a copy, and still sealed as what it was copied from: what that was bound to is not known here.
+/// The same of a file that is a copy, and still sealed as what it was copied from: what that was
+/// bound to is not known here.
 ///
 /// # Errors
 /// As [`open`].
@@ -194,7 +196,9 @@ impl Drop for Scratch {
     }
 }
 
-/// Seals pages, whose plain contents `copy_out` gives from an offset on, and adds what a record has to hold to `changes`, as of primary number `object`: all but the header ([`seal_header`]). `None`: nothing differs.
+/// Seals pages, whose plain contents `copy_out` gives from an offset on, and adds what a record has
+/// to hold to `changes`, as of primary number `object`: all but the header ([`seal_header`]).
+/// `None`: nothing differs.
 ///
 /// # Errors
 /// The primary or the tree cannot be read, or the tree is damaged; no random bytes. What was added is incomplete.
@@ -255,8 +259,8 @@ pub fn seal(
     Ok(Some(change))
 }
 
-/// Adds the header of a change to what a record has to hold, as of primary number `object`: the last step, because a pool's root
-/// puddle has the others' headers in its own.
+/// Adds the header of a change to what a record has to hold, as of primary number `object`: the
+/// last step, because a pool's root puddle has the others' headers in its own.
 ///
 /// # Errors
 /// None but a planted one.

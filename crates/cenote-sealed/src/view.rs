@@ -32,8 +32,8 @@
 //! not stored into, fail with `EFAULT`. [`View::load`] opens pages beforehand; copy what is to be read in.
 //!
 //! Pages are opened one by one, which makes mappings of the kernel's. When the process has many
-//! (`cenote_sys::mappings`), or the kernel refuses one more, the 2 MiB around the page are filled and
-//! opened as a whole, and if that is too much, the whole object.
+//! (`cenote_sys::mappings`), or the kernel refuses one more, the 2 MiB around the page are filled
+//! and opened as a whole, and if that is too much, the whole object.
 
 use crate::clerk::Clerk;
 use crate::{SealedError, Source};
@@ -557,8 +557,9 @@ impl Inner {
         true
     }
 
-    /// Opens more than one page at once, because the process has too many mappings to do it for one. Under the lock of filling: a page that is open and not
-    /// yet called loaded is filled by nobody.
+    /// Opens more than one page at once, because the process has too many mappings to do it for
+    /// one. Under the lock of filling: no thread fills a page that is open and not yet called
+    /// loaded.
     fn widen(&self, page: u64) -> bool {
         if self.is_stopped() {
             return false;

@@ -39,7 +39,7 @@ use cenote_medium::{Durability, GrantedMedium, MapMode, MediumError, MediumInfo,
 use cenote_sys::{fault, fork_guard};
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicBool;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError};
 use zerocopy::FromZeros;
@@ -75,7 +75,8 @@ pub struct Grant {
 /// Who has a shared pool.
 #[derive(Clone, Debug, Default)]
 pub struct MemberList {
-    /// Names of the images ([`cenote_sys::process::name_of`]) that have it, and live or have logs that are not replayed yet.
+    /// Names of the images ([`cenote_sys::process::name_of`]) that have it, and live or have logs
+    /// that are not replayed yet.
     pub living: Vec<u64>,
     /// Why its values may not be what its transactions made them.
     pub doubts: Vec<String>,
@@ -152,7 +153,8 @@ pub trait Keeper: Send + Sync + core::fmt::Debug {
     /// # Errors
     /// The caller does not have it; the daemon cannot be reached.
     fn puddles_from(&self, pool: PoolId, first: u32) -> Result<Vec<Granted>, StoreError>;
-    /// Who has a pool that the caller shares. Those that have ended are recovered before the answer. `patient`: a daemon that has ended is waited for.
+    /// Who has a pool that the caller shares. Those that have ended are recovered before the
+    /// answer. `patient`: a daemon that has ended is waited for.
     ///
     /// # Errors
     /// The caller does not have it; the daemon cannot be reached.
@@ -436,6 +438,8 @@ impl Store {
                 hosted: BTreeMap::new(),
                 held: Holds::default(),
                 journals: Journals::default(),
+                checked_pools: BTreeSet::new(),
+                unchecked_objects: BTreeSet::new(),
                 client: home.client,
                 registration: None,
                 lock: None,

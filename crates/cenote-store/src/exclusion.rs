@@ -1,14 +1,18 @@
-//! One writer, or many readers: the locks of an open, and what is opened only if the caller asks for it.
+//! One writer, or many readers: the locks of an open, and what is opened only if the caller asks
+//! for it.
 //!
 //! Three locks, taken in this order, all or none:
 //!
-//! 1. A record lock on the file `lock`. It names its holder, for messages. Code of this process that opens and closes
-//!    the file drops it; a program that removes the file is not excluded by it.
-//! 2. A lock on the store's directory, and 3. one on the file `superblock`. Nothing that a process does to files drops
-//!    them ([`Medium::hold`]). Every opener of the store touches both inodes, so two that share one of them exclude
-//!    each other, by whatever path they came and whatever became of the other files.
+//! 1. A record lock on the file `lock`. It names its holder, for messages. Code of this process
+//!    that opens and closes the file drops it; a program that removes the file is not excluded by
+//!    it.
+//! 2. A lock on the store's directory, and 3. one on the file `superblock`. Nothing that a process
+//!    does to files drops them ([`Medium::hold`]). Every opener of the store touches both inodes,
+//!    so two that share one of them exclude each other, by whatever path they came and whatever
+//!    became of the other files.
 //!
-//! An opener that shares neither inode has a copy before it, or a store that was put back from one: [`crate::origin`].
+//! An opener that shares neither inode has a copy before it, or a store that was put back from one:
+//! [`crate::origin`].
 
 use crate::error::OpenError;
 use crate::options::CopyPolicy;
@@ -23,7 +27,8 @@ use std::time::{Duration, Instant};
 /// How often a lock is tried while waiting for it.
 const LOCK_RETRY: Duration = Duration::from_millis(5);
 
-/// Takes all locks of an open, waiting at most `timeout`, and says where the store lies that they are on.
+/// Takes all locks of an open, waiting at most `timeout`, and says where the store lies that they
+/// are on.
 pub(crate) fn take(
     medium: &OwnedMedium,
     exclusive: bool,

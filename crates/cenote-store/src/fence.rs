@@ -1,19 +1,23 @@
-//! Fencing: a session writes control data only while the superblock on the medium is the one that it read or wrote.
+//! Fencing: a session writes control data only while the superblock on the medium is the one that
+//! it read or wrote.
 //!
-//! Locks keep a second writer out ([`cenote_medium::Medium::hold`]). This is for what locks do not reach: a program that
-//! puts other files in the place of the store's, or other bytes into them, and media whose locks do not work.
+//! Locks keep a second writer out ([`cenote_medium::Medium::hold`]). This is for what locks do not
+//! reach: a program that puts other files in the place of the store's, or other bytes into them,
+//! and media whose locks do not work.
 //!
-//! States of a session: *unfenced*, where every check finds the newest copy as this session left it, in the inode that
-//! it locked, and no later one; *fenced*, from the first check that does not: the store is poisoned, and nothing is
-//! written any more, by any handle. There is no way back.
+//! States of a session: *unfenced*, where every check finds the newest copy as this session left
+//! it, in the inode that it locked, and no later one; *fenced*, from the first check that does not:
+//! the store is poisoned, and nothing is written any more, by any handle. There is no way back.
 //!
-//! What is checked when: before each batch of the catalog, each copy of the superblock, and each file that takes the
-//! place of one of the catalog's. One check is one `fstatat` and one `pread`; a batch takes two `fstatat` more, for its
-//! two files. Between a check and the write that follows it another program may still act; the write then goes to an
-//! inode that this session opened before the check, by a descriptor, so it reaches no file of another store.
+//! What is checked when: before each batch of the catalog, each copy of the superblock, each file
+//! that takes the place of one of the catalog's, and each header of a journal. One check is one
+//! `fstatat` and one `pread`; a batch takes two `fstatat` more, for its two files. Between a check
+//! and the write that follows it another program may still act; the write then goes to an inode
+//! that this session opened before the check, by a descriptor, so it reaches no file of another
+//! store.
 //!
-//! Stores into mappings and records of journals are not checked: they go to inodes that this session opened, and no
-//! other session opens these while its locks are held.
+//! Stores into mappings and records of journals are not checked: they go to inodes that this
+//! session opened, and no other session opens these while its locks are held.
 
 use crate::superblock::{self, FILE};
 use cenote_layout::superblock::{COPY_SIZE, Superblock};
@@ -88,7 +92,8 @@ impl Fence {
         Ok(())
     }
 
-    /// Fails, and poisons the store, unless `name` still leads to the file `id`, which this session opened.
+    /// Fails, and poisons the store, unless `name` still leads to the file `id`, which this session
+    /// opened.
     pub(crate) fn check_named(&self, name: &str, id: FileId) -> Result<(), MediumError> {
         if planted(Bug::InodeNotCompared) {
             return Ok(());
@@ -109,8 +114,8 @@ impl Fence {
 
     /// Writes `block` as the next generation over the older copy.
     ///
-    /// States: the newest copy whole and unchanged, the other one torn; then both whole, the new one believed. **The
-    /// sync commits.**
+    /// States: the newest copy whole and unchanged, the other one torn; then both whole, the new
+    /// one believed. **The sync commits.**
     pub(crate) fn store_next(&self, block: &mut Superblock) -> Result<(), MediumError> {
         self.check()?;
         let next = superblock::next(block);

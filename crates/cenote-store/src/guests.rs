@@ -815,6 +815,8 @@ impl Control {
             hosted: BTreeMap::new(),
             held: Holds::default(),
             journals: Default::default(),
+            checked_pools: BTreeSet::new(),
+            unchecked_objects: BTreeSet::new(),
             client: self.client,
             registration: None,
             lock: None,
@@ -833,7 +835,8 @@ impl Control {
         }
     }
 
-    /// What a guest is called in locks: another name for each session, and so for each image of a process.
+    /// What a guest is called in locks: another name for each session, and so for each image of a
+    /// process.
     fn name_of(&self, client: Uuid) -> Result<u64, StoreError> {
         let guest = self.hosted.get(&client).ok_or(StoreError::NoGuest { client })?.guest;
         let image = u128::from_le_bytes(client.0);

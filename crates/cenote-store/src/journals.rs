@@ -27,8 +27,8 @@
 //! store tells that the superblock was put back.
 //!
 //! A journal's header names the generation of the superblock's copy that names it (4): a superblock
-//! that is older was put back, unless the crash came between 3 and 4, when the journal has no record
-//! of its session. This ties the two journals of a store that was not closed:
+//! that is older was put back, unless the crash came between 3 and 4, when the journal has no
+//! record of its session. This ties the two journals of a store that was not closed:
 //! one of them cannot go back to an earlier session, with the superblock of that, beside the other.
 //!
 //! If one of a journal's two headers is damaged, the predecessor of the one that is named is

@@ -1,11 +1,13 @@
 //! Opening a store.
 //!
-//! States of an open for writing: (1) the locks are taken, and a copy of an open store is refused ([`crate::exclusion`]); (2) catalog files that are torn or damaged in one copy are
-//! written anew; (3) recovery, with states of its own ([`crate::recovery`]); (4) files without a record are removed, and what a crashed session
-//! stored at level `process` is synced if this one is at `power`; (5) the superblock says "open", with boot id, process and client: **its sync commits**. Only then is a handle given
-//! out. A crash before leaves what the next open finds as it was before, or recovered. (6) A store
-//! whose window is taken in this process moves to another one ([`crate::relocate::window`]); all
-//! before is done at a distance.
+//! States of an open for writing: (1) the locks are taken, and a copy of an open store is refused
+//! ([`crate::exclusion`]); (2) catalog files that are torn or damaged in one copy are written anew;
+//! (3) recovery, with states of its own ([`crate::recovery`]); (4) files without a record are
+//! removed, and what a crashed session stored at level `process` is synced if this one is at
+//! `power`; (5) the superblock says "open", with boot id, process and client: **its sync commits**.
+//! Only then is a handle given out. A crash before leaves what the next open finds as it was
+//! before, or recovered. (6) A store whose window is taken in this process moves to another one
+//! ([`crate::relocate::window`]); all before is done at a distance.
 //!
 //! Where the store was closed, (5) comes before (2): recovery appends batches then, too, if logs were set aside, and a crash in the middle of one is no damage only in a
 //! store that is open. Where it was not, the boot under which its clients lived must stay in the superblock until they have been recovered.
@@ -157,6 +159,10 @@ impl Store {
             options.relocation.clone(),
             Arc::clone(&poisoned),
         );
+        let unchecked_objects = match copied {
+            true => catalog.state.objects.keys().copied().collect(),
+            false => BTreeSet::new(),
+        };
         let store = Self::new(Arc::new(Inner {
             window: Window::of_store(base, len, place.distance, &path),
             persistence: medium.persistence(durability),
@@ -192,6 +198,8 @@ impl Store {
                 hosted: BTreeMap::new(),
                 held: Holds::default(),
                 journals: Journals::default(),
+                checked_pools: BTreeSet::new(),
+                unchecked_objects,
                 client: Uuid::NIL,
                 registration: None,
                 lock: Some(locks),

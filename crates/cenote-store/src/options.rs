@@ -55,8 +55,8 @@ pub enum PowerLossPolicy {
 }
 
 /// What to do with a copy of a store that was made while a session had it open, as `cp -a` makes
-/// one, or with a store that was put back from such a copy. Its files are of different moments: what
-/// they hold together may never have been.
+/// one, or with a store that was put back from such a copy. Its files are of different moments:
+/// what they hold together may never have been.
 ///
 /// A copy of a store that was closed is a store as any other, and no policy is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -65,8 +65,8 @@ pub enum CopyPolicy {
     #[default]
     Refuse,
     /// Open it as after a loss of power that nothing covers: of pools that were in use
-    /// [`PowerLossPolicy`] decides, and every pool is checked before it is handed out. Not while the
-    /// process that has the original open lives.
+    /// [`PowerLossPolicy`] decides, and every pool is checked before it is handed out. Not while
+    /// the process that has the original open lives.
     CheckAndOpen,
 }
 

@@ -1,8 +1,8 @@
 //! Where a store lies, and whether that is where its last writer opened it.
 //!
-//! The superblock of a store that is *open* says where: device and inode of the directory, inode of the file
-//! `superblock`, and the opener's process, start time and boot. A store that was closed may be copied and moved at
-//! will, and is not compared. One that is open is compared so:
+//! The superblock of a store that is *open* says where: device and inode of the directory, inode of
+//! the file `superblock`, and the opener's process, start time and boot. A store that was closed
+//! may be copied and moved at will, and is not compared. One that is open is compared so:
 //!
 //! | | same boot | another boot |
 //! | --- | --- | --- |
@@ -10,15 +10,18 @@
 //! | inode of the directory | yes | yes |
 //! | device | yes | no: devices are numbered anew |
 //!
-//! On a file system of another machine, of a user's program, or an overlay, inodes and devices may be numbered anew at
-//! any mounting. There a difference counts only while the recorded opener lives, since a file that is open keeps its
-//! number. Media without identities, and superblocks that name no place, are never compared.
+//! On a file system of another machine, of a user's program, or an overlay, inodes and devices may
+//! be numbered anew at any mounting. There a difference counts only while the recorded opener
+//! lives, since a file that is open keeps its number. Media without identities, and superblocks
+//! that name no place, are never compared.
 //!
-//! A store that differs is a copy of an open store, or was put back from one: its files are of different moments. While
-//! the opener lives, under the same boot, and has that superblock open, it is refused; otherwise the caller's
-//! [`CopyPolicy`](crate::CopyPolicy) decides.
+//! A store that differs is a copy of an open store, or was put back from one: its files are of
+//! different moments. While the opener lives, under the same boot, and holds the lock of that
+//! superblock, the copy is refused; otherwise the caller's [`CopyPolicy`](crate::CopyPolicy)
+//! decides. A process that closed the store, or executed another program, holds no lock.
 //!
-//! A store that lies where it was opened is not asked for its opener: that its locks are free says that nobody has it.
+//! A store that lies where it was opened is not asked for its opener: its locks are free, so no
+//! process has it.
 
 use cenote_layout::superblock::{ORIGIN_COPY, Superblock};
 use cenote_medium::planted::{Bug, planted};
@@ -84,9 +87,9 @@ pub(crate) fn living_opener(block: &Superblock) -> Option<u32> {
     process::is_alive(pid, block.opener_start_ticks).then_some(pid)
 }
 
-/// The same, unless that process has let go of the store: of one that has it open, the superblock that is named here is
-/// among its open files. Where the system does not show these it counts as open.
+/// The same, if that process holds the lock of the superblock that is named here. Where the system
+/// does not show that, the process counts.
 fn opener_at_work(block: &Superblock) -> Option<u32> {
-    let at_work = |pid: &u32| process::has_open(*pid, block.device, block.superblock_inode) != Some(false);
+    let at_work = |pid: &u32| process::holds_lock(*pid, block.device, block.superblock_inode) != Some(false);
     living_opener(block).filter(at_work)
 }

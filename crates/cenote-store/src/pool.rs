@@ -186,8 +186,11 @@ impl PoolHandle {
         self.core.sharing.get().filter(|_| self.shared).map(|sharing| sharing.me)
     }
 
-    /// Whether an image of a process of that name ([`cenote_sys::process::name_of`]) that has or had the pool has ended, and its logs are replayed. "Yes" is certain, and for ever. The daemon knows. It is
-    /// asked at once about a process that `/proc` does not show: that one may be of another namespace, or have logs that wait. About one that lives it is asked now and then: the process may have called `exec`.
+    /// Whether an image of a process of that name ([`cenote_sys::process::name_of`]) that has or
+    /// had the pool has ended, and its logs are replayed. "Yes" is certain, and for ever. The
+    /// daemon knows. It is asked at once about a process that `/proc` does not show: that one may
+    /// be of another namespace, or have logs that wait. About one that lives it is asked now and
+    /// then: the process may have called `exec`.
     ///
     /// # Errors
     /// [`StoreError::PoolLogDamaged`]: it has ended, and left a log that is set aside; the daemon cannot be asked.
@@ -210,7 +213,7 @@ impl PoolHandle {
         }
         let members = match connection.keeper.members(self.id(), !alive) {
             Ok(members) => members,
-            // Transactions go on without the daemon, where nobody has ended.
+            // Transactions go on without the daemon, where no member has ended.
             Err(_) if alive => return Ok(false),
             Err(error) => return Err(error),
         };

@@ -12,8 +12,8 @@ use cenote_layout::catalog::AtRest;
 impl Store {
     /// Primaries that no psync can be written into: missing, of another length, or with a header
     /// that is not theirs. A writable open that has to bring a psync there is refused. Changes
-    /// nothing. Those that have moved and are not rewritten are left out, and a daemon's client sees
-    /// none.
+    /// nothing. Those that have moved and are not rewritten are left out, and a daemon's client
+    /// sees none.
     ///
     /// # Errors
     /// The medium reports an error other than damage.

@@ -9,7 +9,8 @@
 //! 2. *Held.* No transaction runs on the pools, because the caller sees to that. The notes of stored pages are taken, these pages are protected
 //!    again, then copied. That is all that writers wait for: system calls in memory, no device.
 //! 3. *Drafted.* Writers go on. The copies are compared with the primaries by lines of 64 bytes. Nobody else changes these primaries: 1.
-//!    Of a pool that is protected at rest the root puddle's header gets the list of the pool's puddles as this psync leaves them, in the same record.
+//!    Of a pool that is protected at rest the root puddle's header gets the list of the pool's
+//!    puddles as this psync leaves them, in the same record.
 //! 4. *Appended.* One record, for all pools of the psync, is written to the journal `journal.pools`.
 //! 5. *Durable.* The journal is synced: **this sync commits**.
 //! 6. *Applied.* The psync returns. Later the lines are written to the primaries, and these synced; whoever compares with a primary meanwhile lays over it what is not there yet
@@ -350,8 +351,9 @@ impl Work {
         Ok(())
     }
 
-    /// Puts the list of its puddles into the root puddle's header of every protected pool that this psync changes. Psyncs of a
-    /// pool follow each other, so no other header of it changes meanwhile; a puddle that is sealed anew keeps its entry.
+    /// Puts the list of its puddles into the root puddle's header of every protected pool that this
+    /// psync changes. Psyncs of a pool follow each other, so no other header of it changes
+    /// meanwhile; a puddle that is sealed anew keeps its entry.
     fn list_members(&mut self, inner: &Inner, contents: &mut Contents) -> Result<(), StoreError> {
         for (shadow, _) in &self.shadows {
             let mut parts = shadow.parts();

@@ -40,10 +40,10 @@
 //!   keys, which no two puddles share.
 //! * A puddle's whole file that was put back: in modes with a tree, by the list of puddles in the
 //!   root puddle's header; the root puddle's, by the list in the journal (`roots.rs` of
-//!   `cenote-journal`). Both when the pool is opened. A root puddle that has moved, and is looked at
-//!   in a store that is open for reading, is not compared with the journal.
-//! * A whole store that was put back is a state that was once right: a program that has to find that
-//!   keeps [`PoolHandle::anchors`] elsewhere and gives them to [`PoolHandle::check_anchors`].
+//!   `cenote-journal`). Both when the pool is opened. A root puddle that has moved, and is looked
+//!   at in a store that is open for reading, is not compared with the journal.
+//! * A whole store that was put back is a state that was once right: a program that has to find
+//!   that keeps [`PoolHandle::anchors`] elsewhere and gives them to [`PoolHandle::check_anchors`].
 
 use crate::error::StoreError;
 use crate::options::Access;
@@ -155,14 +155,15 @@ pub(crate) struct Sealed {
     keys: Arc<PoolKeys>,
 }
 
-/// What a change of a key came to, where it came about: from here on the new key opens it, and the old one does not. An *error* of
-/// the call says the contrary: the old key opens it, and the new one does not.
+/// What a change of a key came to, where it came about: from here on the new key opens it, and the
+/// old one does not. An *error* of the call says the contrary: the old key opens it, and the new
+/// one does not.
 #[derive(Debug)]
 pub enum Rekeyed<E> {
     /// Nothing failed, and it survives loss of power.
     Done,
-    /// The new key is committed, and this failed after it. The store is poisoned; close it and open it again, with the new
-    /// key.
+    /// The new key is committed, and this failed after it. The store is poisoned; close it and open
+    /// it again, with the new key.
     Unfinished(E),
 }
 
@@ -638,12 +639,16 @@ impl Store {
         }
     }
 
-    /// Puts a pool that is not open under another key, in constant time: an error says that the old key is the pool's, the answer
-    /// that the new one is, and whether something failed after that. Durable when it is [`Rekeyed::Done`]: none of its pages is written again. Who had the old key *and* a copy of what lay on the medium
-    /// then can still read that copy: to end that, make a new pool. The journal keeps the header of before until its space is used again.
+    /// Puts a pool that is not open under another key, in constant time: an error says that the old
+    /// key is the pool's, the answer that the new one is, and whether something failed after that.
+    /// Durable when it is [`Rekeyed::Done`]: none of its pages is written again. Who had the old
+    /// key *and* a copy of what lay on the medium then can still read that copy: to end that, make
+    /// a new pool. The journal keeps the header of before until its space is used again.
     ///
     /// # Errors
-    /// [`StoreError::AtRest`]: the old key is wrong; [`StoreError::NotProtected`]: the pool has no key; it is open; as of a psync. The old key is the pool's then, also if the store is poisoned.
+    /// [`StoreError::AtRest`]: the old key is wrong; [`StoreError::NotProtected`]: the pool has no
+    /// key; it is open; as of a psync. The old key is the pool's then, also if the store is
+    /// poisoned.
     pub fn rekey_pool(
         &self,
         name: &str,
@@ -691,7 +696,8 @@ impl Store {
             return Err(StoreError::PsyncTooLarge { needed: header.len() as u64, limit: 1 << 36 });
         };
         let ticket = journal.append(&draft)?;
-        // **The sync of the record commits.** From here on an error changes nothing about which key it is.
+        // **The sync of the record commits.** From here on an error changes nothing about which key
+        // it is.
         let undurable = match planted(Bug::RekeyUndecided) {
             true => journal.make_durable(&ticket).map(|()| None)?,
             false => journal.decide(&ticket)?,

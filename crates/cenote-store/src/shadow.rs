@@ -21,6 +21,7 @@
 
 use crate::catalog::State;
 use crate::error::StoreError;
+use crate::fence::Fence;
 use crate::journals::JournalOf;
 use crate::psync::Gate;
 use crate::puddle::{
@@ -191,6 +192,7 @@ impl Shadows {
 /// Answers for the journal without keeping the store open.
 #[derive(Debug)]
 struct Health {
+    fence: Option<Arc<Fence>>,
     poisoned: Arc<OnceLock<String>>,
     token: u64,
 }
@@ -205,6 +207,10 @@ impl Guard for Health {
 
     fn poison(&self, reason: &str) {
         let _ = self.poisoned.set(reason.to_owned());
+    }
+
+    fn check_owner(&self) -> Result<(), MediumError> {
+        self.fence.as_ref().map_or(Ok(()), |fence| fence.check())
     }
 }
 
@@ -267,7 +273,11 @@ impl Inner {
             medium: self.medium.clone(),
             store: self.uuid,
             name: JOURNAL,
-            guard: Arc::new(Health { poisoned: Arc::clone(&self.poisoned), token: self.token }),
+            guard: Arc::new(Health {
+                fence: self.fence.clone(),
+                poisoned: Arc::clone(&self.poisoned),
+                token: self.token,
+            }),
             session,
         }
     }

@@ -7,7 +7,7 @@ use crate::fence::Fence;
 use crate::guests::Hosted;
 use crate::journals::Journals;
 use crate::logs::Logs;
-use crate::options::OpenOptions;
+use crate::options::{OpenOptions, PowerLossPolicy};
 use crate::pool::PoolCore;
 use crate::puddle::Puddle;
 use crate::relocate::frontier::Frontier;
@@ -30,7 +30,7 @@ use cenote_sys::{fault, fork_guard};
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// The lock file.
@@ -72,7 +72,8 @@ pub(crate) struct Inner {
     pub(crate) replaying: Mutex<()>,
     /// Whoever keeps the store, if that is another process: then everything that changes the catalog is asked of it.
     pub(crate) connection: Option<Connection>,
-    /// What keeps this session from writing into a store that is not its own any more. `None`: it writes no control data.
+    /// What keeps this session from writing into a store that is not its own any more. `None`: it
+    /// writes no control data.
     pub(crate) fence: Option<Arc<Fence>>,
     /// Journals beside that of pools: of objects.
     pub(crate) journals: Mutex<Vec<Weak<Journal>>>,
@@ -104,6 +105,10 @@ pub(crate) struct Control {
     /// Pools that are being copied or moved for one of them.
     pub(crate) held: Holds,
     pub(crate) journals: Journals,
+    /// Of a copy of an open store: pools that were found whole since it was opened.
+    pub(crate) checked_pools: BTreeSet<PoolId>,
+    /// Of a copy of an open store: objects that were there at open and were not found whole since.
+    pub(crate) unchecked_objects: BTreeSet<Uuid>,
     /// This session.
     pub(crate) client: Uuid,
     pub(crate) registration: Option<fault::Registration>,
@@ -335,20 +340,64 @@ impl Store {
         self.0.connection.is_none() && self.0.control().superblock.origin == ORIGIN_COPY
     }
 
-    /// All pools of a copy of an open store have been found whole. **The superblock's sync commits that**: from then on
-    /// it is a store as any other.
+    /// Whether this is an object of a copy of an open store that has not been found whole since.
+    #[must_use]
+    pub fn is_unchecked_object(&self, object: Uuid) -> bool {
+        self.is_unchecked_copy() && self.0.control().unchecked_objects.contains(&object)
+    }
+
+    /// A pool of a copy of an open store was found whole. With the last pool or object it becomes a
+    /// store as any other: **the superblock's sync commits that.**
     ///
     /// # Errors
-    /// The store is read-only, or the superblock cannot be written.
-    pub fn copy_is_checked(&self) -> Result<(), StoreError> {
-        let mut control = self.0.begin_write("say that it was checked")?;
-        if control.superblock.origin == ORIGIN_COPY {
-            let mut block = control.superblock;
-            block.origin = ORIGIN_OWN;
-            self.0.store_superblock(&mut block)?;
-            control.superblock = block;
+    /// The superblock cannot be written.
+    pub fn pool_is_checked(&self, pool: PoolId) -> Result<(), StoreError> {
+        self.note_checked(|control| {
+            control.checked_pools.insert(pool);
+        })
+    }
+
+    /// The same of an object.
+    ///
+    /// # Errors
+    /// As [`Store::pool_is_checked`].
+    pub fn object_is_checked(&self, object: Uuid) -> Result<(), StoreError> {
+        self.note_checked(|control| {
+            control.unchecked_objects.remove(&object);
+        })
+    }
+
+    fn note_checked(&self, note: impl FnOnce(&mut Control)) -> Result<(), StoreError> {
+        let mut control = self.0.control();
+        note(&mut control);
+        let (state, checked) = (&control.catalog.state, &control.checked_pools);
+        let waits = state.objects.keys().any(|object| control.unchecked_objects.contains(object))
+            || !state.not_covered.is_empty()
+            || !state.pools.keys().all(|pool| checked.contains(pool));
+        if waits || !self.0.writable || control.superblock.origin != ORIGIN_COPY {
+            return Ok(());
         }
+        self.0.check_poisoned()?;
+        let mut block = control.superblock;
+        block.origin = ORIGIN_OWN;
+        self.0.store_superblock(&mut block)?;
+        control.superblock = block;
         Ok(())
+    }
+
+    /// Fails, and poisons the store, unless its superblock is as this session left it: for writers
+    /// of control data of their own.
+    ///
+    /// # Errors
+    /// What was found there; the medium.
+    pub fn check_owner(&self) -> Result<(), MediumError> {
+        self.0.fence.as_ref().map_or(Ok(()), |fence| fence.check())
+    }
+
+    /// What the store was opened with.
+    #[must_use]
+    pub fn power_loss_policy(&self) -> PowerLossPolicy {
+        self.0.options.power_loss
     }
 
     /// What was found damaged at open.

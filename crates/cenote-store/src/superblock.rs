@@ -38,10 +38,12 @@ pub(crate) struct Found {
     pub(crate) damage: Vec<Damage>,
 }
 
-/// Both copies of a new store, in one piece: generations 2 and 1.
+/// Both copies of a new store, in one piece, of the next generations after that of `block`: 2 and 1
+/// where that is 0. A backup's are later than those that its journals were begun under.
 pub(crate) fn initial(mut block: Superblock) -> Vec<u8> {
     let mut out = Vec::with_capacity(2 * COPY_SIZE as usize);
-    for generation in [2, 1] {
+    let after = block.generation.next_multiple_of(2);
+    for generation in [after + 2, after + 1] {
         block.generation = generation;
         header::seal(&mut block);
         out.extend_from_slice(block.as_bytes());
@@ -137,8 +139,8 @@ pub(crate) fn copy_offset(generation: u64) -> u64 {
     generation % 2 * COPY_SIZE
 }
 
-/// Whether `bytes` are a whole copy of a later generation than this. Looks at the number first, and checks the rest only
-/// if that is higher: this is asked often, and on small stacks.
+/// Whether `bytes` are a whole copy of a later generation than this. Looks at the number first, and
+/// checks the rest only if that is higher: this is asked often, and on small stacks.
 pub(crate) fn is_later(bytes: &[u8], generation: u64) -> bool {
     let at = core::mem::offset_of!(Superblock, generation);
     let number = bytes.get(at..at + 8).and_then(|word| word.try_into().ok()).map(u64::from_le_bytes);
@@ -150,7 +152,8 @@ fn is_whole(bytes: &[u8]) -> bool {
     read::<Superblock>(bytes, false).is_ok()
 }
 
-/// The block that is written after this one: the next generation, with the features that the store uses.
+/// The block that is written after this one: the next generation, with the features that the store
+/// uses.
 pub(crate) fn next(block: &Superblock) -> Superblock {
     let mut next = *block;
     next.prefix = HeaderPrefix::new(Superblock::MAGIC, size_of::<Superblock>() as u32);

@@ -25,7 +25,6 @@
 //! Miri runs no assembly. There [`settle`] does nothing and [`load_word`] is a plain load, so that
 //! Miri reports padding that is read as bytes: programs for Miri log values without padding.
 
-use core::ffi::c_void;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -98,10 +97,13 @@ pub unsafe fn load_word(at: *const u8) -> u64 {
 /// # Errors
 /// The kernel refuses the call (a sandbox may), or cannot read all of it: `EFAULT` where nothing is
 /// mapped, or where the file of a page is cut short or cannot be read.
+#[cfg(not(miri))]
 pub fn copy_by_kernel(addr: usize, to: &mut [u8]) -> io::Result<()> {
     let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
-    let remote =
-        libc::iovec { iov_base: core::ptr::without_provenance_mut::<c_void>(addr), iov_len: to.len() };
+    let remote = libc::iovec {
+        iov_base: core::ptr::without_provenance_mut::<core::ffi::c_void>(addr),
+        iov_len: to.len(),
+    };
     // SAFETY: `local` is `to`, which is ours to write. Reading `remote` fails where it cannot be
     // read, and changes nothing.
     let copied =
@@ -111,6 +113,18 @@ pub fn copy_by_kernel(addr: usize, to: &mut [u8]) -> io::Result<()> {
         Ok(_) => Err(io::Error::from_raw_os_error(libc::EFAULT)),
         Err(_) => Err(io::Error::last_os_error()),
     }
+}
+
+/// Miri has no such call, and reports what the kernel would refuse.
+///
+/// # Errors
+/// None.
+#[cfg(miri)]
+pub fn copy_by_kernel(addr: usize, to: &mut [u8]) -> io::Result<()> {
+    let from = core::ptr::with_exposed_provenance::<u8>(addr);
+    // SAFETY: if the bytes are no memory, Miri says so.
+    unsafe { from.copy_to_nonoverlapping(to.as_mut_ptr(), to.len()) };
+    Ok(())
 }
 
 /// Has the kernel write memory of this process into a file.

@@ -1,29 +1,33 @@
-//! Locks that belong to an open file description: they hold until that is closed, whatever else the process opens and closes.
+//! Locks that belong to an open file description: they hold until that is closed, whatever else the
+//! process opens and closes.
 //!
-//! Record locks ([`crate::record_lock`]) name their holder, and are lost when the process closes *any* descriptor of the
-//! file. These are the other way round:
+//! Record locks ([`crate::record_lock`]) name their holder, and are lost when the process closes
+//! *any* descriptor of the file. These are the other way round:
 //! * closing another descriptor of the file does not drop them;
 //! * two descriptions exclude each other, also within one process;
-//! * nobody can tell who holds one.
+//! * the kernel does not say which process holds one.
 //!
-//! A regular file is locked by `fcntl(F_OFD_SETLK)`, whose exclusive kind asks for a descriptor open for writing. A
-//! directory, which cannot be opened so, is locked by `flock`.
+//! A regular file is locked by `fcntl(F_OFD_SETLK)`, whose exclusive kind asks for a descriptor
+//! open for writing. A directory, which cannot be opened so, is locked by `flock`.
 //!
 //! # Forks
 //!
-//! A forked child has its parent's descriptions, and would keep the locks after the parent's end. So every lock's
-//! descriptor is in a list, and a fork handler closes them in the child. Opening, locking and listing happen under a
-//! flag that the handler waits for before a fork, so that no child gets a descriptor that is not listed. What this does
-//! not reach:
-//! * `vfork`, `posix_spawn` and a raw `clone` run no handlers. A child that executes a program closes the descriptors
-//!   then (`O_CLOEXEC`); one that does not keeps the locks until it ends. That costs waiting, and lets nobody in.
-//! * An owner that lets go unlocks before it closes, so no child's copy of a descriptor keeps anything.
+//! A forked child has its parent's descriptions, and would keep the locks after the parent's end.
+//! So every lock's descriptor is in a list, and a fork handler closes them in the child. Opening,
+//! locking and listing happen under a flag that the handler waits for before a fork, so that no
+//! child gets a descriptor that is not listed. What this does not reach:
+//! * `vfork`, `posix_spawn` and a raw `clone` run no handlers. A child that executes a program
+//!   closes the descriptors then (`O_CLOEXEC`); one that does not keeps the locks until it ends.
+//!   That costs waiting, and lets no other process in.
+//! * An owner that lets go unlocks before it closes, so no child's copy of a descriptor keeps
+//!   anything.
 //!
 //! # Safety argument
 //!
-//! `libc::fcntl` reads one `flock` structure that lives across the call. The fork handler stores to atomics, calls
-//! `close` and nothing else, which a child of a process with threads may. Nodes of the list are leaked, so references
-//! to them stay valid. A descriptor is closed once: whoever swaps -1 into its node closes it.
+//! `libc::fcntl` reads one `flock` structure that lives across the call. The fork handler stores to
+//! atomics, calls `close` and nothing else, which a child of a process with threads may. Nodes of
+//! the list are leaked, so references to them stay valid. A descriptor is closed once, by
+//! the thread that swaps -1 into its node.
 
 use core::cell::Cell;
 use core::ptr;
@@ -56,7 +60,8 @@ struct Node {
 static HEAD: AtomicPtr<Node> = AtomicPtr::new(ptr::null_mut());
 /// Set while a descriptor is opened and listed, and around a fork.
 static BUSY: AtomicBool = AtomicBool::new(false);
-/// How often a fork yields to whoever is listing. A signal handler that forks in the middle of that must not wait for ever.
+/// How often a fork yields to the thread that is listing. A signal handler that forks in the middle
+/// of that must not wait for ever.
 const YIELDS_MAX: u32 = 100_000;
 
 std::thread_local! {
@@ -89,7 +94,8 @@ extern "C" fn after_fork_in_child() {
     for node in nodes() {
         let fd = node.fd.swap(-1, Ordering::AcqRel);
         if fd >= 0 {
-            // SAFETY: the child's copy of a descriptor that only its parent's lock used; swapped out, so closed once.
+            // SAFETY: the child's copy of a descriptor that only its parent's lock used; swapped
+            // out, so closed once.
             let _ = unsafe { libc::close(fd) };
         }
     }
@@ -102,7 +108,8 @@ fn nodes() -> impl Iterator<Item = &'static Node> {
     let mut at = unsafe { HEAD.load(Ordering::Acquire).as_ref() };
     core::iter::from_fn(move || {
         let node = at?;
-        // SAFETY: null, or a node that was leaked; `next` is written before the node is published and never again.
+        // SAFETY: null, or a node that was leaked; `next` is written before the node is published
+        // and never again.
         at = unsafe { node.next.as_ref() };
         Some(node)
     })
@@ -165,8 +172,9 @@ impl core::fmt::Debug for DescriptionLock {
 }
 
 impl DescriptionLock {
-    /// Locks, without waiting, the file that `open` opens for this lock alone; `None`: another description holds a lock
-    /// that excludes this one. `open` must set `O_CLOEXEC`, and must not fork.
+    /// Locks, without waiting, the file that `open` opens for this lock alone; `None`: another
+    /// description holds a lock that excludes this one. `open` must set `O_CLOEXEC`, and must not
+    /// fork.
     ///
     /// # Errors
     /// What `open` says; what the system says of the lock.
@@ -200,7 +208,8 @@ impl Drop for DescriptionLock {
         if self.fd().is_none() {
             return; // a forked child, which has closed it
         }
-        // Unlocked before it is out of the list: a child that is forked now and keeps the descriptor keeps no lock.
+        // Unlocked before it is out of the list: a child that is forked now and keeps the
+        // descriptor keeps no lock.
         let fd = self.node.fd.load(Ordering::Acquire);
         let _ = match self.scope {
             Scope::File => change_lock(fd, libc::F_UNLCK).map(drop),
@@ -246,7 +255,8 @@ fn change_lock(fd: i32, wanted: i32) -> io::Result<bool> {
     range.l_type = wanted as libc::c_short;
     range.l_whence = libc::SEEK_SET as libc::c_short;
     loop {
-        // SAFETY: the structure lives across the call, which only reads it; a descriptor that is not open is an error.
+        // SAFETY: the structure lives across the call, which only reads it; a descriptor that is
+        // not open is an error.
         if unsafe { libc::fcntl(fd, libc::F_OFD_SETLK, &raw const range) } == 0 {
             return Ok(true);
         }

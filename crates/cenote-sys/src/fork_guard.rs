@@ -74,7 +74,8 @@ pub fn is_kernel_backed() -> bool {
 
 #[cold]
 fn make_word() -> &'static AtomicU64 {
-    let mine = wiped_page().unwrap_or_else(|| {
+    // Miri does not fork.
+    let mine = if cfg!(miri) { Some(&FALLBACK) } else { wiped_page() }.unwrap_or_else(|| {
         // SAFETY: the handler is a plain function that stores to a static; it may run in a child of any thread.
         let _ = unsafe { libc::pthread_atfork(None, None, Some(empty_fallback)) };
         &FALLBACK

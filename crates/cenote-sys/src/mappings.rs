@@ -1,9 +1,9 @@
 //! How many mappings the process may have, and how many of them protections may make (PMO-5).
 //!
-//! The kernel allows a process `vm.max_map_count` mappings, some 65,000; beyond that `mmap` fails, and
-//! with it the program's own allocations. Where pages change their protection one by one, each call
-//! may split one mapping into three. So every such call asks first how finely it may go, and what
-//! maps a file asks whether there is room.
+//! The kernel allows a process `vm.max_map_count` mappings, some 65,000; beyond that `mmap` fails,
+//! and with it the program's own allocations. Where pages change their protection one by one, each
+//! call may split one mapping into three. So every such call asks first how finely it may go, and
+//! what maps a file asks whether there is room.
 //!
 //! ```text
 //! mappings of the process      protections change by      a file is mapped
@@ -17,10 +17,10 @@
 //!
 //! # How they are counted
 //!
-//! *Estimate* = mappings at the last count + two for each call of [`crate::memory`] since. It is not
-//! less than what is there, but for mappings that the program makes itself in between. The process
-//! is counted, by reading `/proc/self/maps`, when the estimate passes a bound, and every
-//! [`COUNT_EVERY`] mappings: not at all in a process with few. Where `/proc` cannot be read the
+//! *Estimate* = mappings at the last count + two for each call of [`crate::memory`] since. It is
+//! not less than what is there, but for mappings that the program makes itself in between. The
+//! process is counted, by reading `/proc/self/maps`, when the estimate passes a bound, and every
+//! `COUNT_EVERY` mappings: not at all in a process with few. Where `/proc` cannot be read the
 //! estimate only grows, and protections become coarser early.
 //!
 //! # In a fault handler

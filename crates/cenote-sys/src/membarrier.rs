@@ -14,8 +14,10 @@ use rustix::thread::{MembarrierCommand, MembarrierQuery, membarrier, membarrier_
 /// frequent side must then use real fences. Survives neither `exec` nor, in the child's eyes, `fork`: call it anew.
 #[must_use]
 pub fn register_private_expedited() -> bool {
-    membarrier_query()
-        .contains(MembarrierQuery::PRIVATE_EXPEDITED | MembarrierQuery::REGISTER_PRIVATE_EXPEDITED)
+    // Miri knows no such call.
+    !cfg!(miri)
+        && membarrier_query()
+            .contains(MembarrierQuery::PRIVATE_EXPEDITED | MembarrierQuery::REGISTER_PRIVATE_EXPEDITED)
         && membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
 }
 

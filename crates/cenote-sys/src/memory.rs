@@ -25,6 +25,13 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use std::io;
 use std::os::fd::BorrowedFd;
 
+#[cfg(miri)]
+mod interpreted;
+#[cfg(miri)]
+use interpreted as kernel;
+#[cfg(not(miri))]
+use rustix::mm as kernel;
+
 /// What may be done through a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Access {
@@ -114,15 +121,14 @@ pub fn reserve(base: usize, len: usize) -> Result<(), ReserveError> {
     }
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
     // SAFETY: with FIXED_NOREPLACE (and on kernels without it: as a mere wish) no existing mapping is replaced.
-    let got = unsafe {
-        rustix::mm::mmap_anonymous(ptr::without_provenance_mut(base), len, ProtFlags::empty(), flags)
-    };
+    let got =
+        unsafe { kernel::mmap_anonymous(ptr::without_provenance_mut(base), len, ProtFlags::empty(), flags) };
     match got {
         Ok(at) if at.addr() == base => finish_reservation(base, len),
         Ok(at) => {
             // A kernel before 4.17 took the address for a wish, and it was not free.
             // SAFETY: mapped just now, not handed out.
-            let _ = unsafe { rustix::mm::munmap(at, len) };
+            let _ = unsafe { kernel::munmap(at, len) };
             Err(ReserveError::Taken { base, len })
         }
         Err(rustix::io::Errno::EXIST) => Err(ReserveError::Taken { base, len }),
@@ -144,7 +150,7 @@ pub fn reserve_anywhere(len: usize, align: usize) -> Result<usize, ReserveError>
     };
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: a new mapping wherever the kernel likes replaces nothing.
-    let start = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), padded, ProtFlags::empty(), flags) }
+    let start = unsafe { kernel::mmap_anonymous(ptr::null_mut(), padded, ProtFlags::empty(), flags) }
         .map_err(|errno| ReserveError::System { base: 0, len, source: errno.into() })?
         .addr();
     let base = start.next_multiple_of(align);
@@ -193,7 +199,7 @@ pub unsafe fn release(base: usize, len: usize) -> io::Result<()> {
     }
     crate::taken::forget(base, len);
     // SAFETY: handed on to the caller.
-    Ok(unsafe { rustix::mm::munmap(ptr::without_provenance_mut(base), len) }?)
+    Ok(unsafe { kernel::munmap(ptr::without_provenance_mut(base), len) }?)
 }
 
 /// Maps the first `len` bytes of a file at `addr`, over whatever is there; see [`map_file_at`].
@@ -265,7 +271,7 @@ unsafe fn map_protected(
             Sharing::Private => MapFlags::PRIVATE | MapFlags::NORESERVE,
         };
     // SAFETY: the caller owns the range that is replaced.
-    unsafe { rustix::mm::mmap(ptr::without_provenance_mut(addr), len, protection, flags, fd, offset) }?;
+    unsafe { kernel::mmap(ptr::without_provenance_mut(addr), len, protection, flags, fd, offset) }?;
     // SAFETY: the caller owns the range.
     unsafe { finish_mapping(addr, len) }
 }
@@ -282,12 +288,7 @@ pub unsafe fn map_anonymous(addr: usize, len: usize) -> io::Result<()> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
     // SAFETY: the caller owns the range that is replaced.
     unsafe {
-        rustix::mm::mmap_anonymous(
-            ptr::without_provenance_mut(addr),
-            len,
-            Access::ReadWrite.protection(),
-            flags,
-        )
+        kernel::mmap_anonymous(ptr::without_provenance_mut(addr), len, Access::ReadWrite.protection(), flags)
     }?;
     // SAFETY: the caller owns the range.
     unsafe { finish_mapping(addr, len) }
@@ -303,7 +304,7 @@ pub unsafe fn map_anonymous(addr: usize, len: usize) -> io::Result<()> {
 pub unsafe fn unmap_to_reserved(addr: usize, len: usize) -> io::Result<()> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
     // SAFETY: the caller owns the range that is replaced.
-    unsafe { rustix::mm::mmap_anonymous(ptr::without_provenance_mut(addr), len, ProtFlags::empty(), flags) }?;
+    unsafe { kernel::mmap_anonymous(ptr::without_provenance_mut(addr), len, ProtFlags::empty(), flags) }?;
     crate::fault::note_revocation();
     mappings::made();
     // SAFETY: the caller owns the range.
@@ -327,7 +328,7 @@ pub unsafe fn protect(addr: usize, len: usize, access: Option<Access>) -> io::Re
     };
     mappings::made();
     // SAFETY: handed on to the caller.
-    unsafe { rustix::mm::mprotect(ptr::without_provenance_mut(addr), len, flags) }?;
+    unsafe { kernel::mprotect(ptr::without_provenance_mut(addr), len, flags) }?;
     if access != Some(Access::ReadWrite) {
         crate::fault::note_revocation();
     }
@@ -349,7 +350,7 @@ unsafe fn finish_mapping(addr: usize, len: usize) -> io::Result<()> {
 /// The caller owns the range.
 unsafe fn leave_out_of_children(addr: usize, len: usize) -> io::Result<()> {
     // SAFETY: this advice changes nothing in this process.
-    Ok(unsafe { rustix::mm::madvise(ptr::without_provenance_mut(addr), len, Advice::LinuxDontFork) }?)
+    Ok(unsafe { kernel::madvise(ptr::without_provenance_mut(addr), len, Advice::LinuxDontFork) }?)
 }
 
 /// Memory of this process alone, wherever the kernel likes, unmapped when dropped: zero-filled private memory ([`anonymous`]), taken page by page when touched, for big volatile tables, of
@@ -408,14 +409,14 @@ impl OwnedRegion {
         }
         let at = self.base.as_ptr().wrapping_add(from).cast::<c_void>();
         // SAFETY: a part of this region; the advice changes no byte.
-        Ok(unsafe { rustix::mm::madvise(at, to - from, advice) }?)
+        Ok(unsafe { kernel::madvise(at, to - from, advice) }?)
     }
 }
 
 impl Drop for OwnedRegion {
     fn drop(&mut self) {
         // SAFETY: mapped when the value was made, owned by it alone.
-        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast::<c_void>(), self.len) };
+        let _ = unsafe { kernel::munmap(self.base.as_ptr().cast::<c_void>(), self.len) };
     }
 }
 
@@ -432,7 +433,7 @@ pub fn anonymous(len: usize) -> io::Result<OwnedRegion> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: a new mapping wherever the kernel likes replaces nothing.
     let base =
-        unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), len, Access::ReadWrite.protection(), flags) }?;
+        unsafe { kernel::mmap_anonymous(ptr::null_mut(), len, Access::ReadWrite.protection(), flags) }?;
     let base = NonNull::new(base.cast())
         .ok_or_else(|| io::Error::from_raw_os_error(rustix::io::Errno::NOMEM.raw_os_error()))?;
     Ok(OwnedRegion { base, len })
@@ -449,7 +450,7 @@ pub unsafe fn whole_file(fd: BorrowedFd<'_>, len: usize) -> io::Result<OwnedRegi
     let len = len.max(1).next_multiple_of(page_bytes());
     let protection = Access::ReadWrite.protection();
     // SAFETY: a new mapping wherever the kernel likes replaces nothing.
-    let base = unsafe { rustix::mm::mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, fd, 0) }?;
+    let base = unsafe { kernel::mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, fd, 0) }?;
     let base = NonNull::new(base.cast())
         .ok_or_else(|| io::Error::from_raw_os_error(rustix::io::Errno::NOMEM.raw_os_error()))?;
     let region = OwnedRegion { base, len };
@@ -464,7 +465,7 @@ pub unsafe fn whole_file(fd: BorrowedFd<'_>, len: usize) -> io::Result<OwnedRegi
 /// What the kernel says: it does not know the advice, or nothing is mapped there.
 pub fn leave_out_of_dumps(addr: usize, len: usize) -> io::Result<()> {
     // SAFETY: the advice changes nothing but dumps, whoever's the memory is.
-    Ok(unsafe { rustix::mm::madvise(ptr::without_provenance_mut(addr), len, Advice::LinuxDontDump) }?)
+    Ok(unsafe { kernel::madvise(ptr::without_provenance_mut(addr), len, Advice::LinuxDontDump) }?)
 }
 
 /// The same for what must not come to light: left out of core dumps, and not there in a forked child.

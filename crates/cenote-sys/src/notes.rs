@@ -8,8 +8,8 @@
 //! clears the note and protects the page, and then this one's permission, which was on its way, would leave a page that is written without a note.
 //!
 //! Protection changes page by page, which makes mappings of the kernel's. When the process has many
-//! ([`crate::mappings`]), or the kernel refuses one more, 2 MiB at once are let through and all their
-//! pages noted; when that is too much, the whole range.
+//! ([`crate::mappings`]), or the kernel refuses one more, 2 MiB at once are let through and all
+//! their pages noted; when that is too much, the whole range.
 //!
 //! A page that was not stored into yet cannot be written by the kernel either: a `read` from a file into it fails with `EFAULT`. Read into a buffer
 //! and copy.

@@ -1,10 +1,10 @@
 //! Loads of mapped memory that may fail: a page that cannot be had is an answer, and no signal.
 //!
-//! A load from a mapping has no way to fail. Where a file was cut short, a disk cannot be read, or a
-//! sealed page does not pass its check, the process gets SIGBUS. The library reads what media may
+//! A load from a mapping has no way to fail. Where a file was cut short, a disk cannot be read, or
+//! a sealed page does not pass its check, the process gets SIGBUS. The library reads what media may
 //! have damaged through this module. A load here is one instruction behind a *tag*, a no-operation
-//! that the fault handler knows. When it faults and no resolver of [`crate::fault`] makes the access
-//! possible, the handler
+//! that the fault handler knows. When it faults and no resolver of [`crate::fault`] makes the
+//! access possible, the handler
 //!
 //! 1. finds the tag before the instruction, which says how long the instruction is;
 //! 2. sets the register that says "failed", and goes on behind the instruction.
@@ -15,8 +15,8 @@
 //! # What it answers for
 //!
 //! Pages at the moment of the load. A page that was had once is still there later, unless another
-//! program cuts the file short meanwhile, or the kernel drops the page and cannot read it again: the
-//! next plain load is SIGBUS then, as any load from a mapping.
+//! program cuts the file short meanwhile, or the kernel drops the page and cannot read it again:
+//! the next plain load is SIGBUS then, as any load from a mapping.
 //!
 //! Only ranges that are registered with [`crate::fault`] are covered. On other processors than
 //! x86-64, and under Miri, these are plain loads.
@@ -25,9 +25,9 @@
 //!
 //! The handler changes a thread's registers only if the instruction at which the thread stands is
 //! behind a tag. Tags stand in the code of this module's functions alone, each before a load whose
-//! "failed" is in `ecx`; the block of assembly says that it writes `ecx`. A fault that is no load of
-//! this module's meets eight bytes of a tag before its instruction only if these are the program's
-//! own no-operation with this number in it.
+//! "failed" is in `ecx`; the block of assembly says that it writes `ecx`. A fault that is no load
+//! of this module's meets eight bytes of a tag before its instruction only if these are the
+//! program's own no-operation with this number in it.
 
 use crate::memory;
 use core::ops::Range;

@@ -31,6 +31,10 @@ pub fn uid() -> u32 {
 /// The effective group that this process acts as.
 #[must_use]
 pub fn gid() -> u32 {
+    // Miri knows users and no groups.
+    if cfg!(miri) {
+        return 0;
+    }
     rustix::process::getegid().as_raw()
 }
 
@@ -52,13 +56,30 @@ pub fn is_alive(pid: u32, start_ticks: u64) -> bool {
     }
 }
 
-/// Whether the process `pid` has a file open, by any of its descriptors. `None`: the system does not let this user see.
+/// Whether the process `pid` holds a lock of an open file description
+/// ([`crate::description_lock::Scope::File`]) on a file, by any of its descriptors. A process that
+/// has executed another program since holds none, though its number and its start time are the
+/// same. `None`: the system does not let this user see.
 #[must_use]
-pub fn has_open(pid: u32, device: u64, inode: u64) -> Option<bool> {
+pub fn holds_lock(pid: u32, device: u64, inode: u64) -> Option<bool> {
     let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
-    // One that is closed meanwhile is not there any more.
-    let found = descriptors.flatten().filter_map(|entry| std::fs::metadata(entry.path()).ok());
-    Some(found.into_iter().any(|file| (file.dev(), file.ino()) == (device, inode)))
+    for entry in descriptors.flatten() {
+        // One that is closed meanwhile is not there any more.
+        let Ok(file) = std::fs::metadata(entry.path()) else { continue };
+        if (file.dev(), file.ino()) != (device, inode) {
+            continue;
+        }
+        let number = entry.file_name();
+        match std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{}", number.display())) {
+            Ok(text) if text.lines().any(|line| line.starts_with("lock:") && line.contains("OFDLCK")) => {
+                return Some(true);
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(_) => return None,
+        }
+    }
+    Some(false)
 }
 
 /// What the program of a process calls itself: at most 15 bytes, which it can choose. For people.
@@ -68,10 +89,14 @@ pub fn program(pid: u32) -> Option<String> {
     Some(String::from_utf8_lossy(name.trim_ascii_end()).into_owned())
 }
 
-/// One word that names an *image* of a process, for locks in memory that outlives both. An image ends with its process, or when that calls `exec`: number and start time stay then. The lower 22 bits are
-/// the process's number. The upper 24 bits mix its start time and the boot's id. The 17 bits between, of which bit 31 is not one, mix in `image` as well: what tells images of a process apart.
+/// One word that names an *image* of a process, for locks in memory that outlives both. An image
+/// ends with its process, or when that calls `exec`: number and start time stay then. The lower 22
+/// bits are the process's number. The upper 24 bits mix its start time and the boot's id. The 17
+/// bits between, of which bit 31 is not one, mix in `image` as well: what tells images of a process
+/// apart.
 ///
-/// Two processes that have one number after another have different names, but for one chance in 2^41. Two images of one process have different names, but for one chance in 2^17.
+/// Two processes that have one number after another have different names, but for one chance in
+/// 2^41. Two images of one process have different names, but for one chance in 2^17.
 ///
 /// # Errors
 /// The boot's id cannot be read.
@@ -97,7 +122,8 @@ pub fn own_name() -> io::Result<u64> {
     Ok(name)
 }
 
-/// Whether the process of that name may still run, as this image or another. False is certain within one process namespace, as for [`is_alive`].
+/// Whether the process of that name may still run, as this image or another. False is certain
+/// within one process namespace, as for [`is_alive`].
 #[must_use]
 pub fn is_named_alive(name: u64) -> bool {
     let pid = name as u32 & PID_BITS;
@@ -241,17 +267,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_open_until_its_last_descriptor_is_closed() {
-        let file = tempfile::tempfile().expect("file");
-        let found = file.metadata().expect("metadata");
-        let seen = || has_open(pid(), found.dev(), found.ino());
+    fn a_lock_is_seen_while_it_is_held_and_an_open_file_is_none() {
+        use crate::description_lock::{DescriptionLock, Scope};
+        use crate::record_lock::Kind;
+        let file = tempfile::NamedTempFile::new().expect("file");
+        let found = file.as_file().metadata().expect("metadata");
+        let seen = || holds_lock(pid(), found.dev(), found.ino());
+        assert_eq!(seen(), Some(false), "it is open");
+        let open = || Ok(std::fs::OpenOptions::new().read(true).write(true).open(file.path())?.into());
+        let lock = DescriptionLock::try_take(Scope::File, Kind::Exclusive, open).expect("locks work here");
+        let lock = lock.expect("free");
         assert_eq!(seen(), Some(true));
-        let again = file.try_clone().expect("descriptor");
-        drop(file);
-        assert_eq!(seen(), Some(true));
-        drop(again);
+        drop(lock);
         assert_eq!(seen(), Some(false));
-        assert_eq!(has_open(u32::MAX, 0, 0), None);
+        assert_eq!(holds_lock(u32::MAX, 0, 0), None);
     }
 
     #[test]

@@ -16,6 +16,9 @@ const BY_INSTRUCTIONS: [libc::c_int; 6] =
 
 /// Blocks all signals in this thread, for as long as it lives.
 pub(crate) fn block_all() {
+    if cfg!(miri) {
+        return;
+    }
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: the set is filled before it is used; the mask of this thread alone changes.
     unsafe {
@@ -37,6 +40,11 @@ impl Blocked {
     #[must_use]
     #[allow(clippy::new_without_default)] // it does something
     pub fn new() -> Self {
+        // Miri raises no signals.
+        if cfg!(miri) {
+            // SAFETY: a set of bits; all zero is the empty set.
+            return Self { before: unsafe { core::mem::zeroed() }, _not_send: PhantomData };
+        }
         let (mut most, mut before) =
             (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::<libc::sigset_t>::uninit());
         // SAFETY: both sets are filled before they are used, the second one by the kernel or, should that fail, here; the mask of this thread alone changes.
@@ -54,6 +62,9 @@ impl Blocked {
 
 impl Drop for Blocked {
     fn drop(&mut self) {
+        if cfg!(miri) {
+            return;
+        }
         // SAFETY: the set that was this thread's mask before.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, core::ptr::null_mut()) };
     }

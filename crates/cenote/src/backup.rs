@@ -1,9 +1,10 @@
-//! Copies of a store that is in use: [`Store::backup`]. What the copy is, and its steps, are in `cenote_store`
-//! (`backup/mod.rs`); here transactions are kept from running while files are brought to one moment.
+//! Copies of a store that is in use: [`Store::backup`]. What the copy is, and its steps, are in
+//! `cenote_store` (`backup/mod.rs`); here transactions are kept from running while files are
+//! brought to one moment.
 //!
-//! *Order of waiting,* as of a check of all pools: first for views of the pools that are open, none of them held while
-//! another is waited for; then for the list of open pools, so that no further one is opened; and for nothing while that
-//! is held. Views keep writers out and let readers go on.
+//! *Order of waiting,* as of a check of all pools: first for views of the pools that are open, none
+//! of them held while another is waited for; then for the list of open pools, so that no further
+//! one is opened; and for nothing while that is held. Views keep writers out and let readers go on.
 
 use crate::check;
 use crate::error::Result;
@@ -15,17 +16,19 @@ use std::path::Path;
 use std::sync::Arc;
 
 impl Store {
-    /// Makes a copy of the store in `target`, a directory that is not there, or is empty: a closed store of the same
-    /// identity, which any opener opens. Transactions go on but for a moment at the end, when what has changed since it
-    /// was copied is copied again.
+    /// Makes a copy of the store in `target`, a directory that is not there, or is empty: a closed
+    /// store of the same identity, which any opener opens. Transactions go on but for a moment at
+    /// the end, when what has changed since it was copied is copied again.
     ///
-    /// Pools in direct mode are in the copy as they were at that moment, between transactions, all of them at the same;
-    /// pools in shadowed mode and objects as their last psync left them. The copy is complete under its name, or not
-    /// there, whatever crashes when. It is durable on return.
+    /// Pools in direct mode are in the copy as they were at that moment, between transactions, all
+    /// of them at the same; pools in shadowed mode and objects as their last psync left them. The
+    /// copy is complete under its name, or not there, whatever crashes when. It is durable on
+    /// return.
     ///
     /// # Errors
-    /// [`StoreError::Backup`](cenote_store::StoreError::Backup): the target is not empty, or cannot be made; the disk is
-    /// full; [`Error::WouldDeadlock`](crate::Error::WouldDeadlock) in a transaction of this thread. There is no copy then.
+    /// [`StoreError::Backup`](cenote_store::StoreError::Backup): the target is not empty, or cannot
+    /// be made; the disk is full; [`Error::WouldDeadlock`](crate::Error::WouldDeadlock) in a
+    /// transaction of this thread. There is no copy then.
     pub fn backup(&self, target: impl AsRef<Path>) -> Result<BackupReport> {
         self.backup_with(target, &mut |_, _| true)
     }
@@ -57,7 +60,8 @@ impl Store {
                 drop((list, views));
                 break;
             }
-            // Dropped after the lock: if one of these is the last handle, dropping it takes the lock.
+            // Dropped after the lock: if one of these is the last handle, dropping it takes the
+            // lock.
             drop(list);
         }
         Ok(backup.finish()?)

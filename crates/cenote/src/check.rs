@@ -7,9 +7,11 @@
 //! *The caller's code runs meanwhile*, told of progress. What would wait for the list, or for the heap, is refused to it ([`refuse_within`]).
 
 use crate::error::{Error, Result};
-use crate::pool::{Heaps, Pool, PoolInner, StoreTypes, View, reached_from_elsewhere};
+use crate::known::StoreTypes;
+use crate::pool::{Heaps, Pool, PoolInner, reached_from_elsewhere};
 use crate::store::Inner;
 use crate::tx::covers_here;
+use crate::view::View;
 use cenote_heap::{HeapReport, TraceOptions, TracedHeap};
 use cenote_store::Access;
 use core::cell::Cell;

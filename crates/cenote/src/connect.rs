@@ -287,7 +287,8 @@ struct Client {
     store: Uuid,
     /// `None`: the daemon has ended, and was not found again yet.
     line: Mutex<Option<Line>>,
-    /// While it is open the daemon, and the next one, know that this program has what it was granted. It closes on `exec`.
+    /// While it is open the daemon, and the next one, know that this program has what it was
+    /// granted. It closes on `exec`.
     image: Mutex<Option<OwnedFd>>,
     /// Of the process that connected.
     token: u64,

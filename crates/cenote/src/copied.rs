@@ -1,26 +1,25 @@
-//! Pools of a copy of an open store ([`CopyPolicy::CheckAndOpen`](cenote_store::CopyPolicy)): each is checked before it is handed out.
+//! Pools of a copy of an open store ([`CopyPolicy::CheckAndOpen`](cenote_store::CopyPolicy)): each
+//! is checked before it is handed out.
 //!
-//! States of such a store: *unchecked*, as its superblock says, from its first open on; *checked*, when a session that
-//! may write has looked at every pool and found nothing, and no pool is left that the copy may have torn. **The next copy
-//! of the superblock commits that.** A crash before leaves it unchecked.
+//! States of such a store: *unchecked*, as its superblock says, from its first open on; *checked*,
+//! when a session that may write has looked at every pool and found nothing, and no pool is left
+//! that the copy may have torn. **The next copy of the superblock commits that.** A crash before
+//! leaves it unchecked.
 //!
-//! What a check finds: pages of protected pools that are not as they were sealed, damaged descriptors and marks of
-//! heaps, pointers that are not as their types say, blocks that are reached and not allocated. Values of unprotected
-//! pools that were in use have no checksum; those pools count as torn by a loss of power, and are not shown.
+//! What a check finds: pages of protected pools that are not as they were sealed, damaged
+//! descriptors and marks of heaps, pointers that are not as their types say, blocks that are
+//! reached and not allocated. Values of unprotected pools that were in use have no checksum; those
+//! pools count as torn by a loss of power, and are not shown.
 
 use crate::error::Result;
-use crate::pool::StoreTypes;
+use crate::known::StoreTypes;
 use crate::store::Inner;
 use cenote_heap::{TraceOptions, TracedHeap};
-use cenote_layout::id::{PoolId, Uuid};
+use cenote_layout::id::Uuid;
 use cenote_store::{Access, AtRest, Damage, Keyring, PoolHandle, StoreError};
-use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
 
-/// Pools of this session that were looked at, and found whole.
-pub(crate) type Checked = Mutex<BTreeSet<PoolId>>;
-
-/// Looks at every page of a protected pool, before its heap does, which would end the program. Nothing of another pool.
+/// Looks at every page of a protected pool, before its heap does, which would end the program.
+/// Nothing of another pool.
 pub(crate) fn verify_pages(store: &Inner, name: &str, key: Option<&Keyring>) -> Result<()> {
     let handle = store.store.open_pool_with(name, Access::ReadOnly, key)?;
     if handle.at_rest() == AtRest::None {
@@ -57,17 +56,7 @@ pub(crate) fn check(store: &Inner, handle: &PoolHandle, heap: &TracedHeap) -> Re
     };
     let damage: Vec<Damage> = found.into_iter().map(in_puddle).collect();
     if damage.is_empty() {
-        note_checked(store, handle.id())?;
+        store.store.pool_is_checked(handle.id())?;
     }
     Ok(damage)
-}
-
-fn note_checked(store: &Inner, pool: PoolId) -> Result<()> {
-    let mut checked = store.checked.lock().unwrap_or_else(PoisonError::into_inner);
-    checked.insert(pool);
-    let all = store.store.pools().iter().all(|info| checked.contains(&info.record.id));
-    if all && store.report.not_covered.is_empty() && store.store.is_writable() {
-        store.store.copy_is_checked()?;
-    }
-    Ok(())
 }

@@ -56,6 +56,13 @@
 //!   the collections and texts in it say of themselves. Open and import what its author may be
 //!   trusted with.
 //!
+//! # Copies of a store
+//!
+//! `cp -a` is for stores that are closed. A store that is open is copied by [`Store::backup`], or
+//! by `cenote backup` where no program has it open: consistent, while transactions go on, and
+//! complete under its name or not there. What `cp -a` made of an open store has files of different
+//! moments. It is refused, unless the caller names [`CopyPolicy::CheckAndOpen`].
+//!
 //! The layers below, each a crate that knows nothing of those above it: `cenote-sys`, `cenote-layout`, `cenote-medium`,
 //! `cenote-log`, `cenote-store`, `cenote-heap`, `cenote-tx`. [`raw`] is the door to them.
 
@@ -71,6 +78,7 @@ mod derived;
 mod error;
 pub mod filter;
 pub mod holder;
+mod known;
 mod local;
 mod names;
 pub mod persist;
@@ -85,6 +93,7 @@ mod ship;
 mod store;
 mod trim;
 mod tx;
+mod view;
 
 pub use cenote_derive::Persist;
 pub use cenote_heap::locks;
@@ -107,7 +116,7 @@ pub use error::{Error, Result};
 pub use holder::{RegionPtr, RelPtr};
 pub use names::NamedRoot;
 pub use persist::Persist;
-pub use pool::{Blocks, Pool, View};
+pub use pool::{Blocks, Pool};
 pub use psync::{AutoFigures, AutoPsync, PsyncPolicy};
 pub use ptr::Ptr;
 pub use reader::Reader;
@@ -122,3 +131,4 @@ pub use ship::{
 pub use store::{OnRecovery, RecoveryOptions, RecoveryProgress, Store};
 pub use trim::{AutoTrim, TrimFigures};
 pub use tx::Tx;
+pub use view::View;

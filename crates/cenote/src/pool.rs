@@ -1,15 +1,16 @@
 //! [`Pool`]: a named heap of values with roots; [`View`]: reading it.
 
-use crate::between::{ReadTurn, Readers};
+use crate::between::Readers;
 use crate::check::{Checking, refuse_within};
 use crate::copied;
 use crate::error::{Error, Result};
-use crate::local::{self, VIEWS};
+use crate::known::{KnownType, StoreTypes, known_types, one_rust_type};
+use crate::local;
 use crate::names;
 use crate::names::NamedRoot;
-use crate::persist::{DescribedType, Persist, TypeSetError, types_of};
+use crate::persist::{Persist, types_of};
 use crate::ptr::Ptr;
-use crate::reader::{Reader, sealed};
+use crate::reader::Reader;
 use crate::store::Inner;
 use crate::tx::{Covered, Tx};
 use cenote_heap::{
@@ -17,18 +18,15 @@ use cenote_heap::{
     SuperblockInfo, TraceOptions, TracedHeap, TrimProgress, TrimReport, ValueReport,
 };
 use cenote_layout::heap::RootEntry;
-use cenote_layout::id::{PoolId, TypeId};
-use cenote_layout::types::TypeRecord;
+use cenote_layout::id::PoolId;
 use cenote_layout::values::{InvalidValue, Rule, Values, is_link};
 use cenote_medium::planted::{Bug, planted};
 use cenote_store::{
     Access, Anchor, AtRest, Damage, DamagePolicy, Keyring, PoolHandle, PoolStart, StoreError, VerifiedPuddle,
 };
 use cenote_sys::peek;
-use core::marker::PhantomData;
 use core::ops::ControlFlow;
-use parking_lot::{RwLock, RwLockReadGuard};
-use std::cell::RefCell;
+use parking_lot::RwLock;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
@@ -250,11 +248,6 @@ impl core::fmt::Debug for PoolInner {
     }
 }
 
-thread_local! {
-    /// Pools that this thread has views of, once per view. Looked at only where [`VIEWS`] is not zero.
-    static VIEWED: RefCell<Vec<*const PoolInner>> = const { RefCell::new(Vec::new()) };
-}
-
 impl PoolInner {
     pub(crate) fn open(store: Arc<Inner>, name: &str, access: Access, key: Option<&Keyring>) -> Result<Self> {
         let is_copy = store.store.is_unchecked_copy();
@@ -403,13 +396,6 @@ impl PoolInner {
         StoreError::PoolReadOnly { name: self.handle.name().to_string(), what: "change it" }.into()
     }
 
-    pub(crate) fn is_viewed_here(&self) -> bool {
-        // In a thread whose thread-locals are going away it is not known of which pool a view is: taken for this one, as an error is better than
-        // to wait for oneself.
-        VIEWS.with(|views| views.get() != 0)
-            && VIEWED.try_with(|viewed| viewed.borrow().contains(&core::ptr::from_ref(self))).unwrap_or(true)
-    }
-
     /// Whether the process is the one that opened the store.
     #[inline]
     pub(crate) fn refuse_forked(&self) -> Result<()> {
@@ -510,55 +496,6 @@ impl PoolInner {
     }
 }
 
-/// A type of this program that some store was asked about. There is one for each, for as long as the process lives.
-#[derive(Debug)]
-struct KnownType {
-    rust_type: core::any::TypeId,
-    rust_name: &'static str,
-    record: TypeRecord,
-}
-
-fn known_types() -> std::sync::MutexGuard<'static, BTreeMap<TypeId, &'static KnownType>> {
-    static KNOWN: Mutex<BTreeMap<TypeId, &'static KnownType>> = Mutex::new(BTreeMap::new());
-    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Which Rust type each type id of this program stands for. Two types with one id would be taken for each other, so the second is refused.
-fn one_rust_type(described: &DescribedType) -> Result<&'static KnownType> {
-    let DescribedType { record, rust_type, rust_name, .. } = described;
-    let mut types = known_types();
-    let known = types.get(&record.id).copied();
-    if let Some(known) = known {
-        if known.rust_type == *rust_type {
-            return Ok(known);
-        }
-        let (first, second, name) = (known.rust_name, *rust_name, record.name.clone());
-        return Err(TypeSetError::SameName { first, second, name }.into());
-    }
-    let known: &'static KnownType =
-        Box::leak(Box::new(KnownType { rust_type: *rust_type, rust_name, record: record.clone() }));
-    types.insert(record.id, known);
-    drop(types);
-    // The first pointer of this type can only come after this: stores that are open must have heard of it by then.
-    crate::local::for_each_open(&mut |open| {
-        if open.store.type_record(known.record.id).is_some_and(|there| *there != known.record) {
-            open.types_differ();
-        }
-    });
-    Ok(known)
-}
-
-/// Whether a store knows a type of this program with another layout.
-pub(crate) fn layouts_contradict(store: &cenote_store::Store) -> bool {
-    let types: Vec<&'static KnownType> = known_types().values().copied().collect();
-    types.iter().any(|known| store.type_record(known.record.id).is_some_and(|there| *there != known.record))
-}
-
-/// How this program has a type, if any store was asked about it.
-pub(crate) fn of_this_program(id: TypeId) -> Option<TypeRecord> {
-    known_types().get(&id).map(|known| known.record.clone())
-}
-
 /// Why nobody answers for a pool's values.
 fn doubt_of(store: &Inner, handle: &PoolHandle) -> Option<Doubt> {
     if store.torn_allowed {
@@ -573,25 +510,6 @@ fn doubt_of(store: &Inner, handle: &PoolHandle) -> Option<Doubt> {
 
 pub(crate) fn dangling<T: Persist>(addr: u64) -> Error {
     Error::Dangling { addr, type_name: T::type_name() }
-}
-
-/// Pointer maps from the store's registry.
-pub(crate) struct StoreTypes<'a>(pub(crate) &'a cenote_store::Store);
-
-impl cenote_heap::Types for StoreTypes<'_> {
-    fn record(&self, id: TypeId) -> Option<Arc<cenote_layout::types::TypeRecord>> {
-        let known = self.0.type_record(id);
-        if known.is_some() || !self.0.is_connected() {
-            return known;
-        }
-        // Another process may have registered it since.
-        self.0.learn_types().ok()?;
-        self.0.type_record(id)
-    }
-
-    fn filter(&self, id: TypeId) -> Option<cenote_heap::trace::Filter> {
-        crate::filter::of(id)
-    }
 }
 
 pub(crate) type Heaps<'h> = BTreeMap<PoolId, &'h TracedHeap>;
@@ -738,30 +656,6 @@ impl Pool {
         result
     }
 
-    /// A view: the pool as it is, unchanged as long as the view lives. Waits for a transaction of another thread on this pool.
-    ///
-    /// # Errors
-    /// [`Error::WouldDeadlock`] in a transaction of this thread on this pool: read through the transaction; [`Error::Store`] in a forked process, and if a loss of
-    /// power may have torn the pool's values; [`Error::NotWhole`] if it is damaged.
-    pub fn read(&self) -> Result<View<'_>> {
-        self.inner.refuse_doubt()?;
-        self.view()
-    }
-
-    /// A view of values or of blocks.
-    pub(crate) fn view(&self) -> Result<View<'_>> {
-        self.inner.refuse_forked()?;
-        if crate::tx::covers_here(&self.inner) {
-            return Err(Error::WouldDeadlock { pool: self.name().to_string(), by: "a transaction" });
-        }
-        // Where this thread has a view already, a waiting writer must not keep it from a second one: it would wait for itself. Nor where it has a transaction on another pool: a psync
-        // may wait for that, whose thread has a view that the writer waits for.
-        let recursive = self.inner.is_viewed_here() || crate::tx::is_any_here();
-        let guard = if recursive { self.inner.lock.read_recursive() } else { self.inner.lock.read() };
-        let turn = self.inner.read_turn()?;
-        Ok(View::new(&self.inner, guard, turn))
-    }
-
     /// How this session found the pool: as it was created, closed properly, or in use when its last writer ended (RAL-6).
     #[must_use]
     pub fn start(&self) -> PoolStart {
@@ -813,8 +707,9 @@ impl Pool {
         self.inner.heap.damage()
     }
 
-    /// Looks for damage, leaks, dangling pointers, and bytes that are no value of their type (a `bool` of 2, a `NonZero` of 0, a discriminant of no variant), and changes
-    /// nothing. Waits for transactions; views may go on.
+    /// Looks for damage, leaks, dangling pointers, and bytes that are no value of their type (a
+    /// `bool` of 2, a `NonZero` of 0, a discriminant of no variant), and changes nothing. Waits for
+    /// transactions; views may go on.
     ///
     /// What only another pool leads to is no leak: where something would be one, all pools of the store that can be opened are looked at, and transactions on
     /// any of them are waited for. What only a pool leads to that cannot be opened, or that this thread has a transaction on, counts as a leak.
@@ -999,101 +894,4 @@ impl Blocks<'_> {
     pub fn root(&self, index: u16) -> core::result::Result<RootEntry, cenote_heap::RootError> {
         self.0.root(index)
     }
-}
-
-/// A pool as it is, read-only; see [`Pool::read`].
-#[derive(Debug)]
-pub struct View<'p> {
-    pool: &'p PoolInner,
-    _turn: Option<ReadTurn<'p>>,
-    _guard: RwLockReadGuard<'p, ()>,
-    /// Counted in a thread-local.
-    _not_send: PhantomData<*const ()>,
-}
-
-impl<'p> View<'p> {
-    /// A view for as long as the guard is held.
-    pub(crate) fn new(
-        pool: &'p PoolInner,
-        guard: RwLockReadGuard<'p, ()>,
-        turn: Option<ReadTurn<'p>>,
-    ) -> Self {
-        VIEWS.with(|views| views.set(views.get() + 1));
-        let _ = VIEWED.try_with(|viewed| viewed.borrow_mut().push(core::ptr::from_ref(pool)));
-        Self { pool, _turn: turn, _guard: guard, _not_send: PhantomData }
-    }
-}
-
-impl Drop for View<'_> {
-    fn drop(&mut self) {
-        VIEWS.with(|views| views.set(views.get() - 1));
-        let this = core::ptr::from_ref(self.pool);
-        // A view that lies in a thread-local may outlive the list.
-        let _ = VIEWED.try_with(|viewed| {
-            let mut viewed = viewed.borrow_mut();
-            if let Some(at) = viewed.iter().rposition(|&pool| pool == this) {
-                viewed.swap_remove(at);
-            }
-        });
-    }
-}
-
-impl sealed::Sealed for View<'_> {
-    fn store(&self) -> &cenote_store::Store {
-        &self.pool.store.store
-    }
-}
-
-impl Reader for View<'_> {
-    #[inline]
-    fn get<T: Persist>(&self, ptr: Ptr<T>) -> Result<&T> {
-        if !self.pool.is_live::<T>(ptr.addr()) {
-            return Err(dangling::<T>(ptr.addr()));
-        }
-        self.pool.readable(ptr.addr(), size_of::<T>())?;
-        // SAFETY: a live block of type `T`; nobody writes to the pool while the view's lock is held, which outlives the reference.
-        Ok(unsafe { ptr.as_ref() })
-    }
-
-    #[inline]
-    unsafe fn get_array<T: Persist>(&self, ptr: Ptr<crate::persist::ArrayOf<T>>, len: usize) -> Result<&[T]> {
-        // SAFETY: the view's lock keeps writers out for as long as the slice lives; written values by contract.
-        unsafe { array(self.pool, ptr, len) }
-    }
-
-    fn root_at<T: Persist>(&self, index: u16) -> Result<Option<Ptr<T>>> {
-        self.pool.root(index)
-    }
-
-    fn named_root<T: Persist>(&self, name: &str) -> Result<Option<Ptr<T>>> {
-        names::get(self, self.pool, name)
-    }
-
-    fn named_roots(&self) -> Result<Vec<NamedRoot>> {
-        names::list(self, self.pool)
-    }
-}
-
-/// The first `len` values of an array block, checked.
-///
-/// # Safety
-/// Nobody writes to the array while the slice lives, and its first `len` values have been written.
-pub(crate) unsafe fn array<'a, T: Persist>(
-    pool: &PoolInner,
-    ptr: Ptr<crate::persist::ArrayOf<T>>,
-    len: usize,
-) -> Result<&'a [T]> {
-    use crate::persist::ArrayOf;
-    let block = match pool.heap.find(ptr.addr()) {
-        Ok(block) if block.type_id == ArrayOf::<T>::TYPE_ID && pool.is_live::<ArrayOf<T>>(ptr.addr()) => {
-            block
-        }
-        _ => return Err(dangling::<ArrayOf<T>>(ptr.addr())),
-    };
-    let room = if size_of::<T>() == 0 { u64::MAX } else { block.size / size_of::<T>() as u64 };
-    if len as u64 > room {
-        return Err(Error::OutOfBounds { index: len as u64, len: room });
-    }
-    // SAFETY: a live block with room for `len` values, written by contract; mapped as long as the pool is open.
-    Ok(unsafe { core::slice::from_raw_parts(ptr.as_ptr().cast::<T>(), len) })
 }

@@ -37,7 +37,8 @@
 //! Raw objects have no pointers that anybody knows of, and a protection of their own: they go by snapshots, which are files of their own (`cenote_object`).
 
 use crate::error::Result;
-use crate::pool::{HeldPools, of_this_program};
+use crate::known::of_this_program;
+use crate::pool::HeldPools;
 use crate::store::Store;
 use cenote_relocate::ship;
 use cenote_store::Access;
@@ -91,12 +92,16 @@ impl Store {
     ///
     /// They keep their addresses where those are free. Others are rewritten when they are first touched.
     ///
-    /// An archive is checked before anything of it counts. So are its values, as far as records of types say which bytes are none; pools that are protected at rest excepted. What else
-    /// is in its blocks is believed, as in any store that is opened (lengths and texts of collections, say): import archives of those whose stores you would open.
+    /// An archive is checked before anything of it counts. So are its values, as far as records of
+    /// types say which bytes are none; pools that are protected at rest excepted. What else is in
+    /// its blocks is believed, as in any store that is opened (lengths and texts of collections,
+    /// say): import archives of those whose stores you would open.
     ///
     /// # Errors
-    /// [`Error::Ship`](crate::Error::Ship): the archive is damaged or was made by a later release; a name is taken; a type has another layout in this store, or in this program; there is no room; bytes of a value are no
-    /// value of its type, or a collection's link leads to no part of it ([`ShipError::Values`]).
+    /// [`Error::Ship`](crate::Error::Ship): the archive is damaged or was made by a later release;
+    /// a name is taken; a type has another layout in this store, or in this program; there is no
+    /// room; bytes of a value are no value of its type, or a collection's link leads to no part of
+    /// it ([`ShipError::Values`]).
     pub fn import(&self, input: impl Read, options: ImportOptions<'_>) -> Result<Shipped> {
         crate::check::refuse_within(&self.inner, "that is imported")?;
         let unpacked = ship::unpack(&self.inner.store, input, options, &of_this_program)?;
@@ -107,7 +112,8 @@ impl Store {
         Ok(shipped)
     }
 
-    /// Reads an archive to its end, checks all that [`Store::import`] with the same options would check, values excepted, and changes nothing. The store may be open for reading only.
+    /// Reads an archive to its end, checks all that [`Store::import`] with the same options would
+    /// check, values excepted, and changes nothing. The store may be open for reading only.
     ///
     /// # Errors
     /// [`Error::Ship`](crate::Error::Ship): the archive is damaged or was made by a later release. What the store says of a whole one is in [`Inspected::refused`].

@@ -1,8 +1,9 @@
 //! [`Store`]: a directory of pools, opened in this process.
 
 use crate::error::{Error, Result};
+use crate::known::layouts_contradict;
 use crate::local::{self, Owned, ThreadLog};
-use crate::pool::{By, OpenPools, Pool, PoolInner, layouts_contradict};
+use crate::pool::{By, OpenPools, Pool, PoolInner};
 use crate::tx::{Covered, Tx};
 use cenote_heap::{Progress, RecoveryReport, TraceOptions};
 use cenote_layout::catalog::{AtRest, ClientRecord, LeaseRecord, PoolMode, PuddleRecord};
@@ -58,8 +59,6 @@ pub(crate) struct Inner {
     /// not zero then.
     contradicts: Mutex<bool>,
     pub(crate) pools: OpenPools,
-    /// Of a copy of an open store.
-    pub(crate) checked: crate::copied::Checked,
     pub(crate) reclaims: crate::reclaim::Reclaims,
     logs: Mutex<Vec<Owned>>,
     /// Of the process that opened the store.
@@ -239,7 +238,6 @@ impl Store {
             key,
             traced: Mutex::default(),
             pools: OpenPools::default(),
-            checked: Mutex::default(),
             reclaims: crate::reclaim::Reclaims::default(),
             logs: Mutex::new(Vec::new()),
             fork_token: cenote_sys::fork_guard::token(),
@@ -415,9 +413,9 @@ impl Store {
         self.inner.pools.find_or_open(&self.inner, name, access, By::Key(key)).map(|inner| Pool { inner })
     }
 
-    /// Puts a pool that is protected at rest, and not open, under another key, in constant time: an error says that the old key
-    /// is the pool's, the answer that the new one is. Who had the old key *and* a copy of what lay on the medium then can
-    /// still read that copy.
+    /// Puts a pool that is protected at rest, and not open, under another key, in constant time: an
+    /// error says that the old key is the pool's, the answer that the new one is. Who had the old
+    /// key *and* a copy of what lay on the medium then can still read that copy.
     ///
     /// # Errors
     /// [`Error::Store`]: the old key is wrong, the pool has none, it is open; as of [`Pool::psync`].

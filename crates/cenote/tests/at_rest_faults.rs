@@ -217,7 +217,8 @@ fn child() {
             Err(error) => {
                 println!("error: {error}");
                 if std::env::var_os(LOADS).is_some() {
-                    // SAFETY: a live node: the page cannot be had, and that is what the load is for.
+                    // SAFETY: a live node: the page cannot be had, and that is what the load is
+                    // for.
                     unsafe { node.as_ptr().cast::<u64>().read_volatile() };
                 }
                 return;

@@ -114,14 +114,14 @@ pub(crate) type Break = (usize, Vec<u8>, &'static str, Rule);
 pub(crate) fn breaks() -> Vec<Break> {
     let kind = |i| offset_of!(Record, kinds) + i * size_of::<Kind>();
     vec![
-        (offset_of!(Record, count), vec![0; 8], "count", Rule::NonZero),
+        (offset_of!(Record, count), vec![0; 8], "count", Rule::NotZero),
         (offset_of!(Record, letter), vec![0, 0xd8, 0, 0], "letter", Rule::Char),
         (offset_of!(Record, flag), vec![9], "flag", Rule::Bool),
-        (offset_of!(Record, this), vec![0; 8], "this", Rule::NonNull),
+        (offset_of!(Record, this), vec![0; 8], "this", Rule::NotNull),
         (kind(0), vec![1], "kinds[0]", Rule::Tag),
         (kind(1) + 1, vec![2], "kinds[1].Flag.0", Rule::Bool),
         (kind(2) + 2, vec![2, 0], "kinds[2].Inner.level", Rule::Tag),
-        (kind(2) + 4, vec![0, 0], "kinds[2].Inner.count", Rule::NonZero),
+        (kind(2) + 4, vec![0, 0], "kinds[2].Inner.count", Rule::NotZero),
     ]
 }
 

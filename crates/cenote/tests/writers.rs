@@ -1,7 +1,10 @@
-//! One store has one writer, whatever a program does to the store's files: a writer does something to its own files, and other openers try to come in.
+//! One store has one writer, whatever a program does to the store's files: a writer does something
+//! to its own files, and other openers try to come in.
 //!
-//! The generator is exhaustive: each operation on each file, alone and after `lock` was removed, and operations on the whole directory; each crossed with an opener for
-//! writing, for reading, for serving clients, and one that formats. The writer goes on meanwhile, and what it was told is committed is there afterwards.
+//! The generator is exhaustive: each operation on each file, alone and after `lock` was removed,
+//! and operations on the whole directory; each crossed with an opener for writing, for reading, for
+//! serving clients, and one that formats. The writer goes on meanwhile, and what it was told is
+//! committed is there afterwards.
 
 use crate::support::directory;
 use cenote::{
@@ -89,7 +92,8 @@ impl Operation {
         Self::ALL.into_iter().find(|op| format!("{op:?}") == text).expect("an operation")
     }
 
-    /// Whether what the writer goes on to write may be lost with the file, because the program removed that or put another in its place.
+    /// Whether what the writer goes on to write may be lost with the file, because the program
+    /// removed that or put another in its place.
     fn loses(self, file: &str) -> bool {
         matches!(self, Self::Replace | Self::RenameAway | Self::Remove) && file != "lock"
     }
@@ -124,7 +128,7 @@ impl Operation {
             Self::RenameAway => fs::rename(path, &other).unwrap(),
             Self::Remove => fs::remove_file(path).unwrap(),
         }
-        // A copy beside it is in nobody's way.
+        // A copy beside it is in no writer's way.
         if self == Self::Copy {
             fs::remove_file(&other).unwrap();
         }
@@ -211,6 +215,24 @@ fn openers(dir: &Path) {
     say("done");
 }
 
+/// Opens a store, and goes on as another program, which has that store's superblock open if it is
+/// told so.
+fn execute(dir: &Path, program: &str) -> Result<()> {
+    use std::os::unix::process::CommandExt;
+    let store = Store::open(dir)?;
+    let pool = store.pool("p")?;
+    let counter = counter(&pool)?;
+    add(&pool, counter)?;
+    say("ready");
+    hear();
+    let script = match program {
+        "opens" => "exec 9<\"$0\"; echo; echo @there; exec sleep 60",
+        _ => "echo; echo @there; exec sleep 60",
+    };
+    let error = Command::new("sh").arg("-c").arg(script).arg(dir.join("superblock")).exec();
+    panic!("exec: {error}")
+}
+
 /// Not a test of its own: what a child process runs.
 #[test]
 fn child() {
@@ -220,6 +242,7 @@ fn child() {
         ["writer", dir, operation, file] => writer(Path::new(dir), operation, file).unwrap(),
         ["openers", dir] => openers(Path::new(dir)),
         ["busy", dir] => busy(Path::new(dir)).unwrap(),
+        ["execute", dir, program] => execute(Path::new(dir), program).unwrap(),
         _ => panic!("{what}"),
     }
 }
@@ -362,7 +385,7 @@ fn a_copy_of_a_store_that_is_written_is_refused_while_its_writer_lives_and_check
     let keep = directory();
     let dir = keep.path().join("store");
     let store = Store::open(&dir).unwrap();
-    // A pool that is in nobody's use is whole in every copy.
+    // A pool that is not in use is whole in every copy.
     let idle = store.pool("idle").unwrap();
     let idle_counter = counter(&idle).unwrap();
     assert_eq!(add(&idle, idle_counter).unwrap(), 1);
@@ -387,7 +410,8 @@ fn a_copy_of_a_store_that_is_written_is_refused_while_its_writer_lives_and_check
             let refused = Store::open_with(copy, &with(CopyPolicy::Refuse, access));
             assert!(matches!(refused, Err(Error::Open(OpenError::Copied { .. }))), "{access:?}: {refused:?}");
         }
-        // Whatever was copied when: an error or damage is named, and no value is shown that nobody answers for.
+        // Whatever was copied when: an error or damage is named, and no value is shown that was
+        // not checked.
         for _ in 0..2 {
             let Ok(store) = Store::open_with(copy, &with(CopyPolicy::CheckAndOpen, Access::ReadWrite)) else {
                 continue;
@@ -408,6 +432,69 @@ fn a_copy_of_a_store_that_is_written_is_refused_while_its_writer_lives_and_check
     let store = Store::open(&dir).unwrap();
     assert!(!store.report().copied && store.report().damage.is_empty());
     assert!(value(&store).unwrap() > 0);
+}
+
+#[test]
+fn an_opener_that_executes_another_program_keeps_nothing() {
+    for program in ["sleeps", "opens"] {
+        let keep = directory();
+        let dir = keep.path().join("store");
+        drop(Store::open(&dir).unwrap());
+        let mut opener = Running::start(&format!("execute {} {program}", dir.display()));
+        assert_eq!(opener.next().as_deref(), Some("ready"));
+        let copy = copy_of(&dir, "copy");
+        let accepted = with(CopyPolicy::CheckAndOpen, Access::ReadWrite);
+        let opened = Store::open_with(&copy, &accepted);
+        assert!(matches!(opened, Err(Error::Open(OpenError::CopyOfOpen { .. }))), "{opened:?}");
+        opener.go_on();
+        // Under the same number, started at the same time.
+        assert_eq!(opener.next().as_deref(), Some("there"), "{program}");
+        let opened = Store::open_with(&copy, &OpenOptions::default());
+        assert!(matches!(opened, Err(Error::Open(OpenError::Copied { .. }))), "{program}: {opened:?}");
+        let opened = Store::open_with(&copy, &accepted);
+        assert!(opened.as_ref().is_ok_and(|store| store.report().copied), "{program}: {opened:?}");
+        drop(opened);
+        let store = Store::open(&dir).unwrap();
+        assert!(!store.report().copied);
+        assert_eq!(value(&store).unwrap(), 1, "{program}");
+    }
+}
+
+/// What a session says that writes a journal's header after its store was replaced, and whether the
+/// header has changed.
+fn header_after(bug: Bug) -> (Result<()>, bool) {
+    use std::os::unix::fs::FileExt;
+    let keep = directory();
+    let dir = keep.path().join("store");
+    let store = Store::open(&dir).unwrap();
+    let options = cenote::PoolOptions { mode: cenote::PoolMode::Shadowed, ..Default::default() };
+    let pool = store.create_pool("s", &options).unwrap();
+    let counter = counter(&pool).unwrap();
+    let journal = fs::File::open(dir.join("journal.pools")).unwrap();
+    let headers = || {
+        let mut bytes = [0; 8192];
+        journal.read_exact_at(&mut bytes, 0).unwrap();
+        bytes
+    };
+    let before = headers();
+    Operation::Replace.run(&dir.join("superblock"));
+    plant(bug);
+    // A backup leaves nothing in the journal, and says so in its header.
+    let psynced = add(&pool, counter).and_then(|_| pool.psync());
+    let backed_up = psynced.and_then(|_| store.backup(keep.path().join("copy"))).map(drop);
+    let changed = headers() != before;
+    drop((pool, store));
+    plant(Bug::None);
+    (backed_up, changed)
+}
+
+#[test]
+fn a_journal_of_a_store_that_was_replaced_gets_no_header() {
+    let (made, changed) = header_after(Bug::None);
+    assert!(matches!(made, Err(Error::Store(StoreError::Fenced { .. }))), "{made:?}");
+    assert!(!changed);
+    let (made, changed) = header_after(Bug::InodeNotCompared);
+    assert!(made.is_ok() && changed, "{made:?} {changed}");
 }
 
 #[test]
@@ -480,7 +567,8 @@ fn edit_superblock(dir: &Path, change: impl Fn(&mut Superblock)) {
     fs::write(&path, bytes).unwrap();
 }
 
-/// Opens a store, does something to its files, and makes a pool; what that said, and what an open afterwards knows of the pool.
+/// Opens a store, does something to its files, and makes a pool; what that said, and what an open
+/// afterwards knows of the pool.
 fn made_after(act: impl Fn(&Path), bug: Bug) -> (Result<()>, bool) {
     let keep = directory();
     let dir = keep.path().join("store");
@@ -576,7 +664,7 @@ fn another_path_to_the_store_is_the_same_store() {
     let mut wrong = Vec::new();
     let mut try_path = |what: &str, seen_from: &dyn Fn(&Path) -> PathBuf| {
         for files in ["lock", "lock+lock"] {
-            // Without the file `lock` the record lock keeps nobody out.
+            // Without the file `lock` the record lock keeps no opener out.
             let operation = if files == "lock" { "None" } else { "Remove" };
             let found = case(operation, "lock", seen_from);
             wrong.extend(found.into_iter().map(|found| format!("{what}, {operation}: {found}")));

@@ -114,7 +114,8 @@ pub(crate) fn serve(shared: &Arc<Shared>, line: Channel, peer: Peer, counted: Co
     };
     session.end_imports();
     if end == End::CutOff {
-        // A client that was given nothing leaves nothing: connecting and going away costs the daemon nothing for good.
+        // A client that was given nothing leaves nothing: connecting and going away costs the
+        // daemon nothing for good.
         if shared.store.guest_has_anything(session.client) {
             until_its_program_is_gone(shared, channel, &session);
             shared.sessions.detach(session.client);
@@ -126,7 +127,8 @@ pub(crate) fn serve(shared: &Arc<Shared>, line: Channel, peer: Peer, counted: Co
     drop(counted);
 }
 
-/// Of a client that has hung up, the kernel is about to close the other descriptor too, if it closes all of them. Waits for that, and not for long.
+/// Of a client that has hung up, the kernel is about to close the other descriptor too, if it
+/// closes all of them. Waits for that, and not for long.
 fn until_its_program_is_gone(shared: &Shared, channel: &Channel, session: &Session) {
     for _ in 0..20 {
         if !cenote_sys::peer::has_hung_up(channel.as_fd()) || session.is_over(shared.sessions.images()) {

@@ -1,9 +1,9 @@
 //! Whether the program that a session was begun for runs still.
 //!
 //! A process outlives a program that calls `exec`: number and start time stay, its memory goes, and
-//! with it the program. So each client is given a descriptor that closes on `exec`, and that holds a
-//! byte of the file `clients` in the store's directory ([`cenote_sys::held_byte`]). The byte is the
-//! session's own, by its identity. The client keeps the descriptor as long as it has anything.
+//! with it the program. So each client is given a descriptor that closes on `exec`, and that holds
+//! a byte of the file `clients` in the store's directory ([`cenote_sys::held_byte`]). The byte is
+//! the session's own, by its identity. The client keeps the descriptor as long as it has anything.
 //!
 //! **A byte that is not held says that no thread is left that could store into a mapping of the
 //! session**: the kernel takes memory from a process before it closes its descriptors. A later
@@ -52,8 +52,8 @@ impl Images {
         }
     }
 
-    /// A descriptor for a client, to be given away, that holds its byte. `None`: the file system has
-    /// no such locks.
+    /// A descriptor for a client, to be given away, that holds its byte. `None`: the file system
+    /// has no such locks.
     pub(crate) fn give(&self, client: Uuid) -> io::Result<Option<OwnedFd>> {
         // Another description of the very file, whatever is at its path now.
         let file = File::open(format!("/proc/self/fd/{}", self.file.as_raw_fd()))?;

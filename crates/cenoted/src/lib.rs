@@ -18,8 +18,10 @@
 //! service.rs      a service manager: sockets that it passes, and what it is told
 //! ```
 //!
-//! **A session is a process, until that calls `exec`.** The kernel says which (a pidfd of the socket's peer), and as whom it acts. It ends with a goodbye, or when the process or its program has ended; a connection that is closed ends
-//! nothing, because the process may live, with its mappings, and come back. So logs are replayed only when nobody writes them any more.
+//! **A session is a process, until that calls `exec`.** The kernel says which (a pidfd of the
+//! socket's peer), and as whom it acts. It ends with a goodbye, or when the process or its program
+//! has ended; a connection that is closed ends nothing, because the process may live, with its
+//! mappings, and come back. So logs are replayed only when no process writes them any more.
 //!
 //! **Threads.** Each connection has one, which waits for its client and for nothing else: a client that is slow, silent or stopped keeps nobody waiting. Changes of the catalog
 //! exclude each other, as in any store. Memory is bounded by the number of connections, which is limited in all and for each user: each has a thread's stack, as far as it is used, and what the catalog says of its

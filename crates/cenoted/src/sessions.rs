@@ -11,8 +11,9 @@
 //!                                                              '-> failed
 //! ```
 //!
-//! A process has ended too, as far as its session goes, when the program that began the session is gone: by `exec` ([`crate::images`]). The undertaker asks for that when a client hangs up, when another client
-//! wants what the session has, and now and then.
+//! A process has ended too, as far as its session goes, when the program that began the session is
+//! gone: by `exec` ([`crate::images`]). The undertaker asks for that when a client hangs up, when
+//! another client wants what the session has, and now and then.
 //!
 //! **Each session is ended by one at a time**: whoever claims it. The entry stays, as *ending*, until the store is done: so a pool that the dead could write is in use until then, and
 //! whoever asks for it waits.
@@ -82,7 +83,8 @@ impl Session {
         line.as_ref().is_some_and(|line| peer::has_hung_up(line.as_fd()))
     }
 
-    /// Whether its program is gone, or its process has ended: nothing of it stores into a mapping any more.
+    /// Whether its program is gone, or its process has ended: nothing of it stores into a mapping
+    /// any more.
     pub(crate) fn is_over(&self, images: &Images) -> bool {
         self.has_ended() || images.is_gone(self.client, self.sign)
     }

@@ -1,10 +1,10 @@
 //! `cenote backup`: a consistent copy of a store.
 //!
-//! Ctrl-C ends it at the next step, with nothing left; a second one at once: what is left then has another name than the
-//! target, and the next backup to that target removes it.
+//! Ctrl-C ends it at the next step, with nothing left; a second one at once: what is left then has
+//! another name than the target, and the next backup to that target removes it.
 
 use crate::cli::Backup;
-use crate::failure::{Failure, Verdict};
+use crate::failure::{Failure, Verdict, closed};
 use crate::opening;
 use crate::output::Out;
 use crate::progress;
@@ -30,7 +30,7 @@ pub(crate) fn run(arguments: &Backup, out: &mut Out) -> Result<Verdict, Failure>
         error => error.into(),
     })?;
     bar.finish_and_clear();
-    store.close()?;
+    closed(store.close())?;
     let target = arguments.target.display().to_string();
     out.line(format_args!(
         "{} {} and {} ({}) copied to {target}",

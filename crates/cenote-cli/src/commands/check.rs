@@ -2,8 +2,8 @@
 //!
 //! Control data are judged when the store is opened (superblock, catalog, puddle headers, logs; a log that needs replay is
 //! replayed into private memory); then every pool's heap is checked: descriptors, marks, blocks that overlap, and by tracing from
-//! the roots, what is allocated and cannot be reached, what is reached and not allocated, pointers that are not as their
-//! types say, and bytes that are no value of their type.
+//! the roots, what is allocated and cannot be reached, what is reached and not allocated, pointers
+//! that are not as their types say, and bytes that are no value of their type.
 
 use super::findings::Findings;
 use super::stats::{chosen, type_name};

@@ -4,11 +4,12 @@ use crate::failure::{Failure, Verdict};
 use crate::output::Out;
 use serde_json::json;
 
-/// Does something with each pool. A failure is said with the pool's name, and the next pool's turn comes.
+/// Does something with each pool. A failure is said with the pool's name, and the next pool's turn
+/// comes.
 ///
 /// # Errors
-/// The only pool that the user named fails, or every pool for a reason that is not its own: the output cannot be written, or
-/// the user has stopped the command.
+/// The only pool fails, of the store or of those that the user named; or every pool for a reason
+/// that is not its own: the output cannot be written, or the user has stopped the command.
 pub(crate) fn each(
     names: &[String],
     named: &[String],
@@ -21,7 +22,7 @@ pub(crate) fn each(
             Ok(Verdict::Clean) => {}
             Ok(Verdict::Found) => verdict = Verdict::Found,
             Err(failure @ (Failure::Pipe | Failure::Interrupted(_))) => return Err(failure),
-            Err(failure) if named.len() == 1 => return Err(failure),
+            Err(failure) if names.len() == 1 || named.len() == 1 => return Err(failure),
             Err(failure) => {
                 let message = failure.message().unwrap_or_default();
                 out.line(format_args!("{} pool \"{name}\": {message}", out.bad("failed:")))?;

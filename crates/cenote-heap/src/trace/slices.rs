@@ -103,8 +103,9 @@ impl Marking {
         self.tables.iter().enumerate().find_map(|(ordinal, table)| Some((ordinal, lost(table)?)))
     }
 
-    /// Follows what leads from `roots`, and from copies, until nothing is left or it is `until`; at least [`STEP`] blocks. Returns the addresses in other pools that
-    /// something led to. Nobody changes data meanwhile. `Err`: an address that cannot be read.
+    /// Follows what leads from `roots`, and from copies, until nothing is left or it is `until`; at
+    /// least [`STEP`] blocks. Returns the addresses in other pools that something led to. The caller
+    /// keeps writers out meanwhile. `Err`: an address that cannot be read.
     pub(crate) fn slice<G: Ground>(
         &mut self,
         ground: &G,

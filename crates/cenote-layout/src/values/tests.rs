@@ -85,7 +85,7 @@ fn zero_is_found_in_numbers_of_every_width_and_null_in_pointers() {
             let name = format!("NonZero{sign}{width}");
             let holder = record("Holder", size as u64, vec![field("count", 0, size as u64, &name)]);
             let mut block = vec![0; size];
-            assert_eq!(found(core::slice::from_ref(&holder), &block), one("count", Rule::NonZero));
+            assert_eq!(found(core::slice::from_ref(&holder), &block), one("count", Rule::NotZero));
             for bit in 0..8 * size {
                 block.fill(0);
                 block[bit / 8] = 1 << (bit % 8);
@@ -95,7 +95,7 @@ fn zero_is_found_in_numbers_of_every_width_and_null_in_pointers() {
     }
     let fields = vec![field("to", 0, 8, "Ptr<Node>"), field("next", 8, 8, "Option<Ptr<Node>>")];
     let node = record("Node", 16, fields);
-    assert_eq!(found(core::slice::from_ref(&node), &[0; 16]), one("to", Rule::NonNull));
+    assert_eq!(found(core::slice::from_ref(&node), &[0; 16]), one("to", Rule::NotNull));
     assert_eq!(found(&[node], &[1; 16]), []);
 }
 
@@ -124,7 +124,7 @@ fn every_discriminant_of_no_variant_is_found_and_fields_count_in_their_variant_o
         };
         assert_eq!(found(&types, &[tag, 7, 7, 7]), expected, "{tag}");
     }
-    assert_eq!(found(&types, &[200, 0, 7, 7]), one("C.0", Rule::NonZero));
+    assert_eq!(found(&types, &[200, 0, 7, 7]), one("C.0", Rule::NotZero));
     assert_eq!(found(&types, &[2, 1, 9, 3]), one("B.kind.Y.on", Rule::Bool));
     assert_eq!(found(&types, &[2, 1, 0, 3]), []);
 }
@@ -142,7 +142,7 @@ fn elements_of_arrays_are_found_by_their_index() {
     let pointers = record("Table", 32, vec![field("to", 0, 32, "[[Ptr<Node>; 2]; 2]")]);
     block = vec![1; 32];
     block[16..24].fill(0);
-    assert_eq!(found(&[pointers], &block), one("to[1][0]", Rule::NonNull));
+    assert_eq!(found(&[pointers], &block), one("to[1][0]", Rule::NotNull));
 }
 
 #[test]
@@ -153,12 +153,12 @@ fn zeros_are_no_value_where_places_may_be_unused_only() {
     let types = [array, pair.clone()];
     assert_eq!(
         found(&types, &[1, 1, 0, 0, 1, 0, 3, 1, 0]),
-        [("[2].count".to_string(), Rule::NonZero), ("[3].flag".to_string(), Rule::Bool)]
+        [("[2].count".to_string(), Rule::NotZero), ("[3].flag".to_string(), Rule::Bool)]
     );
     let own = record("cenote/Slots<Pair>", 6, vec![field("slots", 0, 6, "[Pair; 3]")]);
-    assert_eq!(found(&[own, pair.clone()], &[0, 0, 1, 0, 0, 1]), one("slots[1].count", Rule::NonZero));
+    assert_eq!(found(&[own, pair.clone()], &[0, 0, 1, 0, 0, 1]), one("slots[1].count", Rule::NotZero));
     let others = record("Slots<Pair>", 4, vec![field("slots", 0, 4, "[Pair; 2]")]);
-    assert_eq!(found(&[others, pair], &[0, 0, 1, 1]), one("slots[0].count", Rule::NonZero));
+    assert_eq!(found(&[others, pair], &[0, 0, 1, 1]), one("slots[0].count", Rule::NotZero));
 }
 
 #[test]

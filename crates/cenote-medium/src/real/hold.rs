@@ -1,15 +1,17 @@
-//! Locks on a store that no closing of other descriptors drops: on the store's directory, and on its superblock.
+//! Locks on a store that no closing of other descriptors drops: on the store's directory, and on
+//! its superblock.
 //!
-//! `lock.rs` has a record lock on the file `lock`, which names its holder and has a trap: any code of the process that
-//! opens and closes that file drops it. The locks here belong to descriptors that nothing else has
-//! ([`cenote_sys::description_lock`]). What they exclude:
+//! `lock.rs` has a record lock on the file `lock`, which names its holder and has a trap: any code
+//! of the process that opens and closes that file drops it. The locks here belong to descriptors
+//! that nothing else has ([`cenote_sys::description_lock`]). What they exclude:
 //!
-//! * The *directory* is one inode for every path, symbolic link and bind mount that leads to it, whatever became of
-//!   the files in it. Where its file system has no locks on directories, there is none.
+//! * The *directory* is one inode for every path, symbolic link and bind mount that leads to it,
+//!   whatever became of the files in it. Where its file system has no locks on directories, there
+//!   is none.
 //! * The *superblock* is one inode for every directory that it is linked into.
 //!
-//! A name may be given to another file between opening and locking; so the name is looked up again under the lock, and
-//! all begins anew if it leads elsewhere.
+//! A name may be given to another file between opening and locking; so the name is looked up again
+//! under the lock, and all begins anew if it leads elsewhere.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -86,8 +88,8 @@ fn open(dir: BorrowedFd<'_>, name: &str, kind: Kind) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat(dir, path, flags, Mode::empty())?)
 }
 
-/// Whether a file system says so that it does not lock directories: one of another machine turns `flock` into record
-/// locks, which ask for a descriptor open for writing.
+/// Whether a file system says so that it does not lock directories: one of another machine turns
+/// `flock` into record locks, which ask for a descriptor open for writing.
 fn has_no_locks(error: &io::Error) -> bool {
     let none = [Errno::BADF, Errno::OPNOTSUPP, Errno::NOSYS, Errno::NOLCK, Errno::INVAL, Errno::ISDIR];
     none.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))

@@ -2,10 +2,12 @@
 //!
 //! States, which are those of [`cenote_store::relocate::ImportManifest`]'s import: (1) header and manifest are read and checked, types are compared with the store's, names and room looked for: nothing
 //! has changed; (2) each puddle gets a file under a new identity, which no record names, and what the archive holds of it; (3) the archive's end is read, which says that
-//! all of it was whole, and values are looked at ([`super::check_values`]); (4) files are synced, and **the catalog's batch commits**. What ends an import before that leaves files that nobody knows: they are removed at
-//! once, or by the next writable open.
+//! all of it was whole, and values are looked at ([`super::check_values`]); (4) files are synced,
+//! and **the catalog's batch commits**. An import that ends before that leaves files that
+//! the catalog does not know: they are removed at once, or by the next writable open.
 //!
-//! An archive is believed as far as its checksums and the rules of its types go. What else is in the blocks is its author's: lengths, texts, and which of a node's places are in use. So an
+//! An archive is believed as far as its checksums and the rules of its types go. What else is in
+//! the blocks is its author's: lengths, texts, and which of a node's places are in use. So an
 //! archive is imported from an author whose store would be opened.
 
 use super::{OnShip, ShipError, Stale, check_values, tell};
@@ -76,7 +78,9 @@ impl Unpacked {
 /// Reads an archive to its end, checks all of it, and puts its puddles into files of a store that nobody knows before [`Unpacked::commit`].
 ///
 /// # Errors
-/// The archive: see [`cenote_archive::ArchiveError`]; values that are none ([`ShipError::Values`]). The store: a name that is taken, a type with another layout, no room in the window or on the disk. Nothing is left then.
+/// The archive: see [`cenote_archive::ArchiveError`]; values that are none ([`ShipError::Values`]).
+/// The store: a name that is taken, a type with another layout, no room in the window or on the
+/// disk. Nothing is left then.
 pub fn unpack<R: Read>(
     store: &Store,
     input: R,
@@ -136,7 +140,8 @@ pub struct Inspected {
     pub refused: Option<ShipError>,
 }
 
-/// Reads an archive to its end and checks all that [`unpack`] checks, values excepted, and does nothing. The store may be open for reading only.
+/// Reads an archive to its end and checks all that [`unpack`] checks, values excepted, and does
+/// nothing. The store may be open for reading only.
 ///
 /// # Errors
 /// As [`unpack`], of the archive. What the store says about it is in [`Inspected::refused`].

@@ -52,7 +52,8 @@ impl Stale {
     }
 }
 
-/// Looks at all values of an import whose files are made. Where a daemon makes it, the daemon looks.
+/// Looks at all values of an import whose files are made. Where a daemon makes it, the daemon
+/// looks.
 ///
 /// # Errors
 /// [`ShipError::Values`]: there are some that safe code must not see. A file cannot be read.

@@ -106,7 +106,8 @@ fn planned(inner: &Inner, state: &State, puddle: &PuddleRecord) -> Result<Planne
     Ok(Planned { from: to.clone(), to, twin: None, len })
 }
 
-/// Copies a file. It has its space taken, unless the original has holes: then those are holes in the copy, too.
+/// Copies a file. It has its space taken, unless the original has holes: then those are holes in
+/// the copy, too.
 pub(super) fn copy_whole(
     source: &OwnedMedium,
     target: &OwnedMedium,

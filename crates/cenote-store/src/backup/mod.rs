@@ -2,35 +2,41 @@
 //!
 //! # What the copy is
 //!
-//! A closed store of the same identity (decision 103), that holds: pools in direct mode as they were at one moment
-//! between transactions, the same for all of them; pools in shadowed mode and objects as their last psync left them, all
-//! psyncs up to one moment and none after it; protected ones sealed as they lie there. Logs and leases of living
-//! sessions stay behind: between transactions they say nothing. A session that ended badly, and whose logs are set
-//! aside, goes along.
+//! A closed store of the same identity (decision 103), that holds: pools in direct mode as they
+//! were at one moment between transactions, the same for all of them; pools in shadowed mode and
+//! objects as their last psync left them, all psyncs up to one moment and none after it; protected
+//! ones sealed as they lie there. Logs and leases of living sessions stay behind: between
+//! transactions they say nothing. A session that ended badly, and whose logs are set aside, goes
+//! along.
 //!
 //! # Steps
 //!
-//! 1. *Begun*: a directory beside the target, under a name that no store has, locked by this process.
-//! 2. *Ahead* ([`Backup::copy_ahead`]): every file is copied as it is, while all go on. The copies are of no one moment.
-//! 3. *Held* ([`Backup::copy_held`]): the caller keeps transactions from running; journals are quiet
-//!    ([`cenote_journal::Quiet`]); the catalog's lock is held. Files are compared with their copies, and what differs is
-//!    written again. This is all that writers wait for: reading, and writing what changed since 2.
-//! 4. *Finished* ([`Backup::finish`]): the catalog and the superblock of the copy are written, all is synced, and **the
-//!    renaming of the directory to the target commits**; its parent is synced.
+//! 1. *Begun*: a directory beside the target, under a name that no store has, locked by this
+//!    process.
+//! 2. *Ahead* ([`Backup::copy_ahead`]): every file is copied as it is, while all go on. The copies
+//!    are of no one moment.
+//! 3. *Held* ([`Backup::copy_held`]): the caller keeps transactions from running; journals are
+//!    quiet ([`cenote_journal::Quiet`]); the catalog's lock is held. Files are compared with their
+//!    copies, and what differs is written again. This is all that writers wait for: reading, and
+//!    writing what changed since 2.
+//! 4. *Finished* ([`Backup::finish`]): the catalog and the superblock of the copy are written, all
+//!    is synced, and **the renaming of the directory to the target commits**; its parent is synced.
 //!
-//! A crash before 4 leaves the target as it was, and the directory of 1, which the next backup beside it removes. An
-//! error, a full disk, and a caller that stops it remove that directory at once.
+//! A crash before 4 leaves the target as it was, and the directory of 1, which the next backup
+//! beside it removes. An error, a full disk, and a caller that stops it remove that directory at
+//! once.
 //!
 //! # Why the files of 3 are of one moment
 //!
-//! What is stored into a direct pool is stored in a transaction. Primaries, files of protected pools and of objects
-//! change when records are applied, and a quiet journal has none. Files are made, renamed and removed under the
-//! catalog's lock, but for a puddle that has moved and is rewritten when it is first touched: that file is as good
-//! before, in the middle and afterwards ([`crate::relocate`]), and the copy's catalog says that it is due.
+//! What is stored into a direct pool is stored in a transaction. Primaries, files of protected
+//! pools and of objects change when records are applied, and a quiet journal has none. Files are
+//! made, renamed and removed under the catalog's lock, but for a puddle that has moved and is
+//! rewritten when it is first touched: that file is as good before, in the middle and afterwards
+//! ([`crate::relocate`]), and the copy's catalog says that it is due.
 //!
-//! Blocks in caches of the living session are marked in the copy as a crash of its process would leave them. So the
-//! copy's catalog has leases of a session that is gone on pools that are in use, and the first to open them adopts their
-//! heaps as after such a crash. There is no log to replay.
+//! Blocks in caches of the living session are marked in the copy as a crash of its process would
+//! leave them. So the copy's catalog has leases of a session that is gone on pools that are in use,
+//! and the first to open them adopts their heaps as after such a crash. There is no log to replay.
 
 mod files;
 
@@ -84,15 +90,19 @@ pub struct Backup {
 }
 
 impl Store {
-    /// Begins a copy of the store into `target`: a directory that is not there, or is empty. Nobody waits for that.
+    /// Begins a copy of the store into `target`: a directory that is not there, or is empty. No
+    /// transaction waits for that.
     ///
     /// # Errors
-    /// [`StoreError::Backup`]: the target is not empty, or its parent cannot be written; the store is a daemon's.
+    /// [`StoreError::Backup`]: the target is not empty, or its parent cannot be written; the store
+    /// is a daemon's.
     pub fn begin_backup(&self, target: &Path) -> Result<Backup, StoreError> {
         self.check_usable()?;
         let inner = self.inner();
         if inner.connection.is_some() {
-            return Err(StoreError::NotHosted { what: "a backup is made".into() });
+            return Err(StoreError::NotHosted {
+                what: "a store that a daemon keeps is not backed up".into(),
+            });
         }
         if !inner.writable {
             return Err(StoreError::ReadOnly { what: "copy it" });
@@ -125,7 +135,8 @@ impl Store {
         })
     }
 
-    /// Keeps backups from copying files as long as the answer lives: for who brings a journal into primaries.
+    /// Keeps backups from copying files as long as the answer lives: for who brings a journal into
+    /// primaries.
     #[must_use]
     pub fn exclude_backups(&self) -> impl Drop + '_ {
         Excluded(self.inner().files_moving.lock().unwrap_or_else(PoisonError::into_inner))
@@ -146,7 +157,8 @@ impl Drop for Excluded<'_> {
 }
 
 impl Backup {
-    /// Copies every file as it is now. `progress` is told bytes done and bytes altogether, and may end it.
+    /// Copies every file as it is now. `progress` is told bytes done and bytes altogether, and may
+    /// end it.
     ///
     /// # Errors
     /// A full disk, an I/O error, a caller that stopped it.
@@ -174,7 +186,8 @@ impl Backup {
         Ok(())
     }
 
-    /// Brings the copies to one moment. Meanwhile no transaction runs on any pool of the store: the caller's part.
+    /// Brings the copies to one moment. Meanwhile no transaction runs on any pool of the store: the
+    /// caller's part.
     ///
     /// # Errors
     /// As [`Backup::copy_ahead`]; the store is poisoned.

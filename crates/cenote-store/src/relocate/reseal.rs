@@ -259,7 +259,9 @@ impl Inner {
         control.catalog.state.sealed_as.get(&puddle).copied().unwrap_or(puddle)
     }
 
-    /// The root puddle of a pool that is opened and due: sealed anew, or, in a store that may only be looked at, shown as an image. Returns the key of the puddles that are still due then, where it is not in the root's header, and the list of the pool's puddles.
+    /// The root puddle of a pool that is opened and due: sealed anew, or, in a store that may only
+    /// be looked at, shown as an image. Returns the key of the puddles that are still due then,
+    /// where it is not in the root's header, and the list of the pool's puddles.
     pub(crate) fn reseal_root(
         &self,
         control: &mut Control,
@@ -298,8 +300,8 @@ impl Inner {
         Ok((before, members))
     }
 
-    /// Lets a puddle that is due wait for its first touch; what stands for it in its pool's list. `Err` in the answer: why it
-    /// cannot be used.
+    /// Lets a puddle that is due wait for its first touch; what stands for it in its pool's list.
+    /// `Err` in the answer: why it cannot be used.
     pub(crate) fn expect_sealed(
         &self,
         control: &mut Control,

@@ -3,7 +3,8 @@
 use super::driver::Totals;
 use super::{Outcome, ReclaimPolicy, ReclaimRefused};
 use crate::error::Result;
-use crate::pool::{PoolInner, StoreTypes};
+use crate::known::StoreTypes;
+use crate::pool::PoolInner;
 use crate::store::Inner;
 use cenote_heap::ReclaimError;
 use cenote_layout::id::{PoolId, TypeId};

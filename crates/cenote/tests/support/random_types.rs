@@ -430,8 +430,8 @@ macro_rules! probe {
 probe!((), u8, u16, u32, u64, u128, i8, i16, i32, i64, f32, f64, Option<Ptr<Target>> => |_this, _path, _found| ());
 probe!(bool => |this, path, found| found.push(Probed(this, 1, Rule::Bool, path.into(), vec![])));
 probe!(char => |this, path, found| found.push(Probed(this, 4, Rule::Char, path.into(), vec![])));
-probe!(core::num::NonZeroU16 => |this, path, found| found.push(Probed(this, 2, Rule::NonZero, path.into(), vec![])));
-probe!(Ptr<Target> => |this, path, found| found.push(Probed(this, 8, Rule::NonNull, path.into(), vec![])));
+probe!(core::num::NonZeroU16 => |this, path, found| found.push(Probed(this, 2, Rule::NotZero, path.into(), vec![])));
+probe!(Ptr<Target> => |this, path, found| found.push(Probed(this, 8, Rule::NotNull, path.into(), vec![])));
 
 impl<T: Probe, const N: usize> Probe for [T; N] {
     fn probe(&self, path: &str, found: &mut Vec<Probed>) {
@@ -454,7 +454,7 @@ fn broken(rule: Rule, size: usize, tags: &[u64]) -> Vec<u64> {
     match rule {
         Rule::Bool => (2..=255).collect(),
         Rule::Char => (0xd800..0xe000).chain([0x11_0000, u64::from(u32::MAX)]).collect(),
-        Rule::NonZero | Rule::NonNull => vec![0],
+        Rule::NotZero | Rule::NotNull => vec![0],
         _ => {
             let most = u64::MAX >> (64 - 8 * size);
             let near = tags.iter().flat_map(|tag| [tag.wrapping_sub(1) & most, tag.wrapping_add(1) & most]);

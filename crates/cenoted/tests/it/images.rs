@@ -115,7 +115,7 @@ fn what_a_process_had_before_exec_is_given_to_others_while_it_lives() {
         let daemon = daemon_with_counter();
         let actor = executed(&daemon, held);
         let store = daemon.connect();
-        // At once: whoever asks waits for the end of what is about to end.
+        // At once: the client that asks waits for the end of the one that is about to end.
         let pool = store.pool("numbers").unwrap_or_else(|error| panic!("{held}: {error}"));
         assert_eq!((count(&pool), add(&pool)), (0, 1), "{held}");
         assert_eq!(pool.check().expect("check").leaked_blocks, 0, "{held}");
