@@ -4,7 +4,8 @@
 //! that nobody opens it meanwhile. *Order of waiting:* first for views of the pools that are open, none of them held while another is waited for
 //! (as transactions over several pools do); then for the list; and nothing is waited for while the list is held.
 //!
-//! *The caller's code runs meanwhile*, told of progress. What would wait for the list, or for the heap, is refused to it ([`refuse_within`]).
+//! *The caller's code runs meanwhile*, told of progress. What would wait for the list, or for the
+//! heap, is refused to it ([`refuse_within`]).
 
 use crate::error::{Error, Result};
 use crate::known::StoreTypes;
