@@ -151,7 +151,7 @@ fn a_copy_whose_name_is_not_synced_is_told_as_made() {
     assert!(!ran.out.contains("done:"), "{}", ran.out);
     whole(&target);
     whole(&fixture.store);
-    assert!(unfinished(&fixture.dir.path().to_owned()).is_empty());
+    assert!(unfinished(fixture.dir.path()).is_empty());
 }
 
 /// At each call that asks for space: an error that says so, no copy, and the store is as it was.
