@@ -231,7 +231,7 @@ fn a_disk_that_fills_while_threads_commit_leaves_the_store_and_no_copy() -> Resu
             let Ok(small_disk) = Mounted::memory(&format!("{}k", pages * 64)) else { return Ok(()) };
             let target = small_disk.path().join("copy");
             match store.backup(&target) {
-                Ok(made) => drop(made.durable()?),
+                Ok(made) => _ = made.durable()?,
                 Err(error) => {
                     refused += 1;
                     assert!(error.to_string().contains("space"), "{pages}: {error}");
