@@ -7,3 +7,4 @@ mod models;
 mod places;
 mod sound;
 mod values;
+mod within;

@@ -206,6 +206,25 @@ fn every_line_about_the_daemon_names_tests_that_are_run() {
     }
 }
 
+#[test]
+fn every_attack_names_tests_that_are_there() {
+    let text = std::fs::read_to_string(root().join("docs/attacks.md")).expect("docs/attacks.md");
+    let named = quoted(&text).into_iter().filter(|name| name.starts_with("crates/"));
+    let mut tests = 0;
+    for name in named {
+        let (path, test) = name.split_once("::").unwrap_or((&name, ""));
+        let source = std::fs::read_to_string(root().join(path)).unwrap_or_default();
+        let there = if test.is_empty() {
+            root().join(path).exists()
+        } else {
+            source.contains(&format!("fn {test}("))
+        };
+        assert!(there, "docs/attacks.md names {name}, which is not there");
+        tests += 1;
+    }
+    assert!(tests >= 10, "{tests}");
+}
+
 /// Sources whose planted bugs stand in a table of their own.
 const PLANTED_IN: [&str; 8] = [
     "crates/cenote/src/psync.rs",

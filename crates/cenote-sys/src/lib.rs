@@ -38,6 +38,7 @@ pub mod process;
 pub mod record_lock;
 pub mod secret;
 pub mod signals;
+mod taken;
 pub mod touch;
 pub mod twin;
 

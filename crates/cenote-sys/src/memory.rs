@@ -4,9 +4,10 @@
 //! memory. Windows are reserved where nothing lies (never over something), mappings are then placed inside, and
 //! what is unmapped becomes reserved again, so that no other part of the process ever slips into a window.
 //!
-//! None of it goes over to a forked child (`MADV_DONTFORK`): a child that touches a window faults, instead of changing
-//! a store that its parent has open. Between placing a mapping and marking it a fork in another thread may carry it
-//! over; [`crate::fork_guard`] catches the rest.
+//! None of it goes over to a forked child (`MADV_DONTFORK`): a child that touches a window faults,
+//! instead of changing a store that its parent has open. The address space stays taken there (module
+//! `taken`). Between placing a mapping and marking it a fork in another thread may carry it over;
+//! [`crate::fork_guard`] catches the rest.
 //!
 //! Addresses are plain numbers here, because they name address space and not objects.
 //!
@@ -105,7 +106,7 @@ pub fn page_bytes() -> usize {
     rustix::param::page_size()
 }
 
-/// Reserves `[base, base + len)`: inaccessible, taking no memory, absent in forked children.
+/// Reserves `[base, base + len)`: inaccessible, taking no memory; taken in forked children too.
 ///
 /// # Errors
 /// [`ReserveError::Taken`] if anything is mapped in the range; nothing has changed then.
@@ -181,7 +182,9 @@ fn finish_reservation(base: usize, len: usize) -> Result<(), ReserveError> {
         // SAFETY: reserved just now, not handed out.
         let _ = unsafe { release(base, len) };
         ReserveError::System { base, len, source }
-    })
+    })?;
+    crate::taken::note(base, len);
+    Ok(())
 }
 
 /// Gives address space back to the process, with everything that is mapped in it. Nothing for `len` 0.
@@ -195,6 +198,7 @@ pub unsafe fn release(base: usize, len: usize) -> io::Result<()> {
     if len == 0 {
         return Ok(());
     }
+    crate::taken::forget(base, len);
     // SAFETY: handed on to the caller.
     Ok(unsafe { kernel::munmap(ptr::without_provenance_mut(base), len) }?)
 }

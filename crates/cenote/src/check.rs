@@ -3,15 +3,58 @@
 //! Nothing is changed: a pool that is not open is looked at through a handle for reading that no list has, while the list of open pools is held, so
 //! that nobody opens it meanwhile. *Order of waiting:* first for views of the pools that are open, none of them held while another is waited for
 //! (as transactions over several pools do); then for the list; and nothing is waited for while the list is held.
+//!
+//! *The caller's code runs meanwhile*, told of progress. What would wait for the list, or for the
+//! heap, is refused to it ([`refuse_within`]).
 
 use crate::error::{Error, Result};
 use crate::known::StoreTypes;
 use crate::pool::{Heaps, Pool, PoolInner, reached_from_elsewhere};
+use crate::store::Inner;
 use crate::tx::covers_here;
 use crate::view::View;
 use cenote_heap::{HeapReport, TraceOptions, TracedHeap};
 use cenote_store::Access;
+use core::cell::Cell;
 use std::sync::Arc;
+
+thread_local! {
+    /// The store that this thread checks a pool of.
+    static CHECKED: Cell<*const Inner> = const { Cell::new(core::ptr::null()) };
+}
+
+/// A check by this thread, as long as it lives.
+pub(crate) struct Checking(());
+
+impl Checking {
+    /// # Errors
+    /// This thread is in a check.
+    pub(crate) fn begin(pool: &Pool) -> Result<Self> {
+        if !CHECKED.with(Cell::get).is_null() {
+            return Err(waits_for_check(pool.name()));
+        }
+        CHECKED.with(|checked| checked.set(Arc::as_ptr(&pool.inner.store)));
+        Ok(Self(()))
+    }
+}
+
+impl Drop for Checking {
+    fn drop(&mut self) {
+        CHECKED.with(|checked| checked.set(core::ptr::null()));
+    }
+}
+
+fn waits_for_check(name: &str) -> Error {
+    Error::WouldDeadlock { pool: name.into(), by: "a check" }
+}
+
+/// Refuses what would wait for the end of a check by this thread. `name`: the pool that it concerns.
+pub(crate) fn refuse_within(store: &Inner, name: &str) -> Result<()> {
+    match core::ptr::eq(CHECKED.with(Cell::get), store) {
+        true => Err(waits_for_check(name)),
+        false => Ok(()),
+    }
+}
 
 /// Checks `pool`, with what other pools lead to as roots.
 pub(crate) fn with_other_pools(pool: &Pool, mut options: TraceOptions<'_>) -> Result<HeapReport> {

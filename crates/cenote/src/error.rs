@@ -68,7 +68,8 @@ pub enum Error {
         /// Its name.
         expected_name: String,
     },
-    /// This thread holds a view or a transaction of the pool: waiting for it would never end.
+    /// This thread holds a view or a transaction of the pool, or is called from a check or an
+    /// export of it: waiting for it would never end.
     #[error(
         "pool \"{pool}\" is already in use by this thread ({by}): end that before, or use it instead of a new one"
     )]

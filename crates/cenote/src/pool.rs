@@ -1,6 +1,7 @@
 //! [`Pool`]: a named heap of values with roots; [`View`]: reading it.
 
 use crate::between::Readers;
+use crate::check::{Checking, refuse_within};
 use crate::copied;
 use crate::error::{Error, Result};
 use crate::known::{KnownType, StoreTypes, known_types, one_rust_type};
@@ -29,6 +30,7 @@ use parking_lot::RwLock;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::thread::ThreadId;
 
 /// A pool, open in this process. Handles are cheap to clone; the pool is closed when the last one is dropped.
 #[derive(Clone, Debug)]
@@ -96,7 +98,7 @@ pub(crate) enum By<'k> {
 pub(crate) struct OpenPools {
     list: Mutex<OpenList>,
     /// Names of pools that are read from their files, once for each who does that. Looked at and changed with the list held.
-    held: Mutex<Vec<String>>,
+    held: Mutex<Vec<(String, ThreadId)>>,
     gone: Condvar,
 }
 
@@ -111,7 +113,7 @@ impl Drop for HeldPools<'_> {
         let list = self.pools.locked();
         let mut held = self.pools.held.lock().unwrap_or_else(PoisonError::into_inner);
         for name in &self.names {
-            if let Some(at) = held.iter().position(|other| other == name) {
+            if let Some(at) = held.iter().position(|(other, _)| other == name) {
                 held.swap_remove(at);
             }
         }
@@ -148,12 +150,13 @@ impl OpenPools {
         access: Access,
         by: By<'_>,
     ) -> Result<Arc<PoolInner>> {
+        refuse_within(store, name)?;
         let key = if let By::Key(key) = by { key } else { None };
         // Dropped after the lock: if one of these is the last handle, dropping it takes the lock.
         let mut others = Vec::new();
         let mut list = self.locked();
         loop {
-            let mut dying = self.is_held(name);
+            let mut dying = self.is_held(name)?;
             for (_, pool) in list.iter().filter(|(listed, _)| listed == name) {
                 match pool.upgrade() {
                     // One that a policy made read-only will not become writable by asking again.
@@ -197,13 +200,21 @@ impl OpenPools {
         while list.iter().any(|(name, pool)| names.contains(name) && pool.strong_count() == 0) {
             list = self.gone.wait(list).unwrap_or_else(PoisonError::into_inner);
         }
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&names);
+        let by = std::thread::current().id();
+        let named = names.iter().map(|name| (name.clone(), by));
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).extend(named);
         drop(list);
         HeldPools { pools: self, names }
     }
 
-    fn is_held(&self, name: &str) -> bool {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|held| held == name)
+    /// Whether the name is held: by another thread, which is waited for.
+    fn is_held(&self, name: &str) -> Result<bool> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let here = std::thread::current().id();
+        if held.iter().any(|(other, by)| other == name && *by == here) {
+            return Err(Error::WouldDeadlock { pool: name.into(), by: "an export" });
+        }
+        Ok(held.iter().any(|(other, _)| other == name))
     }
 }
 
@@ -718,6 +729,7 @@ impl Pool {
     /// As [`Pool::check`]; [`Error::HeapRecover`] if `progress` breaks it off.
     pub fn check_with(&self, mut options: TraceOptions<'_>) -> Result<HeapReport> {
         self.inner.handle.ensure_readable()?;
+        let _checking = Checking::begin(self)?;
         {
             let _view = self.view()?;
             let types = StoreTypes(&self.inner.store.store);
@@ -751,6 +763,7 @@ impl Pool {
         progress: &mut dyn FnMut(&TrimProgress) -> ControlFlow<()>,
     ) -> Result<TrimReport> {
         self.inner.refuse_forked()?;
+        refuse_within(&self.inner.store, self.name())?;
         if !self.inner.changeable {
             return Err(self.inner.why_unchangeable());
         }

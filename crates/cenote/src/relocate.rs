@@ -66,6 +66,7 @@ impl Store {
         make: impl FnOnce() -> core::result::Result<Imported, StoreError>,
     ) -> Result<ImportedPool> {
         self.inner.refuse_forked()?;
+        crate::check::refuse_within(&self.inner, name)?;
         let cloned = self.inner.pools.while_closed(|other| other == name, make)?;
         Ok(cloned.pools.into_iter().next().unwrap_or(ImportedPool {
             id: cenote_layout::id::PoolId(0),
@@ -95,6 +96,7 @@ impl Store {
     /// [`Error::Store`](crate::Error::Store): some pool of the store is open, damaged or in doubt; there is no room in the window. Nothing has moved then.
     pub fn randomize_pool(&self, name: &str) -> Result<()> {
         self.inner.refuse_forked()?;
+        crate::check::refuse_within(&self.inner, name)?;
         Ok(self.inner.pools.while_closed(|_| true, || self.inner.store.randomize_pool(name))?)
     }
 }

@@ -103,6 +103,7 @@ impl Store {
     /// room; bytes of a value are no value of its type, or a collection's link leads to no part of
     /// it ([`ShipError::Values`]).
     pub fn import(&self, input: impl Read, options: ImportOptions<'_>) -> Result<Shipped> {
+        crate::check::refuse_within(&self.inner, "that is imported")?;
         let unpacked = ship::unpack(&self.inner.store, input, options, &of_this_program)?;
         // Nobody opens one of the pools before it is known whether this program agrees about their types.
         let list = self.inner.pools.locked();
@@ -123,6 +124,7 @@ impl Store {
     /// Keeps the pools that are exported, or any if pointers decide which those are, from being opened.
     fn hold_for_export(&self, pools: &[&str], all: bool) -> Result<HeldPools<'_>> {
         self.inner.refuse_forked()?;
+        crate::check::refuse_within(&self.inner, pools.first().copied().unwrap_or_default())?;
         if self.inner.store.is_writable() {
             let due = self.pools_due();
             for info in self.pools() {

@@ -371,6 +371,7 @@ impl Store {
     /// # Errors
     /// [`Error::Store`] if the name is taken or impossible, or there is no space.
     pub fn create_pool(&self, name: &str, options: &PoolOptions) -> Result<Pool> {
+        crate::check::refuse_within(&self.inner, name)?;
         self.inner.store.create_pool(name, options)?;
         self.open_pool(name, Access::ReadWrite, options.key.as_deref())
     }
@@ -419,6 +420,7 @@ impl Store {
     /// # Errors
     /// [`Error::Store`]: the old key is wrong, the pool has none, it is open; as of [`Pool::psync`].
     pub fn rekey_pool(&self, name: &str, old: &Keyring, new: &Keyring) -> Result<Rekeyed<StoreError>> {
+        crate::check::refuse_within(&self.inner, name)?;
         let concerns = |other: &str| other == name;
         Ok(self.inner.pools.while_closed(concerns, || self.inner.store.rekey_pool(name, old, new))?)
     }

@@ -270,6 +270,7 @@ impl Inner {
         dry_run: bool,
         target: Option<PoolId>,
     ) -> Result<Arc<Run>> {
+        crate::check::refuse_within(self, "that is reclaimed")?;
         // Nobody opens a pool meanwhile.
         let list = self.pools.locked();
         let open: Vec<Arc<PoolInner>> = list.iter().filter_map(|(_, pool)| pool.upgrade()).collect();

@@ -333,6 +333,7 @@ fn a_child_plays_its_role() {
         "unmapper" => crate::hostile::unmap(&socket),
         "other-layout" => crate::types::have_another_layout(&socket),
         "mover" => crate::shared::move_between(&socket),
+        "looker" => crate::meddling::look(&socket),
         "second-image" => crate::images::second(&socket),
         "count-and-exec" => crate::images::count_and_exec(&socket),
         role if role.starts_with("first-image ") => {

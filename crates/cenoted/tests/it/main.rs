@@ -7,6 +7,7 @@ mod ends;
 mod hostile;
 mod images;
 mod limits;
+mod meddling;
 mod metrics;
 mod moving;
 mod objects;
