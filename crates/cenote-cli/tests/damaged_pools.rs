@@ -13,7 +13,7 @@ mod filled;
 
 use cenote_layout::header::{read, seal};
 use cenote_layout::superblock::{COPY_SIZE, Superblock};
-use common::{Ran, cenote, run};
+use common::run;
 use filled::{POOLS, key_bytes};
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
@@ -81,7 +81,7 @@ impl Harm {
 struct Store {
     _dir: tempfile::TempDir,
     path: PathBuf,
-    key: PathBuf,
+    _key: PathBuf,
     whole: BTreeMap<PathBuf, Vec<u8>>,
     /// Of each pool, which are some.
     files: Vec<(String, PathBuf)>,
@@ -145,7 +145,7 @@ impl Store {
         }
         let mut whole = BTreeMap::new();
         files_in(&path, &mut whole);
-        Self { _dir: dir, path, key, whole, files }
+        Self { _dir: dir, path, _key: key, whole, files }
     }
 
     /// Makes it what it was. Files keep their inodes, so that it does not pass for a copy.
@@ -163,17 +163,6 @@ impl Store {
                 std::fs::write(path, bytes).expect("written");
             }
         }
-    }
-
-    fn command(&self, arguments: &[&str], target: Option<&Path>) -> Ran {
-        let mut command = cenote();
-        command.arg(arguments[0]).arg(&self.path).args(&arguments[1..]).args(target);
-        command.arg("--json").arg("--key-file").arg(&self.key);
-        let output = command.output().expect("it runs");
-        assert_eq!(output.status.signal(), None, "{arguments:?}: {output:?}");
-        let ran: Ran = output.into();
-        assert!(!ran.err.contains("panicked"), "{arguments:?}: {}", ran.err);
-        ran
     }
 
     /// What a program finds that opens the store: of each pool "whole", or why it is refused.
@@ -206,8 +195,17 @@ fn every_harm(left: Left) {
     }
     store.restore();
     let (mut refused, mut wrong) = (0, Vec::new());
+    // Some of all, others each time: each takes a process.
+    let seed = std::env::var("CENOTE_SEED").ok().and_then(|seed| seed.parse().ok());
+    let mut random = seed.unwrap_or_else(|| u64::from(std::process::id()));
+    println!("CENOTE_SEED={random}, CENOTE_ALL=1 for all");
+    let all = std::env::var_os("CENOTE_ALL").is_some();
     for (harmed, file) in &store.files {
         for harm in Harm::all(store.whole[file].len() / PAGE) {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            if !all && random >> 62 != 0 {
+                continue;
+            }
             let place = file.strip_prefix(&store.path).expect("in the store").display();
             let case = format!("{left:?}, {harm:?} of {place} of {harmed}");
             harm.on(file);
@@ -234,7 +232,7 @@ fn every_harm(left: Left) {
         println!("{line}");
     }
     assert!(wrong.is_empty(), "{} cases", wrong.len());
-    assert!(refused > store.files.len() * 3, "{refused}");
+    assert!(refused > store.files.len() / 2, "{refused}");
 }
 
 #[test]

@@ -8,6 +8,7 @@
 //! # States
 //!
 //! 1. *Committed.* The journal has records of a psync, and a primary that they change is damaged.
+//!    The superblock says that there may be kept files, before the first is there.
 //! 2. *Kept.* What they say of that primary is in the kept file: **its renaming commits**, once the
 //!    directory is synced. Nothing of the journal has changed. A crash before finds state 1, and
 //!    does the same again, with the same runs.
@@ -32,6 +33,7 @@ use cenote_journal::Scan;
 use cenote_layout::header::{read, seal};
 use cenote_layout::id::Uuid;
 use cenote_layout::kept::{KeptHeader, add_run, runs};
+use cenote_layout::superblock::INCOMPAT_KEPT;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -114,6 +116,7 @@ impl Inner {
         if planted(Bug::KeptNowhere) {
             return Ok(());
         }
+        self.announce(control, INCOMPAT_KEPT)?;
         if !self.medium.exists(PRIMARY_DIR)? {
             self.medium.make_dir(PRIMARY_DIR)?;
             self.medium.sync_dir("").map_err(|error| self.failed(error))?;
