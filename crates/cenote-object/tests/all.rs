@@ -17,3 +17,4 @@ mod rules;
 mod snapshot;
 mod system_calls;
 mod threads;
+mod ties;
