@@ -2,7 +2,7 @@
 //! whoever is stopped or killed in between; and clients go on.
 
 use crate::common::{Actor, Counter, Daemon, Heard, add, count, listen, make_counter, say};
-use cenote::{Access, Error, Pool, PoolMode, PoolOptions, Reader, Store, field};
+use cenote::{Error, Pool, PoolMode, PoolOptions, Reader, Store, field};
 use cenote_medium::planted::{Bug, plant};
 use cenote_store::StoreError;
 use rustix::process::Signal;
@@ -12,10 +12,6 @@ use std::time::{Duration, Instant};
 
 /// Bytes that make a backup take long enough to be met in the middle.
 const BULK: usize = 24 << 20;
-
-fn share(store: &Store, name: &str) -> Pool {
-    store.pool_with(name, Access::Shared).expect("a shared pool")
-}
 
 /// Changes the counters of two pools in one transaction: adds so much to each.
 fn change(store: &Store, [a, b]: [&Pool; 2], [to_a, to_b]: [u64; 2]) -> u64 {
