@@ -23,6 +23,7 @@ use crate::catalog::State;
 use crate::error::StoreError;
 use crate::fence::Fence;
 use crate::journals::JournalOf;
+use crate::options::DamagePolicy;
 use crate::psync::Gate;
 use crate::puddle::{
     DIR, Kind, PRIMARY_DIR, Puddle, create_file, file_name, primary_name, text, verify_file, verify_primary,
@@ -32,7 +33,9 @@ use crate::relocate::{Found, Needs};
 use crate::report::{Damage, OpenReport, RestoredPool};
 use crate::sealed::{DATA_AT, file_len};
 use crate::store::{Control, Inner};
-use cenote_journal::{Guard, Home, Journal, ROOT_HEADER_LEN, Rooted, Roots, Scan, Settings, Stopped, scan};
+use cenote_journal::{
+    Guard, Home, Journal, ROOT_HEADER_LEN, ROOTS_LOST, Rooted, Roots, Scan, Settings, Stopped, scan,
+};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, DueRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
@@ -340,6 +343,7 @@ impl Inner {
     /// Writes committed records to the primaries, and syncs those. The roots of what is protected,
     /// as they are now.
     fn complete(&self, state: &State, file: &FileHandle, scan: &Scan) -> Result<Roots, StoreError> {
+        self.check_list(state, scan)?;
         let mut primaries: BTreeMap<Uuid, FileHandle> = BTreeMap::new();
         for record in &scan.records {
             let data = record.read_data(file)?;
@@ -381,6 +385,19 @@ impl Inner {
             note_root(state, &mut roots, *id, primary)?;
         }
         Ok(roots)
+    }
+
+    /// Refuses a journal whose list of protected pools is lost, unless the caller leaves out what is
+    /// damaged: then protected pools are believed as they are.
+    fn check_list(&self, state: &State, scan: &Scan) -> Result<(), StoreError> {
+        let listed = |pool: &PoolId| state.at_rest(*pool).mode().has_tree();
+        let accepts = self.options.damage == DamagePolicy::SkipDamaged || planted(Bug::LostListAccepted);
+        if scan.roots.is_some() || accepts || !state.pools.keys().any(listed) {
+            return Ok(());
+        }
+        let detail =
+            format!("{ROOTS_LOST}; open the store with DamagePolicy::SkipDamaged to believe it as it is");
+        Err(StoreError::JournalDamaged { detail })
     }
 
     /// The roots of all protected pools as their files have them: where no journal says which they
@@ -635,6 +652,7 @@ fn past(inner: &Inner, control: &Control) -> Result<(Patches, Option<Roots>), St
         Ok(scan) => scan,
     };
     inner.check_journal(control, JournalOf::Pools, &scan.found())?;
+    inner.check_list(&control.catalog.state, &scan)?;
     let mut patches = Patches::new();
     for record in &scan.records {
         let data = record.read_data(&file)?;
