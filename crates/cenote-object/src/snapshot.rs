@@ -25,12 +25,15 @@
 //!
 //! # What binds a protected snapshot
 //!
-//! | | is in | and compared |
-//! | --- | --- | --- |
-//! | identity, mode, number of pages | the protection's header, under the key | with the trailer by every restore |
-//! | name, length, store | the header's binding, under the key | with the catalog by who attaches the object; with the trailer by a restore under another name, or from another store, before it makes a new binding |
-//! | contents | tree and tags, under the key | when a page is touched |
-//! | age | nothing | a snapshot may be of any age; anchors tell |
+//! * *Identity, mode, number of pages* are in the protection's header. Every restore compares them
+//!   with the trailer.
+//! * *Name, length, store* are in the header's binding. Whoever attaches the object compares it with
+//!   the catalog. A restore under another name, or from another store, compares it with the trailer
+//!   before it makes a new binding.
+//! * *Contents* are in tree and tags. They are compared when a page is touched.
+//! * *Age* is in nothing: a snapshot may be of any age, and anchors tell.
+//!
+//! Headers, tree and tags are under the object's key, if it has one.
 //!
 //! So a snapshot whose trailer says another name, length, store or identity than it was taken with
 //! is refused by the restore that has the key, or else by who attaches the object. The name of the

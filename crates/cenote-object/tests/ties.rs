@@ -361,9 +361,9 @@ fn without_newest_header(image: &Image, journal: &str) -> Image {
     image
 }
 
-/// In every moment of a session the newest header of a journal is damaged, and any of the things' files are
-/// put back to one of the first moments. How many were refused, and of how many; or what is served that is no
-/// state of the store.
+/// In every moment of a session the newest header of a journal is damaged, and any of the things'
+/// files are put back to one of the first moments. How many were refused, and of how many; or what
+/// is served that is no state of the store.
 fn damaged_lists(journal: &str, steps: &[Step]) -> Result<[u64; 2], String> {
     let session = Session::run(Mode::Authenticated, MEDIUM, steps);
     let mut counts = [0; 2];
