@@ -333,6 +333,8 @@ pub enum Bug {
     LearntTypeBelieved,
     /// Bytes of values are not compared with the rules of their types.
     ValuesBelieved,
+    /// An object is attached where it was when it was looked up, wherever it is now.
+    ObjectNotLookedUpAgain,
 }
 
 /// Places between two stores of an update, at which a process may stop.
@@ -449,6 +451,8 @@ pub enum Step {
     IdentityLookedUp,
     /// Whoever makes a snapshot has the object to himself, and has not opened its file yet.
     SnapshotBegun,
+    /// An object was looked up, and is not attached yet.
+    ObjectLookedUp,
 }
 
 /// What hears of steps.

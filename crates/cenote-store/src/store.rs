@@ -241,6 +241,20 @@ impl Store {
         self.0.window.find(addr)
     }
 
+    /// Whether the byte at `addr` is in a puddle of another pool than `pool`, open or not. Of a pool
+    /// that is not open the catalog says so, under a lock.
+    #[must_use]
+    pub fn is_of_another(&self, pool: PoolId, addr: u64) -> bool {
+        if let Some(puddle) = self.puddle_of(addr) {
+            return puddle.pool() != pool;
+        }
+        let control = self.inner().control();
+        let mut puddles = control.catalog.state.puddles.values();
+        puddles.any(|puddle| {
+            ![pool, PoolId(0)].contains(&puddle.pool) && addr.wrapping_sub(puddle.addr) < puddle.size
+        })
+    }
+
     /// Maps a puddle that nobody has touched yet; if it has moved, its pointers are rewritten before.
     ///
     /// # Errors
