@@ -50,7 +50,7 @@ impl Objects {
         options.check().map_err(ObjectError::Options)?;
         store.check_usable()?;
         let (instance, token) = (store.instance(), fork_guard::token());
-        let mut registry = locked(&REGISTRY);
+        let mut registry = REGISTRY.lock();
         registry.retain(|known| known.token == token);
         while let Some(known) = registry.iter().find(|known| known.instance == instance) {
             if let Some(shared) = known.shared.upgrade() {

@@ -18,6 +18,7 @@ use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError, MediumKind, OwnedMedium};
 use cenote_store::{ObjectInfo, Store, StoreError};
 use cenote_sys::process;
+use cenote_sys::process_lock::ProcessLock;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -116,7 +117,7 @@ pub(crate) struct Registered {
 }
 
 /// All of them; those whose last handle is being dropped, too.
-pub(crate) static REGISTRY: Mutex<Vec<Registered>> = Mutex::new(Vec::new());
+pub(crate) static REGISTRY: ProcessLock<Vec<Registered>> = ProcessLock::new(Vec::new());
 /// Some have gone from there.
 pub(crate) static GONE: Condvar = Condvar::new();
 
@@ -567,15 +568,16 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         if self.store.is_forked() {
-            // The thread is the parent's.
-            core::mem::forget(locked(&self.thread).take());
+            // The thread is the parent's; another one of its threads may have had the lock.
+            let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner);
+            core::mem::forget(thread.take());
             return;
         }
         self.finish();
         // One that failed to recover never was there, and whoever tried has the lock.
         if *self.registered.get_mut() {
             let this: *const Self = self;
-            locked(&REGISTRY).retain(|known| !core::ptr::eq(known.shared.as_ptr(), this));
+            REGISTRY.lock().retain(|known| !core::ptr::eq(known.shared.as_ptr(), this));
             GONE.notify_all();
         }
     }
