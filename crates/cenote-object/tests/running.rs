@@ -607,3 +607,32 @@ fn an_object_that_another_thread_restored_stays_what_it_psynced() {
     assert!(restores_late(Bug::None));
     assert!(!restores_late(Bug::ObjectNotLookedUpAgain), "the bug was not found");
 }
+
+/// What a store has of an object, and what its file is, may differ: no load finds that out.
+#[test]
+fn a_file_of_another_length_than_its_object_is_refused() {
+    let outer = directory();
+    prepare(outer.path());
+    let (_store, objects) = open(outer.path(), &small_journal());
+    assert!(objects.pcreate("nothing", 0, None, 0o600).is_err());
+    for (name, _, mode) in OBJECTS {
+        let key = key(1);
+        let key = mode.has_key().then_some(&key);
+        let info = objects.info(name).expect("there").object;
+        let path = outer.path().join(info.file());
+        let file = std::fs::File::options().write(true).open(&path).expect("a file");
+        let whole = std::fs::read(&path).expect("read");
+        let len = whole.len() as u64;
+        for other in [0, 1, info.data_offset(), len / 2, len - 4096, len - 1, len + 1, len + 4096] {
+            file.set_len(other).expect("a length");
+            for permission in [Permission::Read, Permission::ReadWrite] {
+                assert!(objects.attach(name, permission, key).is_err(), "{name}: {other} of {len} bytes");
+            }
+            let snapshot = outer.path().join("snapshot");
+            assert!(objects.snapshot(name, &snapshot, Blocks::Copied).is_err() && !snapshot.exists());
+            std::fs::write(&path, &whole).expect("written");
+        }
+        let attached = objects.attach(name, Permission::Read, key).expect("as it was");
+        assert_eq!(stamp_of(attached.as_slice(), name), 0);
+    }
+}
