@@ -7,6 +7,10 @@ default:
 test:
     scripts/test.sh
 
+# Crash enumeration to its full depth; `test` goes one operation less deep.
+histories:
+    scripts/histories.sh
+
 # Format, clippy, layers.
 lint:
     scripts/fmt.sh

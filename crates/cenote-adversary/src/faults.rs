@@ -21,7 +21,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Operations on the store of [`sample`], as arguments of `cenote`.
-const OPERATIONS: [&str; 27] = [
+const OPERATIONS: [&str; 28] = [
     "create {s} fresh --size 256K --mode direct",
     "create {s} fresh --size 256K --mode shadowed",
     "create {s} fresh --size 256K --key-file {d}/key0",
@@ -49,11 +49,12 @@ const OPERATIONS: [&str; 27] = [
     "reclaim {s} --key-file {d}/key0",
     "format {d}/fresh",
     "relocate {s} --key-file {d}/key0",
+    "backup {s} {d}/fresh",
 ];
 
 /// Calls that can fail for want of a device that works, and those for want of space. What only
 /// writes messages is not among them.
-const IO: [&str; 17] = [
+const IO: [&str; 19] = [
     "openat",
     "read",
     "pread64",
@@ -63,17 +64,29 @@ const IO: [&str; 17] = [
     "ftruncate",
     "fallocate",
     "mmap",
+    "rename",
     "renameat",
     "renameat2",
     "unlinkat",
+    "mkdir",
     "mkdirat",
     "linkat",
     "getdents64",
     "copy_file_range",
     "msync",
 ];
-const SPACE: [&str; 8] =
-    ["pwrite64", "ftruncate", "fallocate", "mkdirat", "renameat", "renameat2", "linkat", "copy_file_range"];
+const SPACE: [&str; 10] = [
+    "pwrite64",
+    "ftruncate",
+    "fallocate",
+    "mkdir",
+    "mkdirat",
+    "rename",
+    "renameat",
+    "renameat2",
+    "linkat",
+    "copy_file_range",
+];
 /// Where it is killed: at these too.
 const KILL: [&str; 5] = ["fcntl", "madvise", "munmap", "close", "mprotect"];
 

@@ -58,7 +58,8 @@ fn superblock(input: &mut Input<'_>) -> Superblock {
         directory_inode: input.word(),
         superblock_inode: input.word(),
         origin: input.below(3) as u64,
-        reserved1: [0; 3840],
+        tied_from: 0,
+        reserved1: [0; 3832],
         journals: [JournalMark {
             epoch: input.below(3) as u64,
             generation: input.below(3) as u64,

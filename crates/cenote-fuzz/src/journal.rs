@@ -8,7 +8,7 @@
 
 use crate::forge;
 use crate::input::Input;
-use cenote_journal::{Draft, Guard, Home, Journal, Roots, Settings, Stopped, Target, scan};
+use cenote_journal::{Draft, Guard, Home, Journal, Roots, Settings, Stopped, Target, Tie, scan};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::id::Uuid;
 use cenote_layout::object::JOURNAL_HALVES_OFFSET;
@@ -37,7 +37,8 @@ impl Guard for Trusting {
 type Runs = Vec<(u32, u64, Vec<u8>)>;
 
 fn home(medium: &OwnedMedium) -> Home {
-    Home { medium: medium.clone(), store: STORE, name: "journal", guard: Arc::new(Trusting), session: 0 }
+    let (medium, guard) = (medium.clone(), Arc::new(Trusting));
+    Home { medium, store: STORE, name: "journal", guard, session: 0, tie: Tie::default() }
 }
 
 pub(crate) fn run(input: &mut Input<'_>) {

@@ -7,15 +7,16 @@ use crate::roots::Roots;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::header::{HeaderPrefix, read, seal};
 use cenote_layout::id::Uuid;
-use cenote_layout::object::{JOURNAL_HALVES_OFFSET, JournalHeader};
+use cenote_layout::object::{INCOMPAT_TIED, JOURNAL_HALVES_OFFSET, JournalHeader, RecordHeader};
 use cenote_layout::superblock::JournalMark;
 use cenote_medium::{FileHandle, MediumError, MediumKind, OwnedMedium};
 use zerocopy::IntoBytes;
 
 /// A header of a journal, to be sealed by [`write_header`].
 pub(crate) fn new_header((store, session): (Uuid, u64), half_len: u64, epoch: u64) -> JournalHeader {
+    let prefix = HeaderPrefix::new(*b"CENJOURN", size_of::<JournalHeader>() as u32);
     JournalHeader {
-        prefix: HeaderPrefix::new(*b"CENJOURN", size_of::<JournalHeader>() as u32),
+        prefix: HeaderPrefix { incompat: INCOMPAT_TIED, ..prefix },
         store,
         generation: 1,
         epoch,
@@ -27,7 +28,8 @@ pub(crate) fn new_header((store, session): (Uuid, u64), half_len: u64, epoch: u6
         roots_sum: 0,
         session,
         begun: 1,
-        reserved: [0; 368],
+        other: 0,
+        reserved: [0; 360],
     }
 }
 
@@ -49,6 +51,10 @@ pub struct Found {
     /// The epoch has records, or trims of such: the superblock names it. A look at the header alone
     /// does not know of records.
     pub used: bool,
+    /// Number of the last record that counts; of a look at the header alone, of the last trim.
+    pub last: u64,
+    /// Number of the other journal's last record that was durable when this one was written to last.
+    pub other: u64,
 }
 
 /// The header of a journal's file. `Err` in the answer: why there is none that can be believed.
@@ -57,13 +63,23 @@ pub struct Found {
 /// The file cannot be read.
 pub fn look(file: &FileHandle, store: Uuid) -> Result<Result<Found, String>, MediumError> {
     let found = read_header(file, store, false)?;
-    Ok(found.map(|Whole { header, alone, .. }| found_in(&header, alone, None)))
+    Ok(found.map(|Whole { header, alone, .. }| found_in(&header, alone, header.trimmed, None)))
 }
 
-/// What there is to say of a header, and of the newest record, if that is known.
-pub(crate) fn found_in(header: &JournalHeader, alone: bool, last_epoch: Option<u64>) -> Found {
-    let used = header.generation != header.begun || last_epoch.is_some_and(|epoch| epoch >= header.epoch);
-    Found { mark: mark(header), alone, session: header.session, used }
+/// What there is to say of a header, of the last number that counts, and of the newest record, if
+/// that is known.
+pub(crate) fn found_in(
+    header: &JournalHeader,
+    alone: bool,
+    last: u64,
+    newest: Option<&RecordHeader>,
+) -> Found {
+    // Of the header's session, or of one whose header is damaged. What earlier ones named is in the
+    // header, as far as it counts.
+    let newest = newest.filter(|newest| newest.epoch >= header.epoch);
+    let used = header.generation != header.begun || newest.is_some();
+    let other = newest.map_or(0, |newest| newest.other).max(header.other);
+    Found { mark: mark(header), alone, session: header.session, used, last, other }
 }
 
 /// Where half 0 or 1 begins, and where it ends.

@@ -10,6 +10,7 @@
 //!   applied, (d) the primaries that they changed are synced, and (e) the header says that these records are trimmed: **its sync
 //!   commits the trim**. Without (e) a first record that is torn would leave a gap before those of the other half. Who comes first does
 //!   (d) and (e): the background thread as soon as a half is full, or the psync that needs it.
+//! * *What is durable is told* to the store's other journal, which names it ([`crate::ties`]).
 //!
 //! Nothing waits for a thread that waits for it: a psync that has appended goes on to its end without needing space.
 
@@ -19,7 +20,7 @@ use crate::parcel::Room;
 use crate::record::{Draft, Place, Read, read};
 use crate::roots::{Root, Roots};
 use crate::scan::Scan;
-use crate::{Changes, Guard, JournalError, Stopped};
+use crate::{Changes, Guard, JournalError, Stopped, Tie};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::id::Uuid;
 use cenote_layout::object::JournalHeader;
@@ -71,6 +72,8 @@ pub struct Home {
     pub guard: Arc<dyn Guard>,
     /// Generation of the superblock's copy that will name the session.
     pub session: u64,
+    /// What the store's other journal knows of it, and the other way round.
+    pub tie: Tie,
 }
 
 impl Home {
@@ -167,7 +170,9 @@ impl Journal {
         (epoch, roots): (u64, Roots),
         settings: Settings,
     ) -> Result<Self, JournalError> {
-        let mut header = new_header((home.store, home.session), half_len, epoch);
+        let header = new_header((home.store, home.session), half_len, epoch);
+        let (trimmed, other) = (home.tie.floor(), home.tie.other());
+        let mut header = JournalHeader { trimmed, other, ..header };
         home.guard.check_owner()?;
         let file = replace(&home.medium, home.name, &mut header, &roots);
         let file = file.map_err(|error| home.failed(error))?;
@@ -189,8 +194,10 @@ impl Journal {
         let (trimmed, chain) = scan.last;
         let epoch = scan.epoch + u64::from(!planted(Bug::JournalEpochIgnored));
         let (generation, session) = (scan.header.generation + 1, home.session);
+        let other = if planted(Bug::TieNotInHeader) { 0 } else { home.tie.other() };
         let begun = generation;
-        let mut header = JournalHeader { generation, epoch, trimmed, chain, session, begun, ..scan.header };
+        let header = JournalHeader { generation, epoch, trimmed, chain, ..scan.header };
+        let mut header = JournalHeader { session, begun, other, ..header };
         home.guard.check_owner()?;
         write_header(&file, &mut header, &roots).map_err(|error| home.failed(error))?;
         Ok(Self::start(home, file, (header, roots), settings))
@@ -203,6 +210,7 @@ impl Journal {
         settings: Settings,
     ) -> Self {
         let (written, chain) = (header.trimmed, header.chain);
+        home.tie.reached(written);
         Self {
             home,
             settings,
@@ -266,6 +274,11 @@ impl Journal {
         JournalError::NotCopied { name, source }
     }
 
+    #[cfg(test)]
+    pub(crate) fn durable_seq(&self) -> u64 {
+        self.lock().durable
+    }
+
     pub(crate) fn notify(&self) {
         self.changed.notify_all();
     }
@@ -289,6 +302,7 @@ impl Journal {
             chain: state.chain,
             durable: state.durable,
             trimmed: state.header.trimmed,
+            other: self.home.tie.other(),
             store: self.home.store,
         };
         let at = half(state.active, state.header.half_len).0 + state.tail;
@@ -306,6 +320,9 @@ impl Journal {
         };
         state.tail += draft.total_len();
         (state.written, state.chain) = (place.seq, sum);
+        if planted(Bug::TieEarly) {
+            self.home.tie.reached(place.seq);
+        }
         let active = state.active;
         state.halves[active].unapplied += 1;
         (state.halves[active].last, state.halves[active].chain) = (place.seq, sum);
@@ -364,6 +381,7 @@ impl Journal {
             half_len,
             trimmed: state.written,
             chain: state.chain,
+            other: self.home.tie.other(),
             ..state.header
         };
         let file = replace(&self.home.medium, self.home.name, &mut header, &state.roots);
@@ -432,6 +450,7 @@ impl Journal {
             return Err(self.failed(error));
         }
         state.durable = state.durable.max(upto);
+        self.home.tie.reached(state.durable);
         self.changed.notify_all();
         Ok(state)
     }
@@ -468,8 +487,8 @@ impl Journal {
 
     /// Notes that nothing up to record `trimmed` has to be recovered: **the sync of the header commits**.
     fn trim(&self, state: &mut State, trimmed: u64, chain: u64) -> Result<(), JournalError> {
-        let generation = state.header.generation + 1;
-        let mut header = JournalHeader { generation, trimmed, chain, ..state.header };
+        let (generation, other) = (state.header.generation + 1, self.home.tie.other());
+        let mut header = JournalHeader { generation, trimmed, chain, other, ..state.header };
         self.check_owner()?;
         write_header(&state.file, &mut header, &state.roots).map_err(|error| self.failed(error))?;
         state.header = header;

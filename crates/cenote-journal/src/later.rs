@@ -288,7 +288,7 @@ impl Journal {
 mod tests {
     use super::*;
     use crate::tests::own;
-    use crate::{Draft, Guard, Home, Roots, Settings, Stopped, scan};
+    use crate::{Draft, Guard, Home, Roots, Settings, Stopped, Tie, scan};
     use cenote_layout::object::Run;
     use cenote_medium::Durability;
     use cenote_medium::sim::{CrashKind, Image, SimMedium, SimOptions};
@@ -318,6 +318,7 @@ mod tests {
             name: "journal",
             guard: Arc::new(Healthy),
             session: 0,
+            tie: Tie::default(),
         };
         let settings = Settings { half_len_max: 64 << 20, syncs: true, background: false };
         let journal = Journal::create(home, 32 << 20, (1, Roots::default()), settings).expect("a journal");

@@ -8,6 +8,7 @@
 //! what a journal holds after a crash        scan.rs
 //! what another process has to be psynced    parcel.rs
 //! which state protected primaries are in    roots.rs
+//! two journals that name each other         ties.rs
 //! ```
 //!
 //! A store has a journal for its raw objects and one for its pools in shadowed mode, each in a file of its own. This crate knows neither: a
@@ -27,6 +28,9 @@ mod roots;
 mod scan;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tie_tests;
+mod ties;
 
 pub use diff::{Changes, Pages};
 pub use file::{Found, look};
@@ -37,6 +41,7 @@ pub use quiet::Quiet;
 pub use record::{Draft, Record};
 pub use roots::{ROOT_HEADER_LEN, Root, Rooted, Roots};
 pub use scan::{Scan, scan};
+pub use ties::Tie;
 
 use cenote_medium::MediumError;
 use core::fmt;

@@ -19,6 +19,7 @@ pub(crate) struct Place {
     pub(crate) chain: u64,
     pub(crate) durable: u64,
     pub(crate) trimmed: u64,
+    pub(crate) other: u64,
     pub(crate) store: Uuid,
 }
 
@@ -66,6 +67,7 @@ impl<'a> Draft<'a> {
             chain: place.chain,
             durable: place.durable,
             trimmed: place.trimmed,
+            other: place.other,
             store: place.store,
             objects: self.objects.len() as u32,
             runs: self.changes.runs.len() as u32,

@@ -19,8 +19,8 @@ use zerocopy::FromBytes;
 pub struct Scan {
     pub(crate) header: JournalHeader,
     alone: bool,
-    /// Of the newest record that counts.
-    last_epoch: Option<u64>,
+    /// Of the newest record that is whole.
+    newest: Option<RecordHeader>,
     /// The last session.
     pub(crate) epoch: u64,
     /// Committed records whose contents may be missing in the primaries, in order.
@@ -40,7 +40,7 @@ impl Scan {
     /// The header.
     #[must_use]
     pub fn found(&self) -> Found {
-        found_in(&self.header, self.alone, self.last_epoch)
+        found_in(&self.header, self.alone, self.last.0, self.newest.as_ref())
     }
 
     /// Number of the last record that counts.
@@ -130,11 +130,11 @@ pub fn scan(file: &FileHandle, store: Uuid, writing: bool) -> Result<Result<Scan
         Err(problem) => return Ok(Err(problem)),
     };
     let chains = [chain(file, &header, 0)?, chain(file, &header, 1)?];
-    let newest = chains.iter().filter_map(|c| c.records.last()).max_by_key(|record| record.header.seq);
+    let newest = chains.iter().filter_map(|c| c.records.last()).map(|record| record.header);
+    let newest = newest.max_by_key(|newest| newest.seq);
     // A record of a later session than the header's means that a later header is damaged: the record is believed all the same.
-    let last_epoch = newest.map(|record| record.header.epoch);
-    let epoch = newest.map_or(0, |record| record.header.epoch).max(header.epoch);
-    let trimmed = newest.map_or(0, |record| record.header.trimmed).max(header.trimmed);
+    let epoch = newest.map_or(0, |newest| newest.epoch).max(header.epoch);
+    let trimmed = newest.map_or(0, |newest| newest.trimmed).max(header.trimmed);
     let mut last = (header.trimmed, header.chain);
     let mut records: Vec<Record> = Vec::new();
     let mut damage = None;
@@ -170,7 +170,7 @@ pub fn scan(file: &FileHandle, store: Uuid, writing: bool) -> Result<Result<Scan
     Ok(Ok(Scan {
         header,
         alone,
-        last_epoch,
+        newest,
         epoch,
         records,
         torn,

@@ -1,6 +1,8 @@
 //! What becomes of a journal when calls to its medium fail.
 
-use crate::{Changes, Draft, Guard, Home, Journal, JournalError, Roots, Settings, Stopped, Target, scan};
+use crate::{
+    Changes, Draft, Guard, Home, Journal, JournalError, Roots, Settings, Stopped, Target, Tie, scan,
+};
 use cenote_layout::id::Uuid;
 use cenote_layout::object::Run;
 use cenote_medium::sim::{CrashKind, Fault, FaultEffect, FaultPoint, SimMedium, SimOptions};
@@ -45,7 +47,14 @@ impl Rig {
         let medium = own(sim.clone());
         let told = Arc::new(Told::default());
         let guard: Arc<dyn Guard> = told.clone();
-        let home = Home { medium: medium.clone(), store: STORE, name: "journal", guard, session: 0 };
+        let home = Home {
+            medium: medium.clone(),
+            store: STORE,
+            name: "journal",
+            guard,
+            session: 0,
+            tie: Tie::default(),
+        };
         let settings = Settings { half_len_max: 1 << 20, syncs: true, background: false };
         let journal = Journal::create(home, half_len, (1, Roots::default()), settings).expect("a journal");
         medium.create("p", 1 << 20).expect("a file");

@@ -204,14 +204,21 @@ pub struct JournalHeader {
     /// Generation of the header with which this epoch began. As long as it is the newest one, and
     /// there is no record of the epoch, the superblock may not name the epoch yet.
     pub begun: u64,
+    /// The other journal of the store had durable records up to this number when this header was
+    /// written: with fewer it was put back.
+    pub other: u64,
     /// Zero.
-    pub reserved: [u8; 368],
+    pub reserved: [u8; 360],
 }
+
+/// In every journal's header: records name the other journal's ([`RecordHeader::other`]).
+pub const INCOMPAT_TIED: u64 = 1 << 0;
 
 const _: () = assert!(size_of::<JournalHeader>() == 512);
 const _: () = assert!(core::mem::offset_of!(JournalHeader, roots_at) == 104);
 const _: () = assert!(core::mem::offset_of!(JournalHeader, session) == 128);
-const _: () = assert!(core::mem::offset_of!(JournalHeader, reserved) == 144);
+const _: () = assert!(core::mem::offset_of!(JournalHeader, other) == 144);
+const _: () = assert!(core::mem::offset_of!(JournalHeader, reserved) == 152);
 
 /// A protected primary in a journal's list: the one root of all that is protected in a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -235,14 +242,20 @@ impl Header for JournalHeader {
     const NAME: &'static str = "journal header";
     const MAGIC: [u8; 8] = *b"CENJOURN";
     const SEED: u64 = seed::JOURNAL_HEADER;
+    const KNOWN_INCOMPAT: u64 = INCOMPAT_TIED;
 
     fn check_fields(&self) -> Result<(), HeaderError> {
         let bad = |field, value| Err(HeaderError::Field { what: Self::NAME, field, value });
+        if self.prefix.incompat & INCOMPAT_TIED == 0 {
+            // Its records would be taken for none.
+            return bad("set of features, of an earlier build", self.prefix.incompat);
+        }
         if self.half_len == 0 || !self.half_len.is_multiple_of(PAGE_SIZE) || self.half_len > OBJECT_LEN_MAX {
             return bad("half_len", self.half_len);
         }
-        if self.trimmed >= 1 << 62 || self.generation >= 1 << 62 || self.epoch >= 1 << 62 {
-            return bad("counter", self.trimmed.max(self.generation).max(self.epoch));
+        let highest = self.trimmed.max(self.generation).max(self.epoch).max(self.other);
+        if highest >= 1 << 62 {
+            return bad("counter", highest);
         }
         let end = JOURNAL_HALVES_OFFSET + 2 * self.half_len;
         let is_list = self.roots_at >= end
@@ -275,6 +288,9 @@ pub struct RecordHeader {
     pub durable: u64,
     /// What records up to this number changed was durable in the primaries when this one was written.
     pub trimmed: u64,
+    /// Records of the other journal up to this number were durable when this one was written: with
+    /// fewer it was put back.
+    pub other: u64,
     /// The store.
     pub store: Uuid,
     /// Objects that it changes, all of them or none.
@@ -291,7 +307,8 @@ pub struct RecordHeader {
     pub checksum: u64,
 }
 
-const _: () = assert!(size_of::<RecordHeader>() == 104);
+const _: () = assert!(size_of::<RecordHeader>() == 112);
+const _: () = assert!(core::mem::offset_of!(RecordHeader, other) == 48);
 
 /// Start of every record.
 pub const PSYNC_MAGIC: [u8; 8] = *b"CENPSYNC";
@@ -387,6 +404,7 @@ impl RecordHeader {
             && self.epoch < 1 << 61
             && self.durable < self.seq
             && self.trimmed < self.seq
+            && self.other < 1 << 62
             && (1..=RECORD_OBJECTS_MAX).contains(&self.objects)
             && self.data_len.is_multiple_of(LINE_SIZE)
             && u64::from(self.runs) <= self.data_len / LINE_SIZE
@@ -438,6 +456,7 @@ mod tests {
             chain: 0,
             durable: 0,
             trimmed: 0,
+            other: 9,
             store: Uuid([1; 16]),
             objects: 1,
             runs: 1,
@@ -453,6 +472,7 @@ mod tests {
             RecordHeader { epoch: 1 << 61, ..good },
             RecordHeader { durable: 1, ..good },
             RecordHeader { trimmed: 1, ..good },
+            RecordHeader { other: 1 << 62, ..good },
             RecordHeader { seq: u64::MAX, ..good },
             RecordHeader { objects: 0, ..good },
             RecordHeader { objects: u32::MAX, ..good },

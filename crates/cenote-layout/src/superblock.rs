@@ -91,8 +91,11 @@ pub struct Superblock {
     pub superblock_inode: u64,
     /// [`ORIGIN_OWN`] or [`ORIGIN_COPY`].
     pub origin: u64,
+    /// Of journals of sessions that earlier copies name it does not count what they name of each
+    /// other: the caller has accepted files of different moments since.
+    pub tied_from: u64,
     /// Zero.
-    pub reserved1: [u8; 3840],
+    pub reserved1: [u8; 3832],
 }
 
 /// What the superblock says about a journal. All zero: nothing.
@@ -127,7 +130,8 @@ const _: () = assert!(core::mem::offset_of!(Superblock, directory_inode) == 232)
 const _: () = assert!(core::mem::offset_of!(Superblock, superblock_inode) == 240);
 const _: () = assert!(core::mem::offset_of!(Superblock, origin) == 248);
 // All that is not zero lies in one sector: no loss of power tears a copy that is being written.
-const _: () = assert!(core::mem::offset_of!(Superblock, reserved1) == 256);
+const _: () = assert!(core::mem::offset_of!(Superblock, tied_from) == 256);
+const _: () = assert!(core::mem::offset_of!(Superblock, reserved1) == 264);
 const _: () = assert!(core::mem::offset_of!(Superblock, reserved1) <= 512);
 
 impl Header for Superblock {
@@ -156,6 +160,9 @@ impl Header for Superblock {
         }
         if self.durability > DURABILITY_POWER {
             return bad("durability", u64::from(self.durability));
+        }
+        if self.tied_from > self.generation {
+            return bad("tied_from", self.tied_from);
         }
         if self.origin > ORIGIN_COPY {
             return bad("origin", self.origin);

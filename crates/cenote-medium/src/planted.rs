@@ -233,6 +233,12 @@ pub enum Bug {
     MembersIgnored,
     /// A journal of a later session than the superblock knows of is believed.
     SessionIgnored,
+    /// What one journal names of the other is not compared.
+    TieIgnored,
+    /// A journal names records of the other that are not durable.
+    TieEarly,
+    /// A journal's header forgets, when a session begins, what the records before it named.
+    TieNotInHeader,
     /// What a journal lists of its protected primaries is not compared.
     RootsIgnored,
     /// A journal's list of protected primaries is written over the list that its header names.

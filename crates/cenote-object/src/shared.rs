@@ -333,6 +333,7 @@ impl Shared {
             name: JOURNAL,
             guard: Arc::new(StoreGuard(self.store.clone())),
             session: self.store.next_session(),
+            tie: self.store.objects_tie(),
         }
     }
 

@@ -18,3 +18,4 @@ mod running;
 mod snapshot;
 mod system_calls;
 mod threads;
+mod ties;

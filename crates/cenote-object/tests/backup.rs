@@ -6,7 +6,7 @@ use cenote_atrest::Mode;
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::{MediumOptions, RealMedium};
 use cenote_object::{Attached, ObjectOptions, Objects, ObjectsOptions, Permission, Store, psync_all};
-use cenote_store::{FormatOptions, OpenOptions};
+use cenote_store::{BackedUp, FormatOptions, OpenOptions};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -96,7 +96,7 @@ fn copies(bug: Bug, rounds: u32) -> Vec<String> {
             let held = backup.copy_held();
             plant(Bug::None);
             held.expect("held");
-            backup.finish().expect("finished");
+            backup.finish().and_then(BackedUp::durable).expect("finished");
             bounds.push((from, done.load(Ordering::SeqCst)));
         }
         stop.store(true, Ordering::Relaxed);

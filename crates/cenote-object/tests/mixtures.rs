@@ -17,7 +17,7 @@ use cenote_store::{
 use std::sync::Arc;
 
 /// Modes in which a page that was put back is found.
-const CHECKED: [Mode; 3] = [Mode::Integrity, Mode::EncryptionIntegrity, Mode::Authenticated];
+pub(crate) const CHECKED: [Mode; 3] = [Mode::Integrity, Mode::EncryptionIntegrity, Mode::Authenticated];
 const HALF: u64 = 1 << 16;
 const PUDDLE: u64 = PoolOptions::PUDDLE_SIZE_MIN;
 /// Pools, and puddles of each.
@@ -38,9 +38,17 @@ fn opened(sim: &Arc<SimMedium>, access: Access) -> Result<(Store, Objects), Stri
 
 /// A closed store with the pools, none of which has been written.
 fn made(mode: Mode) -> Image {
+    made_with(mode, OpenOptions::default().journal_half_len)
+}
+
+/// The same with halves of this length in the journal of pools, and at most in that of objects.
+pub(crate) fn made_with(mode: Mode, half_len: u64) -> Image {
     protect(mode);
-    let sim = SimMedium::from_image_unrecorded(&base_image(HALF));
-    let (store, objects) = opened(&sim, Access::ReadWrite).expect("open");
+    // Recorded, so that crashes of what comes later can be made.
+    let sim = SimMedium::from_image(&base_image(half_len.min(HALF)));
+    let opening = OpenOptions { journal_half_len: half_len, ..OpenOptions::default() };
+    let (store, _) = Store::open(sim.clone(), opening).expect("open");
+    let objects = Objects::open(&store, &options(HALF)).expect("objects");
     for (name, puddles) in POOLS {
         let key = mode.has_key().then(|| Arc::new(crate::common::key_of(1)));
         let (mode, at_rest) = (PoolMode::Shadowed, AtRest::of(mode));
@@ -57,7 +65,7 @@ fn made(mode: Mode) -> Image {
 }
 
 /// Writes a value to a page of every puddle, and psyncs.
-fn fill(pool: &PoolHandle, value: u8) {
+pub(crate) fn fill(pool: &PoolHandle, value: u8) {
     for puddle in pool.puddles() {
         pool.store().ensure_mapped(puddle).expect("mapped");
         let at = core::ptr::with_exposed_provenance_mut::<u8>(puddle.body_addr() as usize);
@@ -95,7 +103,7 @@ fn session(image: &Image, value: u8, closes: bool) -> Image {
 }
 
 /// What a store serves of all its things: a value for each; or why it serves none.
-fn seen(image: &Image, access: Access) -> Result<Vec<u8>, String> {
+pub(crate) fn seen(image: &Image, access: Access) -> Result<Vec<u8>, String> {
     let sim = SimMedium::from_image_unrecorded(image);
     let (store, objects) = opened(&sim, access)?;
     let read = || -> Result<Vec<u8>, String> {

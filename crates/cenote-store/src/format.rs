@@ -73,7 +73,8 @@ pub fn format(medium: Arc<dyn Medium>, options: &FormatOptions) -> Result<Uuid, 
         directory_inode: 0,
         superblock_inode: 0,
         origin: ORIGIN_OWN,
-        reserved1: [0; 3840],
+        tied_from: 0,
+        reserved1: [0; 3832],
         journals: [JournalMark::NONE; 2],
     };
     let write = |name: &str, contents: &[u8]| -> Result<(), MediumError> {

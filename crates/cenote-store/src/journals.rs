@@ -35,14 +35,21 @@
 //! accepted: it may be the newest that is left, and recovery by it is right (it applies records
 //! again).
 //!
-//! Not told: a copy of a journal that was made in the session that crashed. It has this session's
-//! epoch. What is protected at rest is compared with the journal's list all the same
-//! (`roots.rs` of `cenote-journal`).
+//! A copy of a journal that was made in the session that crashed has this session's epoch. It is
+//! told by the other journal, which names records that it lacks (`ties.rs` of `cenote-journal`):
+//! after a crash both journals are read before either is opened. If no record of the other journal
+//! came later, the copy is a state that the store had. What is protected at rest is compared with
+//! the journal's list as well (`roots.rs` of `cenote-journal`).
+//!
+//! *Files of different moments that the caller accepts* ([`crate::CopyPolicy`]) are not compared
+//! so. What their journals name of each other does not count from then on: the superblock says from
+//! which session on names count (`tied_from`), and the sync of that copy, with which the session
+//! begins, commits that too.
 
 use crate::error::StoreError;
 use crate::report::{Damage, OpenReport};
 use crate::store::{Control, Inner, Store};
-use cenote_journal::{Found, look};
+use cenote_journal::{Found, Tie, look, scan};
 use cenote_layout::superblock::JournalMark;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError};
@@ -70,13 +77,39 @@ impl JournalOf {
 }
 
 /// What a session knows of the journals.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Journals {
+    /// What they name of each other.
+    ties: [Tie; 2],
     /// The store was closed: a journal that this session has not opened is exactly what the
     /// superblock says.
     exact: [bool; 2],
     /// This session has begun to open it: its header may be a newer one than the superblock names.
     opened: [bool; 2],
+}
+
+impl Default for Journals {
+    fn default() -> Self {
+        Self { ties: Tie::both(), exact: [false; 2], opened: [false; 2] }
+    }
+}
+
+impl Journals {
+    /// What one journal and the other know of each other.
+    pub(crate) fn tie(&self, of: JournalOf) -> &Tie {
+        &self.ties[of as usize]
+    }
+
+    /// Why a journal that ends with this record is not the one that the other names.
+    fn lacks(&self, of: JournalOf, last: u64) -> Option<String> {
+        let named = self.tie(of).named();
+        let other = JournalOf::ALL[1 - of as usize].file();
+        (last < named && !planted(Bug::TieIgnored)).then(|| {
+            format!(
+                "it was put back: it ends with record {last}, and {other} says that record {named} was durable"
+            )
+        })
+    }
 }
 
 /// Why a superblock of this generation is older than a journal.
@@ -121,10 +154,46 @@ fn why_not(named: &JournalMark, found: &Found, exact: bool) -> Option<String> {
 }
 
 impl Inner {
-    /// Notes whether the superblock's copy is that of a closed store. The first thing that an open
-    /// does about journals.
-    pub(crate) fn expect_journals(&self, control: &mut Control, clean: bool) {
+    /// Notes whether the superblock's copy is that of a closed store, and how far each journal got.
+    /// The first thing that an open does about journals. `copied`: their files are of different
+    /// moments, and the caller knows.
+    pub(crate) fn expect_journals(
+        &self,
+        control: &mut Control,
+        clean: bool,
+        copied: bool,
+    ) -> Result<(), MediumError> {
         control.journals.exact = [clean; 2];
+        for of in JournalOf::ALL {
+            // A header is durable before a superblock names it.
+            control.journals.tie(of).reached(control.superblock.journals[of as usize].trimmed);
+        }
+        if copied {
+            control.superblock.tied_from = control.superblock.generation + 1;
+        } else if !clean {
+            JournalOf::ALL.into_iter().try_for_each(|of| self.read_tie(control, of))?;
+        }
+        Ok(())
+    }
+
+    /// Reads how far a journal got in the session that crashed, and what it names of the other.
+    fn read_tie(&self, control: &Control, of: JournalOf) -> Result<(), MediumError> {
+        if !self.medium.exists(of.file())? {
+            return Ok(()); // it has no record that the other could lack
+        }
+        let file = FileHandle::open(&self.medium, of.file())?;
+        // What is wrong with it is said by its opener.
+        let Ok(scan) = scan(&file, self.uuid, false)? else { return Ok(()) };
+        let found = scan.found();
+        if found.session >= control.superblock.tied_from {
+            control.journals.tie(JournalOf::ALL[1 - of as usize]).is_named(found.other);
+        }
+        if self.writable && scan.damage.is_none() {
+            // Its last record may be in the page cache alone, and this session's records name it.
+            file.sync()?;
+            control.journals.tie(of).reached(found.last);
+        }
+        Ok(())
     }
 
     /// Reports journals that were put back, or are gone though something needs them. Changes
@@ -141,9 +210,15 @@ impl Inner {
             }
             let file = FileHandle::open(&self.medium, of.file())?;
             // One without a whole header is reported by its opener.
-            let Ok(found) = look(&file, self.uuid)? else { continue };
+            let Ok(mut found) = look(&file, self.uuid)? else { continue };
+            if control.journals.tie(of).named() > found.last
+                && let Ok(scan) = scan(&file, self.uuid, false)?
+            {
+                found = scan.found();
+            }
             let problem = why_not(&named, &found, control.journals.exact[of as usize])
-                .or_else(|| put_back(control.superblock.generation, &found));
+                .or_else(|| put_back(control.superblock.generation, &found))
+                .or_else(|| control.journals.lacks(of, found.last));
             let Some(detail) = problem else { continue };
             let state = &control.catalog.state;
             let pools = match of {
@@ -166,7 +241,8 @@ impl Inner {
     ) -> Result<(), StoreError> {
         let named = &control.superblock.journals[of as usize];
         let problem = why_not(named, found, control.journals.exact[of as usize])
-            .or_else(|| put_back(control.superblock.generation, found));
+            .or_else(|| put_back(control.superblock.generation, found))
+            .or_else(|| control.journals.lacks(of, found.last));
         match problem {
             Some(detail) => Err(StoreError::JournalRolledBack { file: of.file(), detail }),
             None => Ok(()),
@@ -233,6 +309,12 @@ impl Store {
         self.inner().control().superblock.generation + 1
     }
 
+    /// What the journal of objects and that of pools know of each other.
+    #[must_use]
+    pub fn objects_tie(&self) -> Tie {
+        self.inner().control().journals.tie(JournalOf::Objects).clone()
+    }
+
     /// The epoch of a journal of objects that is made now: newer than every one before.
     #[must_use]
     pub fn next_objects_epoch(&self) -> u64 {
@@ -272,10 +354,15 @@ mod tests {
         for named in marks() {
             for found in marks() {
                 let why_not = |named: &JournalMark, found: &JournalMark, exact: bool| {
-                    let alone =
-                        why_not(named, &Found { mark: *found, alone: true, session: 0, used: false }, exact);
-                    let told =
-                        why_not(named, &Found { mark: *found, alone: false, session: 0, used: false }, exact);
+                    let of = |alone| Found {
+                        mark: *found,
+                        alone,
+                        session: 0,
+                        used: false,
+                        last: found.trimmed,
+                        other: 0,
+                    };
+                    let (alone, told) = (why_not(named, &of(true), exact), why_not(named, &of(false), exact));
                     // Beside a damaged header its predecessor passes, and nothing else.
                     assert!(alone == told || found.generation + 1 == named.generation);
                     told

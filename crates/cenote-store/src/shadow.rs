@@ -268,7 +268,7 @@ impl Inner {
         self.medium.sync_dir(PRIMARY_DIR)
     }
 
-    fn home(&self, session: u64) -> Home {
+    fn home(&self, control: &Control) -> Home {
         Home {
             medium: self.medium.clone(),
             store: self.uuid,
@@ -278,7 +278,8 @@ impl Inner {
                 poisoned: Arc::clone(&self.poisoned),
                 token: self.token,
             }),
-            session,
+            session: control.superblock.generation + 1,
+            tie: control.journals.tie(JournalOf::Pools).clone(),
         }
     }
 
@@ -308,7 +309,6 @@ impl Inner {
             // What the simulation does depends on the calls alone.
             background: self.info.kind != MediumKind::Simulated,
         };
-        let session = control.superblock.generation + 1;
         let journal = if self.medium.exists(JOURNAL)? {
             let file = Arc::new(FileHandle::open(&self.medium, JOURNAL)?);
             let scan = match scan(&file, self.uuid, true)? {
@@ -324,14 +324,14 @@ impl Inner {
                 let mark = scan.found().mark;
                 self.name_journal(control, OF, JournalMark { epoch: mark.epoch + 1, ..mark })?;
             }
-            Journal::resume(self.home(session), file, (&scan, roots), settings)?
+            Journal::resume(self.home(control), file, (&scan, roots), settings)?
         } else if control.catalog.state.pools.keys().any(|pool| control.catalog.state.is_shadowed(*pool)) {
             return Err(StoreError::JournalDamaged { detail: format!("its file {JOURNAL} is missing") });
         } else {
             let epoch = control.superblock.journals[OF as usize].epoch + 1;
             self.journal_opens(control, OF);
             let made = (epoch, Roots::default());
-            Journal::create(self.home(session), self.options.journal_half_len, made, settings)?
+            Journal::create(self.home(control), self.options.journal_half_len, made, settings)?
         };
         self.name_journal(control, OF, journal.mark())?;
         Ok(journal)

@@ -188,7 +188,8 @@ mod tests {
             directory_inode: 0,
             superblock_inode: 0,
             origin: ORIGIN_OWN,
-            reserved1: [0; 3840],
+            tied_from: 0,
+            reserved1: [0; 3832],
             journals: [JournalMark::NONE; 2],
         };
         header::seal(&mut block);

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::pool::PoolInner;
 use crate::store::Store;
 use cenote_medium::planted::{Bug, planted};
-use cenote_store::BackupReport;
+use cenote_store::BackedUp;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -22,14 +22,14 @@ impl Store {
     ///
     /// Pools in direct mode are in the copy as they were at that moment, between transactions, all
     /// of them at the same; pools in shadowed mode and objects as their last psync left them. The
-    /// copy is complete under its name, or not there, whatever crashes when. It is durable on
-    /// return.
+    /// copy is complete under its name, or not there, whatever crashes when. It survives loss of
+    /// power if the answer is [`BackedUp::Durable`].
     ///
     /// # Errors
     /// [`StoreError::Backup`](cenote_store::StoreError::Backup): the target is not empty, or cannot
     /// be made; the disk is full; [`Error::WouldDeadlock`](crate::Error::WouldDeadlock) in a
     /// transaction of this thread. There is no copy then.
-    pub fn backup(&self, target: impl AsRef<Path>) -> Result<BackupReport> {
+    pub fn backup(&self, target: impl AsRef<Path>) -> Result<BackedUp> {
         self.backup_with(target, &mut |_, _| true)
     }
 
@@ -41,7 +41,7 @@ impl Store {
         &self,
         target: impl AsRef<Path>,
         progress: &mut dyn FnMut(u64, u64) -> bool,
-    ) -> Result<BackupReport> {
+    ) -> Result<BackedUp> {
         self.inner.refuse_forked()?;
         let mut backup = self.inner.store.begin_backup(target.as_ref())?;
         backup.copy_ahead(progress)?;

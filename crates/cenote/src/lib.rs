@@ -106,7 +106,7 @@ pub use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
 pub use cenote_proto::{ClientItem, ClientState, HeldPool, Stat as DaemonStat};
 pub use cenote_store::relocate::{Backend, ImportedPool, RelocationOptions, RelocationProgress, Rewritten};
 pub use cenote_store::{
-    Access, Anchor, Argon2Params, AtRest, AtRestError, BackupReport, CopyPolicy, CrashKind, Damage,
+    Access, Anchor, Argon2Params, AtRest, AtRestError, BackedUp, BackupReport, CopyPolicy, CrashKind, Damage,
     DamagePolicy, FormatOptions, HeapKind, KeyError, Keyring, Listed as ListedPool, Locking, LogDecision,
     MasterKey, OpenOptions, OpenReport, PermissionChange, PoolInfo, PoolMode, PoolOptions, PoolStart,
     PowerLossPolicy, Psync, RestoredPool, SetAside, StoreInfo, VerifiedPuddle, WindowPolicy,

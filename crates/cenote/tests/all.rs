@@ -4,6 +4,7 @@ mod asked;
 mod at_rest;
 mod at_rest_faults;
 mod backups;
+mod backups_due;
 mod bad_input;
 mod common;
 mod damaged_values;

@@ -137,7 +137,7 @@ fn a_backup_while_threads_commit_holds_a_prefix_of_what_was_committed() -> Resul
             from[2] = psynced_before;
             let report = store.backup(keep.path().join(format!("copy{round}")));
             let to = read();
-            let report = report.inspect_err(|_| stop.store(true, Ordering::Relaxed))?;
+            let report = report.inspect_err(|_| stop.store(true, Ordering::Relaxed))?.durable()?;
             assert_eq!((report.pools, report.objects), (3, 0));
             bounds.push((from, to));
         }
@@ -251,7 +251,7 @@ fn a_backup_that_cannot_be_made_leaves_nothing() -> Result<()> {
     // What a crash left is removed by the next one, and an empty directory is a target.
     fs::create_dir_all(keep.path().join(".copy.cenote-backup-0123456789abcdef/puddles")).unwrap();
     fs::create_dir(&target).unwrap();
-    store.backup(&target)?;
+    store.backup(&target)?.durable()?;
     assert_eq!(entries(), before + 1);
     // It is a store of its own, also beside the one that it is of.
     drop(Store::open_with(&target, &OpenOptions::default())?);
@@ -272,7 +272,7 @@ fn holes_stay_holes() -> Result<()> {
     push(&pool, in_pool)?;
     pool.trim()?;
     let target = keep.path().join("copy");
-    store.backup(&target)?;
+    store.backup(&target)?.durable()?;
     let blocks = |dir: &Path| -> u64 {
         let files = fs::read_dir(dir.join("puddles")).unwrap().flatten();
         files

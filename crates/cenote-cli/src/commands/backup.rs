@@ -10,6 +10,7 @@ use crate::output::Out;
 use crate::progress;
 use crate::stop::Stop;
 use crate::units::{bytes, plural};
+use cenote::BackedUp;
 use serde_json::json;
 
 pub(crate) fn run(arguments: &Backup, out: &mut Out) -> Result<Verdict, Failure> {
@@ -30,8 +31,17 @@ pub(crate) fn run(arguments: &Backup, out: &mut Out) -> Result<Verdict, Failure>
         error => error.into(),
     })?;
     bar.finish_and_clear();
-    closed(store.close())?;
     let target = arguments.target.display().to_string();
+    let made = match made {
+        BackedUp::Durable(report) => report,
+        BackedUp::Unsynced(_, why) => {
+            return Err(Failure::Failed(format!(
+                "done, but the copy may be gone after a loss of power: {why}: {target} is whole; sync the \
+                 file system, or remove the copy and make it again"
+            )));
+        }
+    };
+    closed(store.close())?;
     out.line(format_args!(
         "{} {} and {} ({}) copied to {target}",
         out.good("done:"),

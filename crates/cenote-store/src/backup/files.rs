@@ -240,9 +240,20 @@ fn remove_abandoned(path: &Path) {
     }
 }
 
-/// Gives a directory its name, durably. The target is not there, or empty.
+/// Gives a directory its name. The target is not there, or empty. An error means that it has not
+/// got that name: a network file system may report one for a renaming that its server made, so the
+/// old name is looked for.
 pub(super) fn rename_directory(from: &Path, target: &Path) -> Result<(), StoreError> {
-    std::fs::rename(from, target).map_err(|error| failed(target, "made", &error))?;
+    let Err(error) = std::fs::rename(from, target) else { return Ok(()) };
+    let is_gone = std::fs::symlink_metadata(from).is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
+    if is_gone && target.join(crate::superblock::FILE).exists() {
+        return Ok(());
+    }
+    Err(failed(target, "made", &error))
+}
+
+/// Makes the name durable.
+pub(super) fn sync_parent(target: &Path) -> Result<(), StoreError> {
     let (parent, _) = parts(target)?;
     let synced = std::fs::File::open(&parent).and_then(|parent| parent.sync_all());
     match synced {

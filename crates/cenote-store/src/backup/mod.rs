@@ -20,7 +20,9 @@
 //!    copies, and what differs is written again. This is all that writers wait for: reading, and
 //!    writing what changed since 2.
 //! 4. *Finished* ([`Backup::finish`]): the catalog and the superblock of the copy are written, all
-//!    is synced, and **the renaming of the directory to the target commits**; its parent is synced.
+//!    is synced, and **the renaming of the directory to the target commits**.
+//! 5. *Named*: the parent of the target is synced, and with that the copy survives loss of power. If
+//!    this sync fails, the copy is there all the same ([`BackedUp::Unsynced`]).
 //!
 //! A crash before 4 leaves the target as it was, and the directory of 1, which the next backup
 //! beside it removes. An error, a full disk, and a caller that stops it remove that directory at
@@ -71,6 +73,39 @@ pub struct BackupReport {
     pub again_bytes: u64,
     /// How long writers waited.
     pub held: Duration,
+}
+
+/// What a backup came to, where there is a copy: whole, under its name. An *error* of the call says
+/// the contrary: there is none.
+#[derive(Debug)]
+#[must_use = "a copy that is not synced may be gone after a loss of power"]
+pub enum BackedUp {
+    /// The copy survives loss of power.
+    Durable(BackupReport),
+    /// The copy is there, and the sync of its parent directory failed. After a loss of power it is
+    /// there or is not; it is never there in part.
+    Unsynced(BackupReport, StoreError),
+}
+
+impl BackedUp {
+    /// What was copied.
+    #[must_use]
+    pub fn report(&self) -> &BackupReport {
+        match self {
+            Self::Durable(report) | Self::Unsynced(report, _) => report,
+        }
+    }
+
+    /// The report of a copy that survives loss of power.
+    ///
+    /// # Errors
+    /// The error of [`BackedUp::Unsynced`]. The copy is there.
+    pub fn durable(self) -> Result<BackupReport, StoreError> {
+        match self {
+            Self::Durable(report) => Ok(report),
+            Self::Unsynced(_, error) => Err(error),
+        }
+    }
 }
 
 /// A backup that is being made. Dropped before [`Backup::finish`], it leaves nothing.
@@ -272,7 +307,7 @@ impl Backup {
     ///
     /// # Errors
     /// As [`Backup::copy_ahead`]; something has come to lie at the target. There is no copy then.
-    pub fn finish(mut self) -> Result<BackupReport, StoreError> {
+    pub fn finish(mut self) -> Result<BackedUp, StoreError> {
         let Some((block, records)) = self.control.take() else {
             return Err(StoreError::Backup { detail: "its files are of no one moment".into() });
         };
@@ -300,7 +335,11 @@ impl Backup {
         self.report.objects = records.iter().filter(|r| matches!(r, Record::Object(_))).count() as u64;
         files::rename_directory(&self.temporary, &self.target)?;
         self.finished = true;
-        Ok(core::mem::take(&mut self.report))
+        let report = core::mem::take(&mut self.report);
+        Ok(match files::sync_parent(&self.target) {
+            Ok(()) => BackedUp::Durable(report),
+            Err(error) => BackedUp::Unsynced(report, error),
+        })
     }
 }
 

@@ -1,0 +1,356 @@
+//! Two journals of one store: every order of few steps, and long random ones. What a crash leaves
+//! is never refused, and what passes of two moments is a state that the store had.
+
+use crate::tests::own;
+use crate::{
+    Changes, Draft, Found, Guard, Home, Journal, Roots, Settings, Stopped, Target, Ticket, Tie, scan,
+};
+use cenote_layout::id::Uuid;
+use cenote_layout::object::Run;
+use cenote_medium::planted::{Bug, plant};
+use cenote_medium::sim::{CrashKind, Image, SimMedium, SimOptions};
+use cenote_medium::{Durability, FileHandle, OwnedMedium};
+use std::sync::Arc;
+
+const STORE: Uuid = Uuid([9; 16]);
+const NAMES: [&str; 2] = ["journal", "journal.pools"];
+
+#[derive(Debug)]
+struct Healthy;
+
+impl Guard for Healthy {
+    fn check(&self) -> Result<(), Stopped> {
+        Ok(())
+    }
+
+    fn poison(&self, reason: &str) {
+        panic!("{reason}");
+    }
+}
+
+/// A step of a history, of one journal or the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// A record of so many pages.
+    Append(usize, u32),
+    /// All records so far are made durable, and brought to the primary.
+    Sync(usize),
+    Trim(usize),
+    /// The process dies. The next one opens the journals of which this says so.
+    Die([bool; 2]),
+}
+
+/// When a record was appended, and when it was durable.
+type Interval = (usize, Option<usize>);
+
+struct Rig {
+    sim: Arc<SimMedium>,
+    medium: OwnedMedium,
+    primary: Arc<FileHandle>,
+    journals: [Option<Journal>; 2],
+    pending: [Vec<(Ticket, Changes)>; 2],
+    records: [Vec<Interval>; 2],
+    moments: Vec<Moment>,
+}
+
+/// What there is after a step.
+struct Moment {
+    /// After a crash of the process, and after a loss of power that takes all it can.
+    images: [Image; 2],
+    /// Records that were durable.
+    durable: [usize; 2],
+}
+
+fn found(images: [&Image; 2]) -> [Found; 2] {
+    let mut mixed = images[0].clone();
+    mixed.set_file(NAMES[1], &images[1].file(NAMES[1]).expect("a journal"));
+    let medium = own(SimMedium::from_image_unrecorded(&mixed));
+    NAMES.map(|name| {
+        let file = FileHandle::open(&medium, name).expect("it is there");
+        let scan = scan(&file, STORE, true).expect("read").expect("believed");
+        assert_eq!(scan.damage, None);
+        scan.found()
+    })
+}
+
+fn is_refused([first, second]: &[Found; 2]) -> bool {
+    first.last < second.other || second.last < first.other
+}
+
+impl Rig {
+    fn new(half_len: u64) -> Self {
+        let sim = SimMedium::new(SimOptions::new(Durability::Process));
+        let medium = own(sim.clone());
+        medium.create("p", 1 << 20).expect("a file");
+        let primary = Arc::new(FileHandle::open(&medium, "p").expect("it is there"));
+        let ties = Tie::both();
+        let settings = Settings { half_len_max: 1 << 20, syncs: true, background: false };
+        let journals = [0, 1].map(|of| {
+            let home = Self::home(&medium, of, &ties);
+            Some(Journal::create(home, half_len, (1, Roots::default()), settings).expect("a journal"))
+        });
+        let (pending, records) = (Default::default(), Default::default());
+        let mut rig = Self { sim, medium, primary, journals, pending, records, moments: Vec::new() };
+        rig.note();
+        rig
+    }
+
+    fn home(medium: &OwnedMedium, of: usize, ties: &[Tie; 2]) -> Home {
+        let (medium, guard) = (medium.clone(), Arc::new(Healthy));
+        Home { medium, store: STORE, name: NAMES[of], guard, session: 0, tie: ties[of].clone() }
+    }
+
+    /// A session begins, as `cenote_store::journals` has it.
+    fn open(&mut self, which: [bool; 2]) {
+        let ties = Tie::both();
+        let scans = [0, 1].map(|of: usize| {
+            let file = Arc::new(FileHandle::open(&self.medium, NAMES[of]).expect("it is there"));
+            let scan = scan(&file, STORE, true).expect("read").expect("believed");
+            ties[1 - of].is_named(scan.found().other);
+            file.sync().expect("synced");
+            ties[of].reached(scan.last_seq());
+            (file, scan)
+        });
+        let settings = Settings { half_len_max: 1 << 20, syncs: true, background: false };
+        for (of, (file, scan)) in scans.into_iter().enumerate() {
+            assert!(scan.last_seq() >= ties[of].named(), "a crash of the process is refused");
+            let home = || Self::home(&self.medium, of, &ties);
+            let resume = || Journal::resume(home(), file, (&scan, Roots::default()), settings);
+            self.journals[of] = which[of].then(|| resume().expect("resumed"));
+        }
+    }
+
+    fn durable(&self) -> [usize; 2] {
+        [0, 1].map(|of| self.records[of].iter().filter(|(_, over)| over.is_some()).count())
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Append(of, pages) => {
+                let Some(journal) = &self.journals[of] else { return };
+                let mut changes = Changes::default();
+                let lines = pages * 64 - 8;
+                changes.runs.push(Run { object: 0, lines, first_line: 0 });
+                changes.data.resize(lines as usize * 64, 1);
+                let ids = [Uuid([1; 16])];
+                let ticket = journal.append(&Draft::new(&ids, &changes).expect("a record")).expect("room");
+                self.records[of].push((self.moments.len(), None));
+                assert_eq!(ticket.seq as usize, self.records[of].len(), "numbers go on");
+                self.pending[of].push((ticket, changes));
+            }
+            Step::Sync(of) => self.sync(of),
+            Step::Trim(of) => {
+                if let Some(journal) = &self.journals[of] {
+                    journal.checkpoint().expect("trimmed");
+                }
+            }
+            Step::Die(which) => {
+                self.pending = Default::default();
+                self.journals = Default::default();
+                self.open(which);
+                // A crash of the process loses nothing, and what was read was synced.
+                self.all_durable();
+            }
+        }
+        for of in [0, 1] {
+            let durable = self.journals[of].as_ref().map_or(0, |journal| journal.durable_seq());
+            let now = self.moments.len();
+            for (_, over) in self.records[of].iter_mut().take(durable as usize) {
+                over.get_or_insert(now);
+            }
+        }
+        self.note();
+    }
+
+    fn all_durable(&mut self) {
+        let now = self.moments.len();
+        for (_, over) in self.records.iter_mut().flatten() {
+            over.get_or_insert(now);
+        }
+    }
+
+    /// As callers of psyncs do.
+    fn sync(&mut self, of: usize) {
+        let Some(journal) = &self.journals[of] else { return };
+        for (ticket, changes) in self.pending[of].drain(..) {
+            journal.make_durable(&ticket).expect("durable");
+            let file = Arc::clone(&self.primary);
+            let target = Target { id: Uuid([1; 16]), file, data_offset: 0, rooted: None };
+            journal.apply_later(ticket, changes, vec![target]).expect("queued");
+        }
+    }
+
+    fn note(&mut self) {
+        let images = [self.sim.image_now(CrashKind::Process), self.sim.state_now().image_oldest()];
+        let durable = self.durable();
+        self.moments.push(Moment { images, durable });
+    }
+
+    /// No crash at the newest moment is refused, whichever writes of the two files arrive.
+    fn crashes_pass(&self) -> Result<(), String> {
+        let Some(Moment { images, durable }) = self.moments.last() else { return Ok(()) };
+        for pair in [[0, 0], [1, 1], [0, 1], [1, 0]] {
+            let found = found(pair.map(|kind: usize| &images[kind]));
+            let last = [found[0].last as usize, found[1].last as usize];
+            if is_refused(&found) || last[0] < durable[0] || last[1] < durable[1] {
+                return Err(format!("crash {pair:?}: {found:?}, durable were {durable:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Every pair of moments is refused, or a state that the store had. How many were refused.
+    fn mixtures(&self) -> Result<u64, String> {
+        let mut refused = 0;
+        for (first, one) in self.moments.iter().enumerate() {
+            for (second, other) in self.moments.iter().enumerate() {
+                let found = found([&one.images[0], &other.images[0]]);
+                if is_refused(&found) {
+                    refused += 1;
+                } else if !self.is_a_state([found[0].last as usize, found[1].last as usize]) {
+                    return Err(format!("of moments {first} and {second}: {found:?}, {:?}", self.records));
+                }
+            }
+        }
+        Ok(refused)
+    }
+
+    /// Whether some order of the psyncs has exactly these first: none that is missing was over
+    /// before one that is there began.
+    fn is_a_state(&self, last: [usize; 2]) -> bool {
+        let missing = (0..2).flat_map(|of| self.records[of].iter().skip(last[of]));
+        let mut over = missing.filter_map(|(_, over)| *over);
+        let there = (0..2).flat_map(|of| self.records[of].iter().take(last[of]));
+        let begun = there.map(|(begun, _)| *begun).max();
+        over.all(|over| begun.is_none_or(|begun| begun <= over))
+    }
+
+    fn run(steps: &[Step], half_len: u64) -> Result<(Self, u64), String> {
+        let mut rig = Self::new(half_len);
+        for step in steps {
+            rig.step(*step);
+            rig.crashes_pass().map_err(|what| format!("{steps:?}: {what}"))?;
+        }
+        let refused = rig.mixtures().map_err(|what| format!("{steps:?}: {what}"))?;
+        Ok((rig, refused))
+    }
+}
+
+/// Every history of so many steps, but those with steps that do nothing.
+fn every(len: u32, of: &[Step]) -> Result<[u64; 2], String> {
+    let mut counts = [0; 2];
+    for number in 0..of.len().pow(len) {
+        let steps: Vec<Step> = (0..len).map(|place| of[number / of.len().pow(place) % of.len()]).collect();
+        let idle = |(at, step): (usize, &Step)| match step {
+            Step::Sync(which) | Step::Trim(which) => {
+                let before = steps[..at].iter().rev().find(|step| {
+                    matches!(step, Step::Append(of, _) | Step::Sync(of) | Step::Trim(of) if of == which)
+                });
+                !matches!((before, step), (Some(Step::Append(..)), _) | (Some(Step::Sync(_)), Step::Trim(_)))
+            }
+            _ => false,
+        };
+        if steps.iter().enumerate().any(idle) {
+            continue;
+        }
+        counts[0] += 1;
+        counts[1] += Rig::run(&steps, 16384)?.1;
+    }
+    Ok(counts)
+}
+
+use Step::{Append, Die, Sync, Trim};
+
+const STEPS: [Step; 6] = [Append(0, 1), Sync(0), Trim(0), Append(1, 1), Sync(1), Trim(1)];
+
+#[test]
+fn whatever_two_journals_do_no_crash_is_refused_and_what_passes_is_a_state_of_the_store() {
+    let [histories, refused] = every(5, &STEPS).unwrap_or_else(|error| panic!("{error}"));
+    println!("{histories} histories, {refused} pairs of moments are refused");
+    assert!(histories > 500 && refused > 600, "{histories} {refused}");
+}
+
+/// Sessions, of which some open one of the journals only.
+#[test]
+fn journals_of_sessions_that_died_are_tied_whichever_of_them_the_next_one_opens() {
+    let both = [Append(0, 1), Sync(0), Append(1, 1), Sync(1)];
+    let dying = [Die([true; 2]), Die([true, false]), Die([false, true])];
+    let steps = [&both[..], &dying].concat();
+    let [histories, refused] = every(4, &steps).unwrap_or_else(|error| panic!("{error}"));
+    println!("{histories} histories, {refused} pairs of moments are refused");
+    assert!(histories > 500 && refused > 1000, "{histories} {refused}");
+}
+
+/// Halves that are used again, and journals that grow.
+#[test]
+fn long_histories_keep_what_short_ones_keep() {
+    let (mut pairs, mut grown) = (0, 0);
+    for seed in 1..40u64 {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut next = |of: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % of
+        };
+        let steps: Vec<Step> = (0..24)
+            .map(|_| {
+                let of = next(2) as usize;
+                match next(10) {
+                    0..4 => Append(of, 1 + u32::from(next(12) == 0) * 4),
+                    4..8 => Sync(of),
+                    8 => Trim(of),
+                    _ => Die([[true, true], [true, false], [false, true]][next(3) as usize]),
+                }
+            })
+            .collect();
+        // A record that finds no room waits for psyncs that nobody goes on with.
+        let steps = with_room(&steps);
+        let (rig, refused) = Rig::run(&steps, 8192).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        pairs += refused;
+        let half_len = |journal: &Journal| journal.figures().0 > 8192 * 3;
+        grown += rig.journals.iter().flatten().filter(|journal| half_len(journal)).count();
+    }
+    assert!(pairs > 2000 && grown > 3, "{pairs} {grown}");
+}
+
+/// The steps, with a sync before each record behind another.
+fn with_room(steps: &[Step]) -> Vec<Step> {
+    let mut all = Vec::new();
+    let mut waits = [0; 2];
+    for step in steps {
+        if let Append(of, pages) = step {
+            if waits[*of] > 0 && (*pages > 1 || waits[*of] > 1) {
+                all.push(Sync(*of));
+                waits[*of] = 0;
+            }
+            waits[*of] += 1;
+        }
+        match step {
+            Sync(of) => waits[*of] = 0,
+            Die(_) => waits = [0; 2],
+            _ => {}
+        }
+        all.push(*step);
+    }
+    all
+}
+
+fn caught(bug: Bug, len: u32, steps: &[Step]) -> String {
+    plant(bug);
+    let found = every(len, steps);
+    plant(Bug::None);
+    found.expect_err("the bug was not found")
+}
+
+#[test]
+fn a_record_that_names_what_is_not_durable_is_found() {
+    let found = caught(Bug::TieEarly, 3, &STEPS);
+    assert!(found.contains("crash"), "{found}");
+}
+
+#[test]
+fn a_header_that_forgets_what_records_named_is_found() {
+    let found = caught(Bug::TieNotInHeader, 5, &[Append(0, 1), Sync(0), Append(1, 1), Die([false, true])]);
+    assert!(found.contains("moments"), "{found}");
+}
