@@ -416,9 +416,11 @@ fn kills(seed: u64) {
             .stderr(Stdio::piped())
             .spawn()
             .expect("a child");
-        std::thread::sleep(Duration::from_micros(8_000 + random(&mut choice) % 80_000));
+        let mut said = vec![0; 8];
+        // From the first psync on.
+        child.stderr.as_mut().expect("a pipe").read_exact(&mut said).expect("the child ended by itself");
+        std::thread::sleep(Duration::from_micros(random(&mut choice) % 60_000));
         child.kill().expect("killed");
-        let mut said = Vec::new();
         child.stderr.take().expect("a pipe").read_to_end(&mut said).expect("read");
         child.wait().expect("ended");
         for word in said.chunks(8) {

@@ -4,7 +4,7 @@
 use super::threads::{Round, act, bounded};
 use super::{KINDS, WAYS, displace, number, open, opened, prepare, seeds, transfer, whole};
 use crate::common::{directory, random};
-use cenote::{Access, Backend, Result};
+use cenote::{Access, AtRest, Backend, Result};
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -36,6 +36,10 @@ fn child() {
                     // Transfers come by this alone.
                     let pool = opened(&at.store, name, at.access);
                     let done = pool.write(|tx| transfer(tx, &mut seed)).expect("a transfer");
+                    // Every crash takes a protected pool back to its last psync.
+                    if pool.at_rest() != AtRest::None {
+                        pool.psync().expect("psynced");
+                    }
                     // One write of 8 bytes to a pipe is never torn.
                     std::io::stderr().write_all(&done.to_le_bytes()).expect("heard");
                     let mut reading = random(&mut seed);
@@ -49,8 +53,9 @@ fn child() {
     });
 }
 
-/// Lets a child touch the pool and kills it; the transfers that it said at most.
-fn kill(dir: &Path, name: &str, seed: u64, after: Duration) -> u64 {
+/// Lets a child touch the pool and kills it; the transfers that it said at most. With `at_work`,
+/// `after` counts from the first of them, else from its start.
+fn kill(dir: &Path, name: &str, seed: u64, at_work: bool, after: Duration) -> u64 {
     let mut child = Command::new(std::env::current_exe().expect("a program"))
         .args(["--exact", "touches::kills::child", "--nocapture"])
         .env(DIR, dir)
@@ -60,9 +65,14 @@ fn kill(dir: &Path, name: &str, seed: u64, after: Duration) -> u64 {
         .stderr(Stdio::piped())
         .spawn()
         .expect("a child");
+    let mut said = Vec::new();
+    if at_work {
+        let mut first = [0; ACK];
+        child.stderr.as_mut().expect("a pipe").read_exact(&mut first).expect("the child ended by itself");
+        said.extend(first);
+    }
     std::thread::sleep(after);
     child.kill().expect("killed");
-    let mut said = Vec::new();
     child.stderr.take().expect("a pipe").read_to_end(&mut said).expect("read");
     child.wait().expect("ended");
     let words = || said.chunks_exact(ACK).map(|word| u64::from_le_bytes(word.try_into().expect("8")));
@@ -82,9 +92,10 @@ fn round(seed: u64) -> Result<()> {
     let mut acknowledged = 0;
     let mut before = 0;
     for turn in 0..3 {
-        // From the opening of the store to some hundred acts.
-        let after = Duration::from_micros(8_000 + random(&mut choice) % 120_000);
-        let said = kill(dir.path(), name, seed * 10 + turn, after);
+        // Two of three when it has begun, else while it opens the store and touches its first puddles.
+        let at_work = !random(&mut choice).is_multiple_of(3);
+        let after = Duration::from_micros(random(&mut choice) % 80_000);
+        let said = kill(dir.path(), name, seed * 10 + turn, at_work, after);
         acknowledged = said.max(acknowledged);
         // A reader of what is left writes nothing and sees all of it.
         let reader = [Backend::Signal, Backend::Userfault, Backend::Eager][random(&mut choice) as usize % 3];
