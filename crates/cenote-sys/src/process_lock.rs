@@ -6,7 +6,7 @@
 //! child: the child finds each free, and what it guards whole.
 //!
 //! The handler waits for none of them while it has another: it tries all, and starts again if one is
-//! taken. It gives up after [`PATIENCE`], for the case that the thread that forks has one itself.
+//! taken. It gives up after five seconds, for the case that the thread that forks has one itself.
 //! A raw `clone` runs no handler.
 //!
 //! # Safety argument
