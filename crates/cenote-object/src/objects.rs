@@ -416,7 +416,24 @@ impl Objects {
             let listed = keeper.objects(None).map_err(connected::of_daemon)?;
             return Ok(listed.into_iter().map(connected::info_of).collect());
         }
-        self.0.store.objects().into_iter().map(|object| self.0.info(object)).collect()
+        let objects = self.0.store.objects().into_iter();
+        objects.filter_map(|object| self.info_if_there(object).transpose()).collect()
+    }
+
+    /// What is known about an object that was listed; `None` if it went away meanwhile.
+    fn info_if_there(&self, object: ObjectInfo) -> Result<Option<Info>, ObjectError> {
+        let shared = &self.0;
+        match shared.info(object.clone()) {
+            Err(error) if shared.refuse_moved(&object).is_err() => {
+                match shared.store.object(&object.record.name) {
+                    Err(StoreError::ObjectUnknown { .. }) => Ok(None),
+                    // Restored elsewhere.
+                    Ok(now) if !now.is_same_place(&object) => shared.info(now).map(Some),
+                    _ => Err(error),
+                }
+            }
+            info => info.map(Some),
+        }
     }
 
     /// What is known about one object.
@@ -429,7 +446,9 @@ impl Objects {
             let unknown = || StoreError::ObjectUnknown { name: name.into() };
             return Ok(connected::info_of(listed.pop().ok_or_else(unknown)?));
         }
-        self.0.info(self.0.store.object(name)?)
+        let object = self.0.store.object(name)?;
+        let unknown = || StoreError::ObjectUnknown { name: name.into() };
+        Ok(self.info_if_there(object)?.ok_or_else(unknown)?)
     }
 
     /// What is known about an object that was found.

@@ -202,7 +202,8 @@ impl Round {
     }
 
     fn fresh(&self) -> PathBuf {
-        self.outside.join(self.files.fetch_add(1, Ordering::Relaxed).to_string())
+        let number = self.files.fetch_add(1, Ordering::Relaxed);
+        self.outside.join(format!("{} of {}", number, std::process::id()))
     }
 
     /// A snapshot, and an object of another name from it.
