@@ -335,6 +335,8 @@ pub enum Bug {
     BackupNotQuiet,
     /// A backup copies pools while transactions run.
     BackupNotHeld,
+    /// A client says that its transactions stand still, and they run.
+    ClientNotStill,
     /// A type that was learnt from a daemon or another process is not compared with the program's.
     LearntTypeBelieved,
     /// Bytes of values are not compared with the rules of their types.

@@ -154,6 +154,10 @@ impl Hosted {
     pub(crate) fn pid(&self) -> u32 {
         self.guest.pid
     }
+
+    pub(crate) fn is_ending(&self) -> bool {
+        self.ending
+    }
 }
 
 impl Store {
