@@ -242,7 +242,7 @@ impl OpenPools {
         let named = names.iter().map(|name| (name.clone(), by));
         self.held.lock().unwrap_or_else(PoisonError::into_inner).extend(named);
         drop(list);
-        Some(HeldPools { pools: self, names })
+        Some(HeldPools { pools: self, names, token: cenote_sys::fork_guard::token() })
     }
 
     /// Whether the name is held: by another thread, which is waited for.
