@@ -335,10 +335,18 @@ pub enum Bug {
     BackupNotQuiet,
     /// A backup copies pools while transactions run.
     BackupNotHeld,
+    /// A client says that its transactions stand still, and they run.
+    ClientNotStill,
     /// A type that was learnt from a daemon or another process is not compared with the program's.
     LearntTypeBelieved,
     /// Bytes of values are not compared with the rules of their types.
     ValuesBelieved,
+    /// What committed psyncs say of a damaged primary is dropped with the journal's records.
+    KeptNowhere,
+    /// A session inherits leases of the dead on pools whose files are damaged.
+    DamagedInherited,
+    /// Of a log that waits for a damaged pool the other pools are used.
+    WaitingLogIgnored,
 }
 
 /// Places between two stores of an update, at which a process may stop.

@@ -191,6 +191,8 @@ impl OpenPools {
         let pool = Arc::new(pool);
         store.reclaims.opened(&pool);
         list.push((name.to_string(), Arc::downgrade(&pool)));
+        drop(list);
+        store.attend(&pool);
         Ok(pool)
     }
 
@@ -205,6 +207,26 @@ impl OpenPools {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).extend(named);
         drop(list);
         HeldPools { pools: self, names }
+    }
+
+    /// Keeps those of `names` closed that are not open for writing. `None`: one is being closed, or
+    /// is open and not among those that the caller has looked at.
+    pub(crate) fn hold_closed(&self, names: &[String], open: &[Arc<PoolInner>]) -> Option<HeldPools<'_>> {
+        let list = self.locked();
+        let listed = |(name, _): &&(String, Weak<PoolInner>)| names.contains(name);
+        let known = |(_, pool): &(String, Weak<PoolInner>)| {
+            pool.strong_count() > 0 && open.iter().any(|open| core::ptr::eq(pool.as_ptr(), &**open))
+        };
+        if !list.iter().filter(listed).all(known) {
+            return None;
+        }
+        let written = |name: &str| open.iter().any(|pool| pool.handle.is_writable() && pool.is_named(name));
+        let names: Vec<String> = names.iter().filter(|name| !written(name)).cloned().collect();
+        let by = std::thread::current().id();
+        let named = names.iter().map(|name| (name.clone(), by));
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).extend(named);
+        drop(list);
+        Some(HeldPools { pools: self, names })
     }
 
     /// Whether the name is held: by another thread, which is waited for.
@@ -249,6 +271,10 @@ impl core::fmt::Debug for PoolInner {
 }
 
 impl PoolInner {
+    fn is_named(&self, name: &str) -> bool {
+        *self.handle.name() == *name
+    }
+
     pub(crate) fn open(store: Arc<Inner>, name: &str, access: Access, key: Option<&Keyring>) -> Result<Self> {
         let is_copy = store.store.is_unchecked_copy();
         if is_copy {

@@ -1,5 +1,6 @@
 //! [`Store`]: a directory of pools, opened in this process.
 
+use crate::attend::Attending;
 use crate::error::{Error, Result};
 use crate::known::layouts_contradict;
 use crate::local::{self, Owned, ThreadLog};
@@ -60,6 +61,7 @@ pub(crate) struct Inner {
     contradicts: Mutex<bool>,
     pub(crate) pools: OpenPools,
     pub(crate) reclaims: crate::reclaim::Reclaims,
+    pub(crate) attending: Arc<Attending>,
     logs: Mutex<Vec<Owned>>,
     /// Of the process that opened the store.
     fork_token: u64,
@@ -239,6 +241,7 @@ impl Store {
             traced: Mutex::default(),
             pools: OpenPools::default(),
             reclaims: crate::reclaim::Reclaims::default(),
+            attending: Arc::default(),
             logs: Mutex::new(Vec::new()),
             fork_token: cenote_sys::fork_guard::token(),
         });
@@ -485,6 +488,9 @@ impl Store {
     /// # Errors
     /// [`Error::Store`]: in use, or an error of the medium; then the next open recovers, and nothing committed is lost.
     pub fn close(self) -> Result<()> {
+        let attending = Arc::clone(&self.inner.attending);
+        // A forked child has not that thread, and perhaps its lock for ever.
+        let _paused = self.inner.refuse_forked().is_ok().then(|| attending.pause());
         let handles = Arc::strong_count(&self.inner) - 1;
         if handles > 0 {
             return Err(StoreError::InUse { handles }.into());
