@@ -343,6 +343,12 @@ pub enum Bug {
     ValuesBelieved,
     /// An object is attached where it was when it was looked up, wherever it is now.
     ObjectNotLookedUpAgain,
+    /// What committed psyncs say of a damaged primary is dropped with the journal's records.
+    KeptNowhere,
+    /// A session inherits leases of the dead on pools whose files are damaged.
+    DamagedInherited,
+    /// Of a log that waits for a damaged pool the other pools are used.
+    WaitingLogIgnored,
 }
 
 /// Places between two stores of an update, at which a process may stop.

@@ -452,6 +452,7 @@ impl Store {
                 hosted: BTreeMap::new(),
                 held: Holds::default(),
                 journals: Journals::default(),
+                kept: crate::kept::Kept::default(),
                 checked_pools: BTreeSet::new(),
                 unchecked_objects: BTreeSet::new(),
                 client: home.client,

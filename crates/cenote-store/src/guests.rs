@@ -819,6 +819,7 @@ impl Control {
             hosted: BTreeMap::new(),
             held: Holds::default(),
             journals: Default::default(),
+            kept: crate::kept::Kept::default(),
             checked_pools: BTreeSet::new(),
             unchecked_objects: BTreeSet::new(),
             client: self.client,

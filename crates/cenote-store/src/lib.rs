@@ -34,6 +34,7 @@ mod format;
 mod guest_objects;
 mod guests;
 mod journals;
+mod kept;
 mod known;
 mod lazy;
 mod lease;

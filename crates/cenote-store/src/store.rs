@@ -6,6 +6,7 @@ use crate::error::{StoreError, TypeMismatch};
 use crate::fence::Fence;
 use crate::guests::Hosted;
 use crate::journals::Journals;
+use crate::kept::Kept;
 use crate::logs::Logs;
 use crate::options::{OpenOptions, PowerLossPolicy};
 use crate::pool::PoolCore;
@@ -106,6 +107,8 @@ pub(crate) struct Control {
     /// Pools that are being copied or moved for one of them.
     pub(crate) held: Holds,
     pub(crate) journals: Journals,
+    /// What psyncs say of primaries that could not be written.
+    pub(crate) kept: Kept,
     /// Of a copy of an open store: pools that were found whole since it was opened.
     pub(crate) checked_pools: BTreeSet<PoolId>,
     /// Of a copy of an open store: objects that were there at open and were not found whole since.
