@@ -347,6 +347,8 @@ pub enum Bug {
     LearntTypeBelieved,
     /// Bytes of values are not compared with the rules of their types.
     ValuesBelieved,
+    /// An object is attached where it was when it was looked up, wherever it is now.
+    ObjectNotLookedUpAgain,
     /// What committed psyncs say of a damaged primary is dropped with the journal's records.
     KeptNowhere,
     /// A session inherits leases of the dead on pools whose files are damaged.
@@ -469,6 +471,8 @@ pub enum Step {
     IdentityLookedUp,
     /// Whoever makes a snapshot has the object to himself, and has not opened its file yet.
     SnapshotBegun,
+    /// An object was looked up, and is not attached yet.
+    ObjectLookedUp,
 }
 
 /// What hears of steps.

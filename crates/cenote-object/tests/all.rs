@@ -15,6 +15,7 @@ mod mixtures;
 mod older_journal;
 mod planted;
 mod rules;
+mod running;
 mod snapshot;
 mod system_calls;
 mod threads;
