@@ -227,7 +227,7 @@ impl Subject {
                 for name in OBJECTS {
                     objects.pcreate(name, OBJECT_LEN, None, 0o600)?;
                 }
-                let store = objects.store().clone();
+                let store = objects.store();
                 drop(objects);
                 store.close()?;
                 let contents = core::array::from_fn(|_| vec![0; OBJECT_LEN as usize]);
@@ -288,7 +288,7 @@ impl Subject {
                     })?;
                 }
                 drop(attached);
-                let store = objects.store().clone();
+                let store = objects.store();
                 drop(objects);
                 Ok(store.close()?)
             }

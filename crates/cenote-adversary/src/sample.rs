@@ -108,7 +108,7 @@ fn data(seed: u64) -> Vec<u8> {
 pub(crate) fn open_objects(at: &Path, options: OpenOptions) -> Outcome<Objects> {
     let read_only = options.access == Access::ReadOnly;
     let medium = RealMedium::open(at, &cenote::MediumOptions { read_only, ..Default::default() })?;
-    let (store, _) = cenote_store::Store::open(Arc::new(medium), options)?;
+    let (store, _) = cenote_object::Store::open(Arc::new(medium), options)?;
     Ok(Objects::open(&store, &ObjectsOptions { half_len: 64 << 10, ..ObjectsOptions::default() })?)
 }
 
@@ -121,7 +121,7 @@ fn make_objects(at: &Path, seed: u64) -> Outcome {
         object.psync()?;
         object.detach()?;
     }
-    let store = objects.store().clone();
+    let store = objects.store();
     drop(objects);
     Ok(store.close()?)
 }
@@ -167,7 +167,7 @@ pub(crate) fn digest(at: &Path, access: Access) -> Outcome<Digest> {
         let what = object_digest(&objects, name).unwrap_or_else(|error| format!("error {error}"));
         digest.parts.insert(format!("object {name}"), what);
     }
-    let store = objects.store().clone();
+    let store = objects.store();
     drop(objects);
     store.close()?;
     Ok(digest)

@@ -182,6 +182,8 @@ pub(crate) enum LogsCommand {
     Apply(LogsDecide),
     /// Forget the logs of one program: its pools can be written again, and hold what its transactions had done, half of one perhaps
     ///
+    /// Programs may misbehave that read half of a transaction: restore the pools, or remove them, unless no transaction was running.
+    ///
     /// DIR is the store's directory, or the socket of the daemon that keeps it.
     #[command(after_help = EXIT_HELP)]
     Discard(LogsDecide),

@@ -323,7 +323,7 @@ fn the_letter_of_an_object_says_how_its_last_writer_ended() {
     let session = |psyncs: bool, value: u8| {
         let medium = RealMedium::open(&fixture.store, &MediumOptions::default()).expect("a directory");
         let options = cenote_store::OpenOptions::default();
-        let (store, _) = cenote_store::Store::open(std::sync::Arc::new(medium), options).expect("a store");
+        let (store, _) = cenote_object::Store::open(std::sync::Arc::new(medium), options).expect("a store");
         let options = ObjectsOptions { trim: Trim::Inline, ..ObjectsOptions::default() };
         let objects = Objects::open(&store, &options).expect("objects");
         let mut a = objects.attach("a", Permission::ReadWrite, None).expect("attached");

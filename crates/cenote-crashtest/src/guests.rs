@@ -257,7 +257,9 @@ impl Run {
                 }
             }
             Step::Decide(guest, decision) => {
-                self.store()?.decide_logs(&root(), client(guest), decision).map_err(text)?;
+                let store = self.store()?;
+                // SAFETY: the pools are read as bytes.
+                unsafe { store.decide_logs(&root(), client(guest), decision) }.map_err(text)?;
             }
             Step::Stop => self.store.take().ok_or("no daemon")?.end_hosting().map_err(text)?,
             Step::Kill => self.stop(),

@@ -130,7 +130,8 @@ fn open_heap(store: &Store) -> Result<(PoolHandle, TracedHeap), String> {
         if !report.damage.is_empty() || report.trace.faults != 0 {
             return Err(format!("recovery finds {report:?}"));
         }
-        pool.trace_done().map_err(text)?;
+        // SAFETY: traced just now.
+        unsafe { pool.trace_done() }.map_err(text)?;
     }
     Ok((pool, heap))
 }

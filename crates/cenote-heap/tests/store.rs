@@ -125,7 +125,8 @@ fn verify(image: &Image, power_failed: bool, acknowledged: u64) {
         let report = heap.recover(&types(), &[]).unwrap();
         assert!(report.damage.is_empty(), "{report:?}");
         assert_eq!(report.trace.faults, 0, "{report:?}");
-        pool.trace_done().unwrap();
+        // SAFETY: traced just now.
+        unsafe { pool.trace_done() }.unwrap();
     }
     let root = heap.root(0).unwrap();
     let (mut node, mut nodes) = (root.addr, Vec::new());

@@ -347,6 +347,8 @@ pub enum Bug {
     LearntTypeBelieved,
     /// Bytes of values are not compared with the rules of their types.
     ValuesBelieved,
+    /// Objects are attached although they were abandoned.
+    AbandonedAttaches,
     /// An object is attached where it was when it was looked up, wherever it is now.
     ObjectNotLookedUpAgain,
     /// What committed psyncs say of a damaged primary is dropped with the journal's records.

@@ -42,7 +42,8 @@ impl Shared {
                 format!("object \"{}\" has become another one meanwhile: attach it again", info.record.name);
             return Err(StoreError::Refused { detail }.into());
         }
-        self.store.admit_file(&info.file(), file)?;
+        // SAFETY: the daemon's answer to this object's name, and its identity is the one asked for.
+        unsafe { self.store.admit_file(&info.file(), file) }?;
         Ok(Found::from_code(listed.found))
     }
 

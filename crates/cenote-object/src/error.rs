@@ -208,6 +208,12 @@ pub enum ObjectError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// [`crate::Objects::abandon`] was called: what was psynced may come into the objects' files at
+    /// any moment, so that nobody may look at them.
+    #[error(
+        "the objects of this store were abandoned, as if this process had died: close the store and open it again"
+    )]
+    Abandoned,
     /// The options make no sense.
     #[error("objects cannot be used so: {0}")]
     Options(&'static str),
@@ -236,7 +242,8 @@ impl ObjectError {
             Self::JournalDamaged { .. }
             | Self::PrimaryDamaged { .. }
             | Self::PageDamaged { .. }
-            | Self::NotCovered { .. } => EIO,
+            | Self::NotCovered { .. }
+            | Self::Abandoned => EIO,
             Self::Medium(error) => of_medium(error),
             Self::NotCopied { source, .. } => of_medium(source),
             Self::Store(error) => match error {

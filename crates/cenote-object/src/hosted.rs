@@ -28,7 +28,8 @@ use cenote_layout::id::Uuid;
 use cenote_layout::object::ObjectState;
 use cenote_medium::FileHandle;
 use cenote_medium::planted::{Bug, Step, planted, reach};
-use cenote_store::{Credentials, ListedObject, NewObject, ObjectInfo, StoreError};
+use cenote_store::{Credentials, ListedObject, NewObject, ObjectInfo, Store, StoreError};
+use core::ops::Deref;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -53,7 +54,36 @@ pub struct Guest<'a> {
     pub credentials: &'a Credentials,
 }
 
-impl Objects {
+/// The objects of a store that has guests: what a daemon does for them.
+///
+/// What guests have attached is in the store's leases, what this process has attached is in a table
+/// of its own. Neither is asked for the other.
+#[derive(Clone, Debug)]
+pub struct Host(Objects);
+
+impl Deref for Host {
+    type Target = Objects;
+
+    fn deref(&self) -> &Objects {
+        &self.0
+    }
+}
+
+impl Host {
+    /// The objects of a store, for its guests.
+    ///
+    /// # Safety
+    /// No object is attached in this process while a guest has it, or removes it. A guest's psync
+    /// changes the object's file, which may be mapped under a reference.
+    #[must_use]
+    pub unsafe fn of(objects: Objects) -> Self {
+        Self(objects)
+    }
+
+    fn raw(&self) -> &Store {
+        &self.shared().store
+    }
+
     /// Creates an object for a guest.
     ///
     /// # Errors
@@ -68,7 +98,7 @@ impl Objects {
             return Err(StoreError::ObjectExists { name: new.name.clone() }.into());
         }
         reach(Step::IdentityLookedUp);
-        Ok(self.store().guest_create_object(guest.credentials, new)?)
+        Ok(self.raw().guest_create_object(guest.credentials, new)?)
     }
 
     /// Removes an object for a guest.
@@ -76,7 +106,7 @@ impl Objects {
     /// # Errors
     /// As [`cenote_store::Store::guest_remove_object`].
     pub fn destroy_for(&self, guest: &Guest<'_>, name: &str) -> Result<(), ObjectError> {
-        if let Ok(info) = self.store().object(name) {
+        if let Ok(info) = self.raw().object(name) {
             let journal = self.shared().journal()?;
             let mut removed = self.removed();
             if removed.len() >= REMOVED_MAX {
@@ -85,7 +115,8 @@ impl Objects {
             }
             removed.insert(info.id());
         }
-        let object = self.store().guest_remove_object(guest.credentials, name)?;
+        // SAFETY: this process does not have attached what a guest removes: `Host::of`.
+        let object = unsafe { self.raw().guest_remove_object(guest.credentials, name) }?;
         if let Some(journal) = self.shared().journal_if_any() {
             journal.forget(object);
         }
@@ -102,7 +133,7 @@ impl Objects {
         name: &str,
         permission: Permission,
     ) -> Result<(ListedObject, File), ObjectError> {
-        let store = self.store();
+        let store = self.raw();
         let writable = permission == Permission::ReadWrite;
         let held = store.object_holders(name).contains(&guest.client);
         let info = store.guest_attach_object(guest.client, guest.credentials, name, writable)?;
@@ -122,7 +153,7 @@ impl Objects {
         writable: bool,
         held: bool,
     ) -> Result<(ListedObject, File), ObjectError> {
-        let (shared, store) = (self.shared(), self.store());
+        let (shared, store) = (self.shared(), self.raw());
         store.verify_object(info)?;
         self.settle(info.id())?;
         let primary = FileHandle::open(files(store), &info.file())?;
@@ -160,7 +191,7 @@ impl Objects {
     /// # Errors
     /// What was psynced could not be brought to the file; the medium.
     pub fn detach_for(&self, guest: &Guest<'_>, object: Uuid) -> Result<(), ObjectError> {
-        let store = self.store();
+        let store = self.raw();
         let Ok((info, writable)) = store.guest_object(guest.client, object) else { return Ok(()) };
         self.settle(object)?;
         if writable {
@@ -181,7 +212,7 @@ impl Objects {
         (parcel, runs): (&File, u32),
         settled: bool,
     ) -> Result<Delivered, ObjectError> {
-        let (shared, store) = (self.shared(), self.store());
+        let (shared, store) = (self.shared(), self.raw());
         store.check_usable()?;
         if objects.is_empty() || objects.len() > OBJECTS_MAX {
             return Err(
@@ -226,15 +257,15 @@ impl Objects {
         most: usize,
     ) -> Result<Vec<ListedObject>, ObjectError> {
         let objects = match name {
-            Some(name) => vec![self.store().object(name)?],
-            None => self.store().objects(),
+            Some(name) => vec![self.raw().object(name)?],
+            None => self.raw().objects(),
         };
         let page = objects.into_iter().filter(|info| after.is_none_or(|after| *info.record.name > *after));
         page.take(most).map(|info| self.list_one(info)).collect()
     }
 
     fn list_one(&self, info: ObjectInfo) -> Result<ListedObject, ObjectError> {
-        let used = self.store().object_use(info.id());
+        let used = self.raw().object_use(info.id());
         let info = self.info_of(info)?;
         let state = match used {
             Some(true) => ObjectState::Write,

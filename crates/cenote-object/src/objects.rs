@@ -22,7 +22,7 @@ use cenote_layout::object::ObjectState;
 use cenote_medium::planted::{Step, reach};
 use cenote_medium::{FileHandle, Medium};
 use cenote_store::{
-    Credentials, Keeper, NewObject, ObjectInfo, PermissionChange, Rekeyed, Store, StoreError,
+    Credentials, Handle, Keeper, NewObject, ObjectInfo, PermissionChange, Rekeyed, StoreError,
 };
 use cenote_sys::{fork_guard, process};
 use core::fmt;
@@ -47,7 +47,10 @@ impl Objects {
     /// # Errors
     /// The journal is damaged, or a committed psync cannot be completed: nothing was changed, or recovery was interrupted, which the
     /// next call repeats. The medium.
-    pub fn open(store: &Store, options: &ObjectsOptions) -> Result<Self, ObjectError> {
+    pub fn open(store: &Handle, options: &ObjectsOptions) -> Result<Self, ObjectError> {
+        // SAFETY: this crate changes objects' files and their mappings, and each only while its table
+        // of attachments says that nobody else uses it; it hands the store to nobody.
+        let store = unsafe { store.as_raw() };
         options.check().map_err(ObjectError::Options)?;
         store.check_usable()?;
         let (instance, token) = (store.instance(), fork_guard::token());
@@ -67,8 +70,9 @@ impl Objects {
 
     /// The store.
     #[must_use]
-    pub fn store(&self) -> &Store {
-        &self.0.store
+    pub fn store(&self) -> Handle {
+        // SAFETY: as in `open`; the handle gives the store to nobody who does not promise the same.
+        unsafe { Handle::of(&self.0.store) }
     }
 
     /// What recovery found and did.
@@ -326,7 +330,9 @@ impl Objects {
         if let Some(used) = uses.get(&info.id()) {
             return Err(busy(name, used));
         }
-        shared.store.remove_object(name)?;
+        // SAFETY: this store is open for writing in this process alone, and here nobody has the object
+        // attached, or can attach it while the table is locked.
+        unsafe { shared.store.remove_object(name) }?;
         if let Some(journal) = shared.journal.get() {
             journal.forget(info.id());
         }
@@ -489,8 +495,8 @@ impl Objects {
         self.0.journal.get().map(|journal| journal.figures())
     }
 
-    /// Lets go as a crash of this process would: from now on nothing is written. For crash tests, together with
-    /// [`Store::abandon`].
+    /// Lets go as a crash of this process would: from now on no object is attached, and a detach
+    /// writes nothing. For crash tests, together with [`Handle::abandon`].
     pub fn abandon(&self) {
         self.0.silent.store(true, Ordering::Release);
     }

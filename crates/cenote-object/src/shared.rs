@@ -400,6 +400,15 @@ impl Shared {
         self.journal.get()
     }
 
+    /// Refuses to attach objects of a session that was abandoned: a detach does not wait until the
+    /// journal is in the object's file, so the file may change under the next reader's references.
+    fn refuse_abandoned(&self) -> Result<(), ObjectError> {
+        match self.is_silent() && !planted(Bug::AbandonedAttaches) {
+            true => Err(ObjectError::Abandoned),
+            false => Ok(()),
+        }
+    }
+
     pub(crate) fn is_silent(&self) -> bool {
         self.silent.load(Ordering::Acquire)
     }
@@ -461,6 +470,7 @@ impl Shared {
         map: impl FnOnce() -> Result<(), ObjectError>,
     ) -> Result<(), ObjectError> {
         let mut uses = locked(&self.uses);
+        self.refuse_abandoned()?;
         self.refuse_moved(info)?;
         match uses.get_mut(&info.id()) {
             Some(used) if used.readers > 0 => used.readers += 1,
@@ -514,6 +524,7 @@ impl Shared {
         check: impl FnOnce() -> Result<(), ObjectError>,
     ) -> Result<(), ObjectError> {
         let mut uses = locked(&self.uses);
+        self.refuse_abandoned()?;
         if let Some(used) = uses.get(&info.id()) {
             return Err(busy(&info.record.name, used));
         }

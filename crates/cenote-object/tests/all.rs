@@ -17,6 +17,7 @@ mod planted;
 mod rules;
 mod running;
 mod snapshot;
+mod surface;
 mod system_calls;
 mod threads;
 mod ties;

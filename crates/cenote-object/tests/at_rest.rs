@@ -2,7 +2,7 @@
 //! is found, page by page, and everything else stays readable; every crash leaves an object whose pages and tree fit.
 
 use crate::common::Step::{Die, Psync, PsyncAll, Reopen, Write};
-use crate::common::{self, Reach, Step, When, base_image, explore, key_of, own, protect, the_key};
+use crate::common::{self, Reach, Step, When, base_image, explore, key_of, own, protect, raw, the_key};
 use cenote_layout::at_rest::Regions;
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, Fault, FaultEffect, FaultPoint, Limits, SimMedium, SimOptions};
@@ -191,7 +191,7 @@ fn attaching_takes_the_same_time_for_any_size() {
     const LARGE: u64 = 4 << 30;
     let dir = tempfile::tempdir().expect("a directory");
     let (store, objects) = real_at(dir.path(), true, 0x5600_0000_0000, 16 << 30);
-    let medium = store.medium();
+    let medium = raw(&store).medium();
     if medium.describe().kind == MediumKind::Tmpfs || medium.free_bytes() < 2 * LARGE {
         println!("skipped: no file system with 8 GiB of free space behind the page cache");
         return;

@@ -1,7 +1,7 @@
 //! Objects in a backup of their store: each as a psync left it, and objects that are psynced
 //! together, together.
 
-use crate::common::{the_key, window_base};
+use crate::common::{raw, the_key, window_base};
 use cenote_atrest::Mode;
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::{MediumOptions, RealMedium};
@@ -90,7 +90,8 @@ fn copies(bug: Bug, rounds: u32) -> Vec<String> {
         for round in 0..rounds {
             std::thread::sleep(std::time::Duration::from_millis(5));
             let from = done.load(Ordering::SeqCst);
-            let mut backup = store.begin_backup(&keep.path().join(format!("copy{round}"))).expect("begun");
+            let mut backup =
+                raw(&store).begin_backup(&keep.path().join(format!("copy{round}"))).expect("begun");
             backup.copy_ahead(&mut |_, _| true).expect("copied");
             plant(bug);
             let held = backup.copy_held();

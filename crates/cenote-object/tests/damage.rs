@@ -216,7 +216,8 @@ fn a_committed_psync_whose_primary_is_missing_waits_for_it_and_removing_the_obje
     // Removed, the others are completed.
     let medium: Arc<dyn Medium> = sim_without.clone();
     let (store, _) = Store::open(medium, OpenOptions::default()).expect("open");
-    store.remove_object("b").expect("remove");
+    // SAFETY: no object of the store is attached yet.
+    unsafe { store.as_raw().remove_object("b") }.expect("remove");
     let objects = Objects::open(&store, &options(65536)).expect("open");
     let a = objects.attach("a", Permission::Read, None).expect("attach");
     assert!(a.as_slice() == states[3][0]);

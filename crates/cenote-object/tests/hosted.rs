@@ -1,13 +1,14 @@
 //! Objects of a daemon's guests, crashed everywhere: after each crash an object is what the last answered psync left, or the one in flight, whole; and nobody has it attached.
 
+use crate::common::{host, raw};
 use cenote_journal::Parcel;
 use cenote_layout::catalog::GuestRecord;
 use cenote_layout::id::Uuid;
 use cenote_medium::planted::{Bug, Step, plant, watch};
 use cenote_medium::sim::{Image, Limits, SimMedium, SimOptions};
 use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
-use cenote_object::{Guest, Objects, ObjectsOptions, Permission, Trim};
-use cenote_store::{AtRest, Credentials, FormatOptions, NewObject, OpenOptions, Store};
+use cenote_object::{Guest, Host, Objects, ObjectsOptions, Permission, Store, Trim};
+use cenote_store::{AtRest, Credentials, FormatOptions, NewObject, OpenOptions};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -19,18 +20,18 @@ fn options() -> ObjectsOptions {
     ObjectsOptions { half_len: 16384, trim: Trim::Inline, ..ObjectsOptions::default() }
 }
 
-fn open(sim: &Arc<SimMedium>, hosting: bool) -> Result<(Store, Objects), String> {
+fn open(sim: &Arc<SimMedium>, hosting: bool) -> Result<(Store, Host), String> {
     let options_of = OpenOptions { hosting, spare_bytes_max: 0, ..OpenOptions::default() };
     let (store, report) = Store::open(sim.clone(), options_of).map_err(|e| e.to_string())?;
     if !report.damage.is_empty() {
         return Err(format!("{:?}", report.damage));
     }
     let objects = Objects::open(&store, &options()).map_err(|e| e.to_string())?;
-    Ok((store, objects))
+    Ok((store, host(&objects)))
 }
 
 /// A daemon's store, with nothing in it.
-fn fresh(window: u64) -> (Arc<SimMedium>, Store, Objects) {
+fn fresh(window: u64) -> (Arc<SimMedium>, Store, Host) {
     let sim = SimMedium::new(SimOptions::new(Durability::Power));
     let format = FormatOptions { window_base: Some(window), window_len: 64 << 20, uuid: None };
     cenote_store::format(sim.clone(), &format).expect("format");
@@ -63,7 +64,7 @@ fn explore(window: u64, bug: Bug) -> (u64, Option<String>) {
     let credentials = Credentials { uid: 7, gid: 7, groups: Vec::new() };
     let client = Uuid::from_random_bytes([5; 16]);
     let (pid, start_ticks) = (0x7fff_ffff, 3);
-    store.admit(GuestRecord { client, pid, start_ticks, uid: 7, gid: 7 }).expect("admit");
+    raw(&store).admit(GuestRecord { client, pid, start_ticks, uid: 7, gid: 7 }).expect("admit");
     let guest = Guest { client, pid, start_ticks, credentials: &credentials };
     let ids: Vec<Uuid> = (0..2u8)
         .map(|number| {
@@ -73,11 +74,11 @@ fn explore(window: u64, bug: Bug) -> (u64, Option<String>) {
         })
         .collect();
     for name in NAMES {
-        store.guest_attach_object(client, &credentials, name, true).expect("attach");
+        raw(&store).guest_attach_object(client, &credentials, name, true).expect("attach");
     }
     plant(bug);
     sim.forget_trace();
-    let psync = |objects: &Objects, which: &[Uuid], value: u8, settled: bool| {
+    let psync = |objects: &Host, which: &[Uuid], value: u8, settled: bool| {
         let shadow = vec![value; PAGES * PAGE];
         let mut parcel = Parcel::new(8).expect("parcel");
         for number in 0..which.len() {
@@ -95,10 +96,10 @@ fn explore(window: u64, bug: Bug) -> (u64, Option<String>) {
     // Asked again, because the answer was lost.
     assert_eq!(psync(&objects, &ids, 3, false), 0, "it changes nothing");
     objects.detach_for(&guest, ids[0]).expect("detach");
-    store.guest_attach_object(client, &credentials, NAMES[0], true).expect("attach");
+    raw(&store).guest_attach_object(client, &credentials, NAMES[0], true).expect("attach");
     psync(&objects, &ids[..1], 4, false);
     sim.note(4);
-    store.guest_end(client, false).expect("end");
+    raw(&store).guest_end(client, false).expect("end");
     plant(Bug::None);
     objects.abandon();
     drop(objects);
@@ -118,7 +119,7 @@ fn look(image: &Image) -> Result<(), String> {
     let (store, objects) = open(&sim, false)?;
     let mut found = [0; 2];
     for (name, found) in NAMES.iter().zip(&mut found) {
-        if !store.object_holders(name).is_empty() {
+        if !raw(&store).object_holders(name).is_empty() {
             return Err(format!("object {name} is attached by who has ended"));
         }
         let attached = objects.attach(name, Permission::Read, None).map_err(|e| e.to_string())?;
@@ -154,7 +155,7 @@ fn the_identity_of_an_object_that_is_being_removed_is_not_given_again() {
     let (_, store, objects) = fresh(0x3703_0000_0000);
     let credentials = Credentials { uid: 7, gid: 7, groups: Vec::new() };
     let client = Uuid::from_random_bytes([5; 16]);
-    store.admit(GuestRecord { client, pid: 1, start_ticks: 3, uid: 7, gid: 7 }).expect("admit");
+    raw(&store).admit(GuestRecord { client, pid: 1, start_ticks: 3, uid: 7, gid: 7 }).expect("admit");
     let guest = Guest { client, pid: 1, start_ticks: 3, credentials: &credentials };
     let id = Uuid::from_random_bytes([9; 16]);
     objects.create_for(&guest, &new_object(id, "large", 8 * PAGE as u64)).expect("create");
@@ -191,11 +192,11 @@ fn a_writer_that_died_is_not_taken_for_the_one_that_has_its_number_now() {
     cenote_store::format(medium.clone(), &format).expect("format");
     let hosting = OpenOptions { hosting: true, ..OpenOptions::default() };
     let (store, _) = Store::open(medium, hosting).expect("open");
-    let objects = Objects::open(&store, &options()).expect("objects");
+    let objects = host(&Objects::open(&store, &options()).expect("objects"));
     let credentials = Credentials { uid: 7, gid: 7, groups: Vec::new() };
     let guest_of = |number: u8, start_ticks| {
         let client = Uuid::from_random_bytes([number; 16]);
-        store.admit(GuestRecord { client, pid: 1, start_ticks, uid: 7, gid: 7 }).expect("admit");
+        raw(&store).admit(GuestRecord { client, pid: 1, start_ticks, uid: 7, gid: 7 }).expect("admit");
         Guest { client, pid: 1, start_ticks, credentials: &credentials }
     };
     let first = guest_of(1, 100);
@@ -206,7 +207,7 @@ fn a_writer_that_died_is_not_taken_for_the_one_that_has_its_number_now() {
     };
     assert_eq!(found(&first), (0, 0), "nobody had it");
     assert_eq!(found(&first), (0, 0), "asked again: it is its own");
-    store.guest_end(first.client, false).expect("it died");
+    raw(&store).guest_end(first.client, false).expect("it died");
     let second = guest_of(2, 200);
     assert_eq!(found(&second), (1, 1), "a process died that had this one's number");
     assert_eq!(found(&second), (0, 0));
@@ -219,9 +220,9 @@ fn a_simulated_medium_hands_no_file_out_and_nobody_has_the_object_then() {
     assert!(unsafe { sim.grant("superblock", false) }.expect("no error").is_none());
     let credentials = Credentials { uid: 7, gid: 7, groups: Vec::new() };
     let client = Uuid::from_random_bytes([5; 16]);
-    store.admit(GuestRecord { client, pid: 1, start_ticks: 3, uid: 7, gid: 7 }).expect("admit");
+    raw(&store).admit(GuestRecord { client, pid: 1, start_ticks: 3, uid: 7, gid: 7 }).expect("admit");
     let guest = Guest { client, pid: 1, start_ticks: 3, credentials: &credentials };
     objects.create_for(&guest, &new_object(Uuid::from_random_bytes([6; 16]), "a", 9)).expect("create");
     objects.attach_for(&guest, "a", Permission::ReadWrite).expect_err("there is no descriptor");
-    assert!(store.object_holders("a").is_empty(), "and so no lease");
+    assert!(raw(&store).object_holders("a").is_empty(), "and so no lease");
 }

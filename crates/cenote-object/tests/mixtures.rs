@@ -4,7 +4,7 @@
 //! two closes. The generator takes each file from one state or the other, in every combination,
 //! with the checksums and authentication codes that it was written with, and opens the result.
 
-use crate::common::{base_image, bytes_of, key, options, protect};
+use crate::common::{base_image, bytes_of, host, key, options, protect, raw};
 use cenote_layout::catalog::GuestRecord;
 use cenote_layout::id::Uuid;
 use cenote_medium::Medium;
@@ -53,8 +53,8 @@ pub(crate) fn made_with(mode: Mode, half_len: u64) -> Image {
         let key = mode.has_key().then(|| Arc::new(crate::common::key_of(1)));
         let (mode, at_rest) = (PoolMode::Shadowed, AtRest::of(mode));
         let asked = PoolOptions { mode, puddle_size: PUDDLE, at_rest, key, ..PoolOptions::default() };
-        store.create_pool(name, &asked).expect("create");
-        let pool = store.open_pool_with(name, Access::ReadWrite, self::key()).expect("open");
+        raw(&store).create_pool(name, &asked).expect("create");
+        let pool = raw(&store).open_pool_with(name, Access::ReadWrite, self::key()).expect("open");
         for _ in 1..puddles {
             pool.take_puddle(PUDDLE).expect("a puddle");
         }
@@ -89,7 +89,7 @@ fn session(image: &Image, value: u8, closes: bool) -> Image {
     object.as_mut_slice().expect("writable").fill(value);
     object.psync().expect("psync");
     for (name, _) in POOLS {
-        fill(&store.open_pool_with(name, Access::ReadWrite, key()).expect("open"), value);
+        fill(&raw(&store).open_pool_with(name, Access::ReadWrite, key()).expect("open"), value);
     }
     if !closes {
         objects.abandon();
@@ -110,7 +110,7 @@ pub(crate) fn seen(image: &Image, access: Access) -> Result<Vec<u8>, String> {
         let object = objects.attach("a", Permission::Read, key()).map_err(|error| error.to_string())?;
         let mut all = vec![one_of(&bytes_of(&object)?)?];
         for (name, puddles) in POOLS {
-            let pool = store.open_pool_with(name, Access::ReadOnly, key());
+            let pool = raw(&store).open_pool_with(name, Access::ReadOnly, key());
             let pool = pool.map_err(|error| error.to_string())?;
             if pool.puddles().len() != puddles {
                 return Err("a puddle is gone".into());
@@ -170,7 +170,7 @@ impl Two {
     fn puddles_of(&self, pool: &str) -> Vec<String> {
         let sim = SimMedium::from_image_unrecorded(&self.new);
         let (store, objects) = opened(&sim, Access::ReadOnly).expect("open");
-        let pool = store.open_pool_with(pool, Access::ReadOnly, key()).expect("open");
+        let pool = raw(&store).open_pool_with(pool, Access::ReadOnly, key()).expect("open");
         let ids: Vec<_> = pool.puddles().iter().map(|puddle| puddle.uuid()).collect();
         let of_pool = |name: &String| {
             name.strip_prefix("puddles/").and_then(Uuid::parse).is_some_and(|id| ids.contains(&id))
@@ -310,7 +310,7 @@ fn a_whole_old_store_passes_and_anchors_find_it() {
             let sim = SimMedium::from_image_unrecorded(image);
             let (store, objects) = opened(&sim, Access::ReadOnly).expect("open");
             let pools = POOLS.map(|(name, _)| {
-                let pool = store.open_pool_with(name, Access::ReadOnly, key()).expect("open");
+                let pool = raw(&store).open_pool_with(name, Access::ReadOnly, key()).expect("open");
                 if let Some(old) = old {
                     let checked = pool.check_anchors(&old.0[usize::from(name == "q")]);
                     assert!(checked.is_err(), "{mode}, pool {name}");
@@ -342,11 +342,11 @@ fn asked_of_daemon(image: &Image) -> String {
     let objects = Objects::open(&store, &options(HALF)).expect("objects");
     let (uid, gid) = (cenote_sys::process::uid(), cenote_sys::process::gid());
     let (client, pid, start_ticks) = (Uuid::from_random_bytes([5; 16]), 0x7fff_ffff, 3);
-    store.admit(GuestRecord { client, pid, start_ticks, uid, gid }).expect("admit");
+    raw(&store).admit(GuestRecord { client, pid, start_ticks, uid, gid }).expect("admit");
     let credentials = Credentials { uid, gid, groups: Vec::new() };
     let guest = Guest { client, pid, start_ticks, credentials: &credentials };
     // A simulated medium has no descriptors to hand out: that is the last step.
-    let refused = objects.attach_for(&guest, "a", Permission::Read).expect_err("no descriptor");
+    let refused = host(&objects).attach_for(&guest, "a", Permission::Read).expect_err("no descriptor");
     objects.abandon();
     store.abandon();
     refused.to_string()

@@ -6,7 +6,7 @@ use crate::common::{Reach, Step, When, explore, protect};
 use crate::common::{World, base_image};
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::SimMedium;
-use cenote_object::{Mode, Permission};
+use cenote_object::{Mode, Permission, Trim};
 
 #[track_caller]
 fn caught(bug: Bug, when: When, steps: &[Step], half_len: u64) {
@@ -123,6 +123,33 @@ fn an_object_that_is_detached_before_its_primary_is_written() {
     };
     assert_eq!(seen_by_the_next_reader(Bug::None), 7);
     assert_eq!(seen_by_the_next_reader(Bug::DetachNotSettled), 0, "the bug was not found");
+}
+
+/// Bytes under a reader's `&[u8]` before and after a psync comes into the file; none: it is refused.
+#[test]
+fn an_object_that_is_attached_although_it_was_abandoned() {
+    let seen_by_a_reader = |bug: Bug| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (store, objects) = crate::rules::on_disk(dir.path(), Trim::Inline);
+        let mut writer = objects.attach("still", Permission::ReadWrite, None).expect("attach");
+        writer.as_mut_slice().expect("writable")[9] = 7;
+        writer.psync().expect("psync");
+        objects.abandon();
+        drop(writer);
+        plant(bug);
+        let reader = objects.attach("still", Permission::Read, None);
+        plant(Bug::None);
+        let seen = reader.as_ref().ok().map(|reader| {
+            let before = core::hint::black_box(reader.as_slice())[9];
+            objects.checkpoint().expect("brought into the file");
+            (before, core::hint::black_box(reader.as_slice())[9])
+        });
+        drop((reader, objects));
+        store.abandon();
+        seen
+    };
+    assert_eq!(seen_by_a_reader(Bug::None), None);
+    assert_eq!(seen_by_a_reader(Bug::AbandonedAttaches), Some((0, 7)), "the bug was not found");
 }
 
 /// As [`caught`], with objects that are protected.

@@ -1,9 +1,9 @@
 //! The paper's rules: who may attach what (Figure 3), its errors, what a drop means, addresses and pointers; and bad input.
 
-use crate::common::{Step, World, base_image, contents, history, open, options, window_base};
+use crate::common::{Step, World, base_image, contents, history, open, options, raw, window_base};
 use cenote_medium::sim::{CrashKind, Fault, FaultEffect, FaultPoint, Limits, SimMedium, SimOptions};
 use cenote_medium::{Durability, Medium, Operation};
-use cenote_object::{Found, ObjectError, ObjectState, Objects, Permission, Psync, Store, psync_all};
+use cenote_object::{Found, ObjectError, ObjectState, Objects, Permission, Psync, Store, Trim, psync_all};
 use cenote_store::{FormatOptions, OpenError, OpenOptions, StoreError};
 use std::sync::Arc;
 
@@ -97,7 +97,7 @@ fn what_no_object_can_be_is_refused_and_changes_nothing() {
     sim.inject(Fault::once(FaultPoint::Operation(Operation::Create), 0, FaultEffect::NoSpace).on("puddles"));
     assert_eq!(create("disk", 4096), ENOSPC);
     assert_eq!((objects.list().expect("list").len(), store.info().window_free), (before, free));
-    assert_eq!(store.medium().list("puddles").expect("list").len(), before);
+    assert_eq!(raw(&store).medium().list("puddles").expect("list").len(), before);
     objects.pcreate("disk", 4096, None, 0o600).expect("there is space again");
 }
 
@@ -146,7 +146,7 @@ fn states_are_seen_as_the_paper_names_them() {
     sim.inject(Fault::once(FaultPoint::Operation(Operation::Sync), 0, FaultEffect::Io).on("journal"));
     assert!(a.psync().is_err());
     assert_eq!(state(&objects), ObjectState::Psync);
-    assert_eq!(store.medium().describe().path, "(simulated)");
+    assert_eq!(raw(&store).medium().describe().path, "(simulated)");
 }
 
 /// What whoever only looks is told of an object whose psync was interrupted, at each moment: W (D, if the header that says so is lost), P or C, and never more than is on the medium.
@@ -442,4 +442,64 @@ fn a_store_that_was_opened_with_a_key_gives_no_object_without_one() {
     let (_store, objects) = open(true);
     objects.attach("a", Permission::ReadWrite, None).unwrap();
     objects.pcreate("new", 100, None, 0o600).unwrap();
+}
+
+/// What a psync commits comes into the object's file later, and after `abandon` no detach waits for
+/// that: bytes under a `&[u8]` of the next reader would change.
+#[test]
+fn what_is_abandoned_is_not_attached_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (store, objects) = on_disk(dir.path(), Trim::Background);
+    objects.pcreate("a", 1 << 20, None, 0o600).expect("create");
+    let mut writer = objects.attach("a", Permission::ReadWrite, None).expect("attach");
+    objects.abandon();
+    writer.as_mut_slice().expect("writable").fill(7);
+    writer.psync().expect("a psync");
+    assert_eq!(writer.as_slice()[0], 7, "what is attached stays");
+    drop(writer);
+    for permission in [Permission::Read, Permission::ReadWrite] {
+        let again = objects.attach("a", permission, None);
+        assert!(matches!(again, Err(ObjectError::Abandoned)), "{permission:?}: {again:?}");
+    }
+    let copy = objects.snapshot("a", &dir.path().join("copy"), cenote_object::Blocks::Copied);
+    assert!(matches!(copy, Err(ObjectError::Abandoned)), "{copy:?}");
+    assert!(objects.pdestroy("a", None).is_ok(), "without a reference to it");
+    drop(objects);
+    store.abandon();
+    let (_store, objects) = on_disk(dir.path(), Trim::Background);
+    objects.attach("still", Permission::Read, None).expect("the next session attaches");
+}
+
+/// A store in a directory, and its objects.
+pub(crate) fn on_disk(dir: &std::path::Path, trim: Trim) -> (Store, Objects) {
+    let medium = cenote_medium::RealMedium::open(dir, &cenote_medium::MediumOptions::default());
+    let medium: Arc<dyn Medium> = Arc::new(medium.expect("a medium"));
+    let fresh = !medium.exists("superblock").expect("looked");
+    if fresh {
+        let window_base = Some(crate::common::window_base());
+        let format = FormatOptions { window_base, window_len: 64 << 20, ..Default::default() };
+        cenote_store::format(Arc::clone(&medium), &format).expect("format");
+    }
+    let store = Store::open(medium, OpenOptions::default()).expect("open").0;
+    let options = cenote_object::ObjectsOptions { half_len: 4 << 20, trim, ..Default::default() };
+    let objects = Objects::open(&store, &options).expect("objects");
+    if fresh {
+        objects.pcreate("still", 4096, None, 0o600).expect("create");
+    }
+    (store, objects)
+}
+
+#[test]
+fn permission_bits_of_an_object_are_those_of_a_file() {
+    let (store, objects) = open(&SimMedium::from_image_unrecorded(&base_image(8192)), 8192).expect("open");
+    let free = store.info().window_free;
+    for bits in [0o1000, 0o4755, u32::MAX] {
+        let made = objects.pcreate("new", 4096, None, bits);
+        assert!(made.is_err(), "{bits:#o}: {made:?}");
+        let changed = objects.set_mode("a", bits);
+        assert!(changed.is_err(), "{bits:#o}: {changed:?}");
+    }
+    assert_eq!(store.info().window_free, free, "nothing has changed");
+    objects.pcreate("new", 4096, None, 0o777).expect("all bits of a file");
+    assert_eq!(objects.info("a").expect("info").object.record.permissions, 0o600);
 }

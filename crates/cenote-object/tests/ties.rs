@@ -5,7 +5,7 @@
 //! after each step: a *moment*. The psyncs follow each other, so the states of the store are those
 //! of the moments, and no other.
 
-use crate::common::{key, options, protect};
+use crate::common::{key, options, protect, raw};
 use crate::mixtures::{CHECKED, fill, made_with, seen};
 use cenote_layout::header::seal;
 use cenote_layout::object::JournalHeader;
@@ -60,7 +60,7 @@ fn run(sim: &Arc<SimMedium>, half_len: u64, steps: &[Step], mut moment: impl FnM
     for steps in steps.split(|step| *step == Step::Die) {
         let (store, objects) = open_with(sim, half_len).expect("open");
         let mut object = objects.attach("a", Permission::ReadWrite, key()).expect("attached");
-        let open = |name| store.open_pool_with(name, Access::ReadWrite, key()).expect("open");
+        let open = |name| raw(&store).open_pool_with(name, Access::ReadWrite, key()).expect("open");
         let pools = ["p", "q"].map(open);
         moment(process);
         for step in steps {
@@ -304,7 +304,7 @@ fn goes_on(sim: &Arc<SimMedium>, opening: OpenOptions, accepting: &ObjectsOption
     let mut object = objects.attach("still", Permission::ReadWrite, key()).expect("attached");
     object.as_mut_slice().expect("writable").fill(77);
     object.psync().expect("psync");
-    fill(&store.open_pool_with("q", Access::ReadWrite, key()).expect("open"), 78);
+    fill(&raw(&store).open_pool_with("q", Access::ReadWrite, key()).expect("open"), 78);
     objects.abandon();
     store.abandon();
 }

@@ -392,7 +392,7 @@ fn export(store: &Store, graph: &Graph, pools: &[usize]) -> (ImportManifest, Vec
 fn import(store: &Store, (manifest, bytes): &(ImportManifest, Vec<Vec<u8>>)) -> Imported {
     let mut import = store.begin_import(manifest.clone()).unwrap();
     for (slot, bytes) in bytes.iter().enumerate() {
-        import.create(slot).unwrap().write_at(4096, &bytes[4096..]).unwrap();
+        import.write(slot, 4096, &bytes[4096..]).unwrap();
     }
     import.commit().unwrap()
 }

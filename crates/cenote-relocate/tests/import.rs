@@ -128,7 +128,7 @@ fn an_import_that_is_given_up_or_fails_leaves_no_file_and_takes_no_address() {
     // Two of one name: the second is refused at the end.
     let (mut first, mut second) = (begin(), begin());
     for import in [&mut first, &mut second] {
-        (0..2).for_each(|slot| drop(import.create(slot).unwrap()));
+        (0..2).for_each(|slot| import.create(slot).unwrap());
     }
     let imported = first.commit().unwrap();
     assert!(imported.pools[0].moved && imported.pools[0].due == 2);
@@ -140,7 +140,7 @@ fn an_import_that_is_given_up_or_fails_leaves_no_file_and_takes_no_address() {
         sim.inject(Fault::once(FaultPoint::Operation(Operation::Write), skip, FaultEffect::NoSpace));
         let mut import = begin();
         let made = (0..2)
-            .try_for_each(|slot| import.create(slot)?.write_at(4096, &[1; 4096]).map_err(StoreError::from));
+            .try_for_each(|slot| import.create(slot).and_then(|()| import.write(slot, 4096, &[1; 4096])));
         let error = made.and_then(|()| import.commit()).expect_err("full");
         assert!(error.is_no_space(), "{error}");
         sim.clear_faults();

@@ -349,7 +349,10 @@ impl Store {
     ///
     /// # Errors
     /// A name that no file has.
-    pub fn admit_file(&self, name: &str, file: File) -> Result<(), StoreError> {
+    ///
+    /// # Safety
+    /// It is the file of that name in the daemon's store. What is mapped of it next is believed.
+    pub unsafe fn admit_file(&self, name: &str, file: File) -> Result<(), StoreError> {
         match &self.inner().connection {
             Some(connection) => Ok(connection.files.admit(name, file)?),
             None => Ok(()),
@@ -396,7 +399,11 @@ impl Store {
     /// # Errors
     /// The window's addresses are taken in this process ([`OpenError::WindowOfDaemon`]); the daemon
     /// cannot be reached, or says what cannot be.
-    pub fn connect(home: &Home, keeper: Box<dyn Keeper>) -> Result<Self, OpenError> {
+    ///
+    /// # Safety
+    /// The keeper passes on what the daemon of this store grants, and nothing else: its files are
+    /// mapped into the window, and what is in them is believed.
+    pub unsafe fn connect(home: &Home, keeper: Box<dyn Keeper>) -> Result<Self, OpenError> {
         let path = home.medium.path.clone();
         let failed = |source| OpenError::Medium { path: path.clone(), source: Box::new(source) };
         let refused = |error: StoreError| OpenError::Daemon { path: path.clone(), detail: error.to_string() };

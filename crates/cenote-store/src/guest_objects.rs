@@ -12,7 +12,7 @@
 
 use crate::error::StoreError;
 use crate::guests::Credentials;
-use crate::object::{ObjectInfo, find};
+use crate::object::{ObjectInfo, find, no_bits_but_permissions};
 use crate::store::{Control, Store};
 use cenote_layout::at_rest::AtRestHeader;
 use cenote_layout::catalog::{AtRest, ObjectRecord, Record};
@@ -106,8 +106,8 @@ impl Store {
         credentials: &Credentials,
         new: &NewObject,
     ) -> Result<ObjectInfo, StoreError> {
-        if new.id.is_nil() || new.permissions & !0o777 != 0 {
-            return Err(bad("an object has an identity, and permissions from 0 to 0o777"));
+        if new.id.is_nil() {
+            return Err(bad("an object has an identity"));
         }
         let header_len = if new.at_rest == AtRest::None { 0 } else { size_of::<AtRestHeader>() };
         if new.header.len() != header_len {
@@ -221,7 +221,14 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::guest_attach_object`].
-    pub fn guest_remove_object(&self, credentials: &Credentials, name: &str) -> Result<Uuid, StoreError> {
+    ///
+    /// # Safety
+    /// This process does not have the object attached. (That no guest has it is checked.)
+    pub unsafe fn guest_remove_object(
+        &self,
+        credentials: &Credentials,
+        name: &str,
+    ) -> Result<Uuid, StoreError> {
         let inner = self.inner();
         let mut control = inner.begin_write("remove an object")?;
         let info = find(&control, name)?;
@@ -254,9 +261,7 @@ impl Store {
         if !own || !credentials.may_give(&change, (record.uid, record.gid)) {
             return Err(credentials.denied(&record, "given other permissions"));
         }
-        if change.permissions.is_some_and(|bits| bits & !0o777 != 0) {
-            return Err(bad("permissions of an object are 0 to 0o777"));
-        }
+        change.permissions.map_or(Ok(()), no_bits_but_permissions)?;
         record.uid = change.uid.unwrap_or(record.uid);
         record.gid = change.gid.unwrap_or(record.gid);
         record.permissions = change.permissions.unwrap_or(record.permissions);

@@ -219,9 +219,6 @@ impl Store {
         name: &str,
         options: &PoolOptions,
     ) -> Result<PoolId, StoreError> {
-        if options.permissions & !0o777 != 0 {
-            return Err(bad_permissions(options.permissions));
-        }
         self.create_pool_for(name, options, (credentials.uid, credentials.gid), Some(by))
     }
 
@@ -434,7 +431,11 @@ impl Store {
     ///
     /// # Errors
     /// The medium has no descriptors, or reports an error.
-    pub fn grant_file(&self, puddle: &PuddleRecord, writable: bool) -> Result<File, StoreError> {
+    ///
+    /// # Safety
+    /// The descriptor goes to a process that holds the lease for the puddle's pool, of this kind. What
+    /// is written through it changes memory wherever the puddle is mapped.
+    pub unsafe fn grant_file(&self, puddle: &PuddleRecord, writable: bool) -> Result<File, StoreError> {
         self.grant_named(text(&file_name(puddle.uuid)), writable)
     }
 

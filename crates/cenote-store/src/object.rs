@@ -18,7 +18,7 @@
 use crate::error::StoreError;
 use crate::pools::why_no_name;
 use crate::puddle::{DIR, file_name, verify_file};
-use crate::store::{Control, Store};
+use crate::store::{Control, Inner, Store};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, ObjectRecord, PuddleRecord, Record};
 use cenote_layout::header::seal;
@@ -124,6 +124,33 @@ pub(crate) fn find(control: &Control, name: &str) -> Result<ObjectInfo, StoreErr
     Ok(ObjectInfo { record: record.clone(), addr: puddle.addr, size: puddle.size })
 }
 
+impl Inner {
+    /// Writes the headers of an object that no record names yet, and syncs them.
+    fn write_new_object(&self, info: &ObjectInfo, protection: &[u8]) -> Result<(), StoreError> {
+        let mut header = ObjectHeader::detached(info.id());
+        seal(&mut header);
+        let (file, regions) = (info.file(), info.data_offset() + info.regions_offset());
+        let written = self.medium.write_at(&file, info.header_offset(), header.as_bytes());
+        written
+            .and_then(|()| match protection.is_empty() {
+                true => Ok(()),
+                false => self.medium.write_at(&file, regions, protection),
+            })
+            .and_then(|()| self.medium.sync(&file))
+            .map_err(|error| self.failed(error))
+    }
+}
+
+/// Refuses permissions with bits that no object has.
+pub(crate) fn no_bits_but_permissions(bits: u32) -> Result<(), StoreError> {
+    match bits & !0o777 {
+        0 => Ok(()),
+        _ => Err(StoreError::Refused {
+            detail: format!("{bits:#o} are no permissions of an object: take 0 to 0o777"),
+        }),
+    }
+}
+
 impl Store {
     /// Objects as the daemon lists them, or those of this store.
     fn known_objects(&self, name: Option<&str>) -> Option<Result<Vec<ObjectInfo>, StoreError>> {
@@ -167,8 +194,9 @@ impl Store {
         self.create_object_at_rest(name, data_len, permissions, AtRest::None, |_, _| Ok(Vec::new()))
     }
 
-    /// As [`Store::create_object`], with protection at rest: `header` gives the protection's header for the new identity and its
-    /// number of pages, which is written where the regions begin before the object is there.
+    /// As [`Store::create_object`], with protection at rest: `header` makes the protection's header for
+    /// the new identity and its number of pages. It is called with no lock held, and what it made is
+    /// written where the regions begin before the object is there.
     ///
     /// # Errors
     /// As [`Store::create_object`], and what `header` says. Nothing has changed then.
@@ -202,37 +230,27 @@ impl Store {
         let name = record.name.clone();
         let reason_to = |reason| StoreError::ObjectName { name: name.chars().take(80).collect(), reason };
         why_no_name(&name).map_err(reason_to)?;
+        no_bits_but_permissions(record.permissions)?;
         let inner = self.inner();
+        let size = record.puddle_size().ok_or(StoreError::ObjectLen { len: record.data_len })?;
+        if record.puddle.is_nil() {
+            record.puddle = inner.random_uuid()?;
+        }
+        let id = record.puddle;
+        let protection = header(id, record.span() / PAGE_SIZE)?;
         let mut control = inner.begin_write("create an object")?;
-        let id = Some(record.puddle).filter(|id| !id.is_nil());
         let state = &control.catalog.state;
-        if state.object_names.contains_key(&name) || id.is_some_and(|id| state.puddles.contains_key(&id)) {
+        if state.object_names.contains_key(&name) || state.puddles.contains_key(&id) {
             return Err(StoreError::ObjectExists { name }.into());
         }
-        let size = record.puddle_size().ok_or(StoreError::ObjectLen { len: record.data_len })?;
         let wanted =
             PuddleRecord { uuid: Uuid::NIL, pool: PoolId(0), role: Role::Object, index: 0, addr: 0, size };
-        let puddle = inner.new_puddle_as(&mut control, id, wanted)?;
-        record.puddle = puddle.uuid;
+        let puddle = inner.new_puddle_as(&mut control, Some(id), wanted)?;
         let info = ObjectInfo { record: record.clone(), addr: puddle.addr, size };
-        let written = header(puddle.uuid, record.span() / PAGE_SIZE).and_then(|protection| {
-            let mut header = ObjectHeader::detached(puddle.uuid);
-            seal(&mut header);
-            let (file, regions) = (info.file(), info.data_offset() + info.regions_offset());
-            inner
-                .medium
-                .write_at(&file, info.header_offset(), header.as_bytes())
-                .and_then(|()| match protection.is_empty() {
-                    true => Ok(()),
-                    false => inner.medium.write_at(&file, regions, &protection),
-                })
-                .and_then(|()| inner.medium.sync(&file))
-                .map_err(|error| inner.failed(error).into())
-        });
-        if let Err(error) = written {
+        if let Err(error) = inner.write_new_object(&info, &protection) {
             let _ = inner.medium.remove(&info.file());
             control.space.give_back(puddle.addr, puddle.size);
-            return Err(error);
+            return Err(error.into());
         }
         inner.commit_new_puddle(&mut control, &puddle, &[Record::Object(record)])?;
         Ok(info)
@@ -254,6 +272,7 @@ impl Store {
         let name = record.name.clone();
         let reason_to = |reason| StoreError::ObjectName { name: name.chars().take(80).collect(), reason };
         why_no_name(&name).map_err(reason_to)?;
+        no_bits_but_permissions(record.permissions)?;
         let size = record.puddle_size().ok_or(StoreError::ObjectLen { len: record.data_len })?;
         let taken = |control: &Control| control.catalog.state.object_names.contains_key(&name);
         let puddle = {
@@ -311,17 +330,22 @@ impl Store {
     /// # Errors
     /// There is no such object; the store is read-only or poisoned; the medium.
     pub fn set_object_permissions(&self, name: &str, permissions: u32) -> Result<(), StoreError> {
+        no_bits_but_permissions(permissions)?;
         let inner = self.inner();
         let mut control = inner.begin_write("change an object")?;
         let record = ObjectRecord { permissions, ..find(&control, name)?.record };
         inner.commit(&mut control, &[Record::Object(record)])
     }
 
-    /// Removes an object and its data, durably. The caller knows that nobody has it attached.
+    /// Removes an object and its data, durably.
     ///
     /// # Errors
     /// There is no such object; the store is read-only or poisoned; the medium.
-    pub fn remove_object(&self, name: &str) -> Result<(), StoreError> {
+    ///
+    /// # Safety
+    /// No process has the object attached. Its addresses may go to the next object, whose detach
+    /// would unmap them under a reference.
+    pub unsafe fn remove_object(&self, name: &str) -> Result<(), StoreError> {
         let mut control = self.inner().begin_write("remove an object")?;
         self.remove_object_in(&mut control, name)
     }

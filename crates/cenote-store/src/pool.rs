@@ -285,7 +285,11 @@ impl PoolHandle {
     ///
     /// # Errors
     /// A read-only handle; an error of the medium: then tracing stays due.
-    pub fn trace_done(&self) -> Result<(), StoreError> {
+    ///
+    /// # Safety
+    /// The pool's heap has been traced in this session. Otherwise blocks that a crash has left half
+    /// written count as values.
+    pub unsafe fn trace_done(&self) -> Result<(), StoreError> {
         if !self.trace_due() {
             return Ok(());
         }

@@ -10,7 +10,7 @@
 //! (2) the files of those are made zeros, the others are removed, the directory synced. What a crash leaves of the files is orphans, and goes at the next writable open.
 
 use crate::error::{StoreError, concerns};
-use crate::guests::Credentials;
+use crate::guests::{Credentials, bad_permissions};
 use crate::options::{Access, DamagePolicy, PoolOptions, PowerLossPolicy};
 use crate::pool::{PoolCore, PoolHandle};
 use crate::puddle::{DIR, Puddle, file_name, verify_file, verify_primary};
@@ -98,6 +98,9 @@ fn check_new_pool(name: &str, options: &PoolOptions) -> Result<(), StoreError> {
     }
     if options.at_rest != AtRest::None && options.mode != PoolMode::Shadowed {
         return Err(StoreError::Protected { name: name.into(), what: "a pool in direct mode" });
+    }
+    if options.permissions & !0o777 != 0 {
+        return Err(bad_permissions(options.permissions));
     }
     if options.size_max < options.puddle_size {
         return Err(StoreError::PoolFull {

@@ -4,7 +4,8 @@ use crate::common::{Dir, pool_options, small};
 use cenote_layout::id::{PoolId, TypeId};
 use cenote_layout::types::{PointerField, TypeRecord};
 use cenote_store::{
-    Access, FormatError, FormatOptions, OpenError, OpenOptions, PoolOptions, Store, StoreError, format,
+    Access, AtRest, FormatError, FormatOptions, OpenError, OpenOptions, PoolOptions, Store, StoreError,
+    format,
 };
 
 #[test]
@@ -396,4 +397,26 @@ fn stores_of_one_process_get_windows_of_their_own() {
     };
     let bases: std::collections::BTreeSet<u64> = (0..16).map(|_| window()).collect();
     assert_eq!(bases.len(), 16);
+}
+
+#[test]
+fn a_header_is_made_without_a_lock() {
+    let (done, heard) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let dir = Dir::formatted();
+        let (store, _) = dir.open();
+        let asked = store.clone();
+        let header = |id, pages| -> Result<Vec<u8>, StoreError> {
+            assert_eq!((asked.objects().len(), pages), (0, 1));
+            asked.create_object("inner", 4096, 0o600)?;
+            assert_ne!(asked.object("inner")?.id(), id);
+            Ok(Vec::new())
+        };
+        let made = store.create_object_at_rest("outer", 4096, 0o600, AtRest::None, header);
+        let taken = store.create_object("outer", 4096, 0o600);
+        assert!(matches!(taken, Err(StoreError::ObjectExists { .. })), "{taken:?}");
+        done.send((made.is_ok(), store.objects().len())).expect("the test waits");
+    });
+    let heard = heard.recv_timeout(std::time::Duration::from_secs(60));
+    assert_eq!(heard, Ok((true, 2)), "the header waits for the lock that its caller has");
 }

@@ -43,7 +43,7 @@ impl Store {
     /// differs. The store is closed, and the session with it, when the last handle is dropped.
     ///
     /// A pool is one process's that writes it ([`Access::ReadWrite`], the default), or any number's that read it, or any number's that share it ([`Access::Shared`]): other processes get [`StoreError::PoolBusy`].
-    /// A pool in shadowed mode is one process's that writes it. Objects are attached by `cenote_object`, on [`Store::as_raw`].
+    /// A pool in shadowed mode is one process's that writes it. Objects are attached by `cenote_object`, on [`Store::handle`].
     ///
     /// # Errors
     /// [`Error::Open`](crate::Error::Open): nobody listens there, the daemon does not let this process in, or the window's addresses are taken.
@@ -59,7 +59,8 @@ impl Store {
             image: Mutex::new(image),
             token: cenote_sys::fork_guard::token(),
         };
-        let store = cenote_store::Store::connect(&home, Box::new(client))?;
+        // SAFETY: the client passes on what the daemon answers on its socket, and makes up nothing.
+        let store = unsafe { cenote_store::Store::connect(&home, Box::new(client)) }?;
         Ok(Self::over(store, OpenReport { clean: true, ..OpenReport::default() }))
     }
 
@@ -87,16 +88,42 @@ impl Store {
         Ok(self.inner.store.set_aside()?)
     }
 
-    /// Decides about the logs of such a client. [`LogDecision::Apply`] replays them if they pass their checks now, because what was damaged has been brought back. [`LogDecision::Discard`] forgets them: the pools can be written
-    /// again, and hold what the transactions had done when the client ended, half of one perhaps. Both are durable on return. The pools are traced when the first pool is opened next.
+    /// Replays the logs of such a client, if they pass their checks now, because what was damaged has
+    /// been brought back. Durable on return. The pools are traced when the first pool is opened next.
     ///
     /// # Errors
-    /// [`Error::Store`](crate::Error::Store): no log of it is set aside, a pool of it is open or another user's, or the logs fail their checks still.
-    pub fn decide_logs(&self, client: Uuid, decision: LogDecision) -> Result<()> {
+    /// [`Error::Store`](crate::Error::Store): no log of it is set aside, a pool of it is open or
+    /// another user's, or the logs fail their checks still.
+    pub fn apply_logs(&self, client: Uuid) -> Result<()> {
+        // SAFETY: what is applied leaves whole transactions.
+        unsafe { self.decide_logs(client, LogDecision::Apply) }
+    }
+
+    /// Forgets the logs of such a client. Its pools can be written again, and hold what the
+    /// transactions had done when the client ended, half of one perhaps. Durable on return. The pools
+    /// are traced when the first pool is opened next.
+    ///
+    /// # Errors
+    /// As [`Store::apply_logs`].
+    ///
+    /// # Safety
+    /// The pools may hold torn values from now on, in every later session: bytes that are no value of
+    /// their type, and collections that say of themselves what is not so. The caller answers for what
+    /// safe code reads from them, as with [`Store::open_torn`]. It restores them, removes them, or
+    /// knows that no transaction was running.
+    pub unsafe fn discard_logs(&self, client: Uuid) -> Result<()> {
+        // SAFETY: the caller's promise is about the same pools.
+        unsafe { self.decide_logs(client, LogDecision::Discard) }
+    }
+
+    /// # Safety
+    /// As [`Store::discard_logs`], if that is decided.
+    unsafe fn decide_logs(&self, client: Uuid, decision: LogDecision) -> Result<()> {
         self.inner.refuse_forked()?;
         // As for permissions.
         let credentials = cenote_store::Credentials { uid: 0, gid: 0, groups: Vec::new() };
-        Ok(self.inner.store.decide_logs(&credentials, client, decision)?)
+        // SAFETY: the caller answers for what logs that are discarded leave.
+        Ok(unsafe { self.inner.store.decide_logs(&credentials, client, decision) }?)
     }
 }
 

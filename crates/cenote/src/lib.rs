@@ -46,7 +46,8 @@
 //!   script, a backup that is put back) changes memory under live references: a `bool` that is
 //!   neither, a `NonZero` that is 0, `SIGBUS` where a file ends. No library can prevent that. Keep
 //!   the directory to one user, or to a daemon (`cenoted`), which gives programs pools and no
-//!   files. Cenote's own way to the files, [`Medium`], asks for `unsafe`.
+//!   files. Cenote's own way to the files, [`Medium`], asks for `unsafe`; so do the store underneath
+//!   ([`Store::as_raw`]), and forgetting logs that were set aside ([`Store::discard_logs`]).
 //! * *A store is believed as far as it is checked.* Opening checks control data, headers, logs and
 //!   layouts. The bytes of values have no checksum, unless the pool is protected at rest
 //!   ([`AtRest`]). [`Pool::check`] looks for bytes that are no value of their type: a `bool`, a
@@ -108,9 +109,9 @@ pub use cenote_proto::{ClientItem, ClientState, HeldPool, Stat as DaemonStat};
 pub use cenote_store::relocate::{Backend, ImportedPool, RelocationOptions, RelocationProgress, Rewritten};
 pub use cenote_store::{
     Access, Anchor, Argon2Params, AtRest, AtRestError, BackedUp, BackupReport, CopyPolicy, CrashKind, Damage,
-    DamagePolicy, FormatOptions, HeapKind, KeyError, Keyring, Listed as ListedPool, Locking, LogDecision,
-    MasterKey, OpenOptions, OpenReport, PermissionChange, PoolInfo, PoolMode, PoolOptions, PoolStart,
-    PowerLossPolicy, Psync, RestoredPool, SetAside, StoreInfo, VerifiedPuddle, WindowPolicy,
+    DamagePolicy, FormatOptions, HeapKind, KeyError, Keyring, Listed as ListedPool, Locking, MasterKey,
+    OpenOptions, OpenReport, PermissionChange, PoolInfo, PoolMode, PoolOptions, PoolStart, PowerLossPolicy,
+    Psync, RestoredPool, SetAside, StoreInfo, VerifiedPuddle, WindowPolicy,
 };
 pub use connect::{Watcher as DaemonWatcher, daemon_stat};
 pub use error::{Error, Result};

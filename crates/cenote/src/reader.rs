@@ -7,10 +7,15 @@ use crate::persist::{ArrayOf, Persist};
 use crate::ptr::Ptr;
 
 pub(crate) mod sealed {
-    /// Only this crate's accesses read: their locks are what makes references sound.
+    use cenote_layout::pointer::RegionAddress;
+
+    /// Only this crate's accesses read: their locks are what makes references sound. Any program may
+    /// call these functions, through a bound on [`super::Reader`]: so none hands out the store.
     pub trait Sealed {
-        /// The store of its pools.
-        fn store(&self) -> &cenote_store::Store;
+        /// Pool, puddle and offset of an address in an open pool of its store.
+        fn region_of(&self, addr: u64) -> Option<RegionAddress>;
+        /// The address of such a place.
+        fn region_address(&self, region: &RegionAddress) -> Option<u64>;
     }
 }
 
@@ -58,8 +63,7 @@ pub trait Reader: sealed::Sealed {
     /// of the store or a later one, or further in than 64 MiB times 65,536 puddles.
     fn region_ptr<T: Persist>(&self, ptr: Ptr<T>) -> Result<RegionPtr<T>> {
         self.get(ptr)?;
-        let region =
-            self.store().region_of(ptr.addr()).and_then(cenote_layout::pointer::RegionAddress::encode);
+        let region = self.region_of(ptr.addr()).and_then(cenote_layout::pointer::RegionAddress::encode);
         region.map(RegionPtr::new).ok_or_else(|| Error::NoRegion { place: format!("{:#x}", ptr.addr()) })
     }
 
@@ -71,7 +75,7 @@ pub trait Reader: sealed::Sealed {
         if ptr.is_null() {
             return Ok(None);
         }
-        match ptr.region().and_then(|region| self.store().region_address(&region)) {
+        match ptr.region().and_then(|region| self.region_address(&region)) {
             // SAFETY: the pointer is followed only through accesses that check it.
             Some(addr) => Ok(unsafe { Ptr::from_addr(addr) }),
             None => Err(Error::NoRegion { place: format!("{ptr:?}") }),

@@ -21,6 +21,7 @@ use crate::store::Inner;
 use crate::view::array;
 use cenote_heap::Heap;
 use cenote_layout::heap::{RootEntry, RootSlot};
+use cenote_layout::pointer::RegionAddress;
 use cenote_store::StoreError;
 use cenote_tx::Transaction;
 use core::cell::Cell;
@@ -717,8 +718,12 @@ enum Turns<'p> {
 }
 
 impl sealed::Sealed for Tx<'_> {
-    fn store(&self) -> &cenote_store::Store {
-        &self.covered.0.first().store.store
+    fn region_of(&self, addr: u64) -> Option<RegionAddress> {
+        self.covered.0.first().store.store.region_of(addr)
+    }
+
+    fn region_address(&self, region: &RegionAddress) -> Option<u64> {
+        self.covered.0.first().store.store.region_address(region)
     }
 }
 

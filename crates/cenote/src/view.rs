@@ -9,6 +9,7 @@ use crate::pool::{Pool, PoolInner, dangling};
 use crate::ptr::Ptr;
 use crate::reader::{Reader, sealed};
 use cenote_heap::Heap;
+use cenote_layout::pointer::RegionAddress;
 use core::marker::PhantomData;
 use parking_lot::RwLockReadGuard;
 use std::cell::RefCell;
@@ -91,8 +92,12 @@ impl PoolInner {
 }
 
 impl sealed::Sealed for View<'_> {
-    fn store(&self) -> &cenote_store::Store {
-        &self.pool.store.store
+    fn region_of(&self, addr: u64) -> Option<RegionAddress> {
+        self.pool.store.store.region_of(addr)
+    }
+
+    fn region_address(&self, region: &RegionAddress) -> Option<u64> {
+        self.pool.store.store.region_address(region)
     }
 }
 

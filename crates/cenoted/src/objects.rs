@@ -4,9 +4,9 @@ use crate::quotas::spend;
 use crate::requests::{Answer, PAGE_LEN, done, malformed, refusal, settle_those};
 use crate::server::Shared;
 use crate::sessions::Session;
-use cenote_object::{Guest, ObjectError, Objects, ObjectsOptions, Permission};
+use cenote_object::{Guest, Host, ObjectError, Objects, ObjectsOptions, Permission};
 use cenote_proto::{ObjectItem, Refusal, Reply, Request};
-use cenote_store::{Credentials, ListedObject, NewObject, PermissionChange, StoreError};
+use cenote_store::{Credentials, Handle, ListedObject, NewObject, PermissionChange, StoreError};
 use std::sync::PoisonError;
 
 /// Objects of a page: none takes more than 512 bytes.
@@ -14,12 +14,17 @@ const OBJECTS_OF_A_PAGE: usize = PAGE_LEN / 512;
 
 impl Shared {
     /// The store's objects. The first who asks recovers their journal; nobody has an object attached before.
-    fn objects(&self) -> Result<&Objects, ObjectError> {
+    fn objects(&self) -> Result<&Host, ObjectError> {
         let _opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(objects) = self.objects.get() {
             return Ok(objects);
         }
-        let opened = Objects::open(&self.store, &ObjectsOptions::default())?;
+        // SAFETY: this daemon has objects only as their host (below), opens no heap, and gives no way to
+        // the store to anybody but by its requests, which are checked.
+        let store = unsafe { Handle::of(&self.store) };
+        let opened = Objects::open(&store, &ObjectsOptions::default())?;
+        // SAFETY: the daemon attaches no object.
+        let opened = unsafe { Host::of(opened) };
         Ok(self.objects.get_or_init(|| opened))
     }
 }

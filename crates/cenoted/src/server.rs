@@ -18,7 +18,7 @@ use crate::quotas::Quotas;
 use crate::sessions::Sessions;
 use cenote_layout::catalog::GuestRecord;
 use cenote_medium::{Medium, MediumOptions, RealMedium};
-use cenote_object::Objects;
+use cenote_object::Host;
 use cenote_proto::{Channel, Listener};
 use cenote_relocate::PointerRewriter;
 use cenote_store::relocate::{Backend, RelocationOptions, Rewriter};
@@ -174,7 +174,7 @@ pub(crate) struct Shared {
     given_up: OnceLock<String>,
     gives_up: OwnedFd,
     /// The store's objects, from the first request about one on; and who opens them.
-    pub(crate) objects: OnceLock<Objects>,
+    pub(crate) objects: OnceLock<Host>,
     pub(crate) opening: Mutex<()>,
     /// Imports that are under way.
     pub(crate) imports: PerUser,

@@ -291,7 +291,7 @@ impl Ground {
         let directory = Arc::new(settings.temporary()?);
         let medium = medium(directory.path(), Durability::Process)?;
         cenote_store::format(medium.clone(), &FormatOptions::default())?;
-        let (store, _) = cenote_store::Store::open(medium, OpenOptions::default())?;
+        let (store, _) = cenote_object::Store::open(medium, OpenOptions::default())?;
         let options = ObjectsOptions { half_len, ..ObjectsOptions::default() };
         Ok(Self { objects: Objects::open(&store, &options)?, level: level_of(settings)?, directory })
     }

@@ -75,7 +75,7 @@ impl Ground {
             _ => POWER,
         };
         cenote_store::format(medium.clone(), &FormatOptions::default())?;
-        let (store, _) = cenote_store::Store::open(medium, OpenOptions::default())?;
+        let (store, _) = cenote_object::Store::open(medium, OpenOptions::default())?;
         // As large as the largest psync needs, from the beginning.
         let options = ObjectsOptions { half_len: HALF_LEN, ..ObjectsOptions::default() };
         let objects = Objects::open(&store, &options)?;

@@ -30,14 +30,8 @@ pub(crate) fn run(arguments: &Object, out: &mut Out) -> Result<Verdict, Failure>
     }
 }
 
-/// The store underneath.
-fn raw(store: &Store) -> &cenote_store::Store {
-    // SAFETY: objects are puddles that no pool has: no heap, root, type or mark of a pool is touched, and no mapping but theirs.
-    unsafe { store.as_raw() }
-}
-
 pub(crate) fn objects_of(store: &Store) -> Result<Objects, Failure> {
-    Ok(Objects::open(raw(store), &ObjectsOptions::default())?)
+    Ok(Objects::open(&store.handle(), &ObjectsOptions::default())?)
 }
 
 pub(crate) fn to_look(dir: &StoreDir) -> Result<(Store, Objects), Failure> {
@@ -153,7 +147,7 @@ fn rm(arguments: &ObjectRm, out: &mut Out) -> Result<Verdict, Failure> {
         let mut names = arguments.objects.clone();
         names.sort();
         names.dedup();
-        let size = |name: String| Ok((raw(&store).object(&name)?.record.data_len, name));
+        let size = |name: String| Ok((store.handle().object(&name)?.record.data_len, name));
         names.into_iter().map(size).collect::<Result<Vec<_>, Failure>>()?
     };
     let what: Vec<String> =
@@ -185,11 +179,13 @@ fn rm(arguments: &ObjectRm, out: &mut Out) -> Result<Verdict, Failure> {
 /// The objects of a store. Those to be removed may be damaged, so that nothing can be opened while they are there: they go first.
 fn remove_damaged(store: &Store, wanted: &[(u64, String)]) -> Result<Objects, Failure> {
     loop {
-        match Objects::open(raw(store), &ObjectsOptions::default()) {
+        match Objects::open(&store.handle(), &ObjectsOptions::default()) {
             Err(ObjectError::PrimaryDamaged { name, .. })
                 if wanted.iter().any(|(_, other)| *other == name) =>
             {
-                raw(store).remove_object(&name)?;
+                // SAFETY: nobody has the object attached: this process alone writes the store, and here
+                // its objects could not be opened.
+                unsafe { store.as_raw().remove_object(&name) }?;
             }
             opened => return Ok(opened?),
         }

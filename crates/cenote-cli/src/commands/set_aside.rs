@@ -6,14 +6,13 @@ use crate::cli::{Logs, LogsCommand, LogsDecide, LogsList};
 use crate::failure::{Failure, Verdict, closed};
 use crate::opening;
 use crate::output::Out;
-use cenote::LogDecision;
 use serde_json::json;
 
 pub(crate) fn run(arguments: &Logs, out: &mut Out) -> Result<Verdict, Failure> {
     match &arguments.command {
         LogsCommand::List(list) => show(list, out),
-        LogsCommand::Apply(decide) => decided(decide, LogDecision::Apply, out),
-        LogsCommand::Discard(decide) => decided(decide, LogDecision::Discard, out),
+        LogsCommand::Apply(decide) => decided(decide, true, out),
+        LogsCommand::Discard(decide) => decided(decide, false, out),
     }
 }
 
@@ -36,15 +35,18 @@ fn show(arguments: &LogsList, out: &mut Out) -> Result<Verdict, Failure> {
     Ok(Verdict::Found)
 }
 
-fn decided(arguments: &LogsDecide, decision: LogDecision, out: &mut Out) -> Result<Verdict, Failure> {
+fn decided(arguments: &LogsDecide, apply: bool, out: &mut Out) -> Result<Verdict, Failure> {
     let dir = &arguments.store;
     let store = opening::asked_or_change(dir)?;
-    store.decide_logs(arguments.client, decision)?;
+    if apply {
+        store.apply_logs(arguments.client)?;
+    } else {
+        // SAFETY: this command reads no value; the operator answers for the pools from here on, as
+        // `cenote logs discard --help` says.
+        unsafe { store.discard_logs(arguments.client) }?;
+    }
     closed(store.close())?;
-    let what = match decision {
-        LogDecision::Apply => "replayed",
-        LogDecision::Discard => "forgotten",
-    };
+    let what = if apply { "replayed" } else { "forgotten" };
     out.line(format_args!("{} the logs of client {} are {what}", out.good("done:"), arguments.client))?;
     out.object(&json!({ "client": arguments.client.to_string(), "logs": what }))?;
     Ok(Verdict::Clean)

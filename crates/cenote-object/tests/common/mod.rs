@@ -6,8 +6,8 @@ use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, Image, Limits, SimMedium, SimOptions};
 use cenote_medium::{Durability, Medium, OwnedMedium};
 use cenote_object::{
-    Attached, Keyring, MasterKey, Mode, ObjectOptions, Objects, ObjectsOptions, Permission, Store, Trim,
-    psync_all,
+    Attached, Host, Keyring, MasterKey, Mode, ObjectOptions, Objects, ObjectsOptions, Permission, Store,
+    Trim, psync_all,
 };
 use cenote_store::{FormatOptions, OpenOptions};
 use std::cell::Cell;
@@ -92,6 +92,19 @@ pub(crate) fn open(sim: &Arc<SimMedium>, half_len: u64) -> Result<(Store, Object
             Err(format!("open objects: {error}"))
         }
     }
+}
+
+/// The store underneath.
+pub(crate) fn raw(store: &Store) -> &cenote_store::Store {
+    // SAFETY: a test opens no heap, removes nothing that is attached, and its guests attach what this
+    // process does not.
+    unsafe { store.as_raw() }
+}
+
+/// The same objects, for guests.
+pub(crate) fn host(objects: &Objects) -> Host {
+    // SAFETY: as in `raw`.
+    unsafe { Host::of(objects.clone()) }
 }
 
 /// One step of a history.

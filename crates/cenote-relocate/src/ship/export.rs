@@ -122,7 +122,8 @@ pub fn export<W: Write>(
         }
         let opened = sealed.then(|| store.open_pool(name, Access::ReadOnly)).transpose()?;
         for (puddle, file) in &source.puddles {
-            let file = store.open_quiescent(puddle, file)?;
+            // SAFETY: it is read only, by the lines below, and dropped with this round.
+            let file = unsafe { store.open_quiescent(puddle, file) }?;
             let bytes = |offset: u64, bytes: &mut [u8]| match &opened {
                 Some(pool) => Ok(pool.read_at(puddle.addr.saturating_add(offset), bytes)?),
                 None => Ok(file.read_exact_at(offset, bytes)?),
@@ -173,7 +174,8 @@ pub fn export<W: Write>(
     let (mut number, mut done, mut buffer) = (0, 0, vec![0; STEP as usize]);
     for source in sources.values() {
         for (puddle, file) in &source.puddles {
-            let file = store.open_quiescent(puddle, file)?;
+            // SAFETY: it is read only, by the lines below, and dropped with this round.
+            let file = unsafe { store.open_quiescent(puddle, file) }?;
             let extent = manifest.extent_of(&puddle_entry(puddle));
             write_puddle(&mut writer, number, extent, &file, &mut buffer, &mut |at| {
                 tell(&mut progress, done + at.min(puddle.size), of)

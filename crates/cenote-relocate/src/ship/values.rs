@@ -65,7 +65,8 @@ pub fn check_values(import: &Import) -> Result<Stale, ShipError> {
             if pool.at_rest != AtRest::None {
                 continue;
             }
-            let Some(file) = import.file(slot)? else { return Ok(Stale::default()) };
+            // SAFETY: it is read only, below, and dropped before this returns.
+            let Some(file) = (unsafe { import.file(slot) })? else { return Ok(Stale::default()) };
             let (addr, size, uuid) = (image.old_addr, image.size, image.identity);
             let puddle = PuddleRecord { uuid, pool: pool.old_id, role: Role::Heap, index, addr, size };
             files.push((puddle, pool.name.as_str(), file));

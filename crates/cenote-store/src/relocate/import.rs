@@ -397,12 +397,17 @@ impl Import {
         &self.slots
     }
 
-    /// Makes the file of a slot: zeros, with its space taken. What the puddle holds is written into it, at the offsets where it was; its first page, which is
-    /// the old header, and zeros may be left out.
+    /// Makes the file of a slot: zeros, with its space taken. [`Import::write`] fills it; the puddle's
+    /// first page, which is the old header, and zeros may be left out.
     ///
     /// # Errors
     /// There is no such slot, or its file was made before; a full disk; the medium.
-    pub fn create(&mut self, slot: usize) -> Result<FileHandle, StoreError> {
+    pub fn create(&mut self, slot: usize) -> Result<(), StoreError> {
+        self.make(slot).map(drop)
+    }
+
+    /// As [`Import::create`], with the file. It is written before the import commits, and not later.
+    pub(super) fn make(&mut self, slot: usize) -> Result<FileHandle, StoreError> {
         let inner = self.store.inner();
         let slot = self.slots.get(slot).ok_or_else(|| refused("there is no such slot"))?;
         inner.medium.create(&slot.file, slot.size).map_err(|error| inner.failed(error))?;
@@ -430,7 +435,7 @@ impl Import {
         if !known {
             let file = match self.made.contains(&place.file) {
                 true => FileHandle::open(&self.store.inner().medium, &place.file)?,
-                false => self.create(slot)?,
+                false => self.make(slot)?,
             };
             self.open = Some((slot, file));
         }
@@ -451,14 +456,17 @@ impl Import {
         let missing =
             |(slot, place): (usize, &ImportSlot)| (!self.made.contains(&place.file)).then_some(slot);
         let rest: Vec<usize> = self.slots.iter().enumerate().filter_map(missing).collect();
-        rest.into_iter().try_for_each(|slot| self.create(slot).map(drop))
+        rest.into_iter().try_for_each(|slot| self.create(slot))
     }
 
     /// The file of a slot, to be read. `None` if a daemon makes it: then the daemon reads it.
     ///
     /// # Errors
     /// The file was not made; the medium.
-    pub fn file(&self, slot: usize) -> Result<Option<FileHandle>, StoreError> {
+    ///
+    /// # Safety
+    /// The caller reads, and writes nothing through the handle: the import may commit meanwhile.
+    pub unsafe fn file(&self, slot: usize) -> Result<Option<FileHandle>, StoreError> {
         if self.remote.is_some() {
             return Ok(None);
         }

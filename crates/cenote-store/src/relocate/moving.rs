@@ -204,7 +204,7 @@ impl Store {
         for (slot, (record, file)) in from.puddles.iter().enumerate() {
             let source = FileHandle::open(&inner.medium, file)?;
             if !(share && import.share(slot, &source)?) {
-                let target = import.create(slot)?;
+                let target = import.make(slot)?;
                 let len = from.stored_len(record);
                 copy(&source, &target, PAGE_SIZE, len).map_err(|error| inner.failed(error))?;
             }

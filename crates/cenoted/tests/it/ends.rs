@@ -1,8 +1,9 @@
 //! How clients and daemons end: killed, mostly.
 
 use crate::common::{Actor, Counter, Daemon, add, count, listen, make_counter, say};
-use cenote::{Access, LogDecision, Reader, Store};
+use cenote::{Access, Reader, Store};
 use cenote_proto::{Refusal, Reply, Request};
+use cenote_store::LogDecision;
 use cenote_store::{OpenError, StoreError};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -312,7 +313,7 @@ fn logs_that_are_set_aside_are_applied_or_discarded_by_an_operator() {
         assert_eq!(found.len(), 1, "{found:?}");
         let (client, pools) = (found[0].client, &found[0].pools);
         assert_eq!(pools.iter().map(|(_, name)| &**name).collect::<Vec<_>>(), ["numbers"]);
-        let still = store.decide_logs(client, LogDecision::Apply).expect_err("damaged").to_string();
+        let still = store.apply_logs(client).expect_err("damaged").to_string();
         assert!(still.contains("fail their checks still"), "{still}");
         assert_eq!(store.set_aside().expect("list"), found, "nothing has changed");
         damage_the_log(&daemon);
@@ -320,12 +321,13 @@ fn logs_that_are_set_aside_are_applied_or_discarded_by_an_operator() {
         let other = Actor::start("reader", &daemon);
         let mut other = other;
         assert_eq!(other.hear(), "open");
-        let busy = store.decide_logs(client, LogDecision::Apply);
+        let busy = store.apply_logs(client);
         assert!(matches!(busy, Err(cenote::Error::Store(StoreError::PoolInUse { .. }))), "{busy:?}");
         assert!(other.ends());
-        store.decide_logs(client, LogDecision::Apply).expect("as it was");
+        store.apply_logs(client).expect("as it was");
         assert_eq!(store.set_aside().expect("list"), []);
-        assert!(store.decide_logs(client, LogDecision::Discard).is_err(), "that is decided");
+        // SAFETY: nothing is set aside any more.
+        assert!(unsafe { store.discard_logs(client) }.is_err(), "that is decided");
         let pool = store.pool("numbers").expect("to be written again");
         assert_eq!((count(&pool), add(&pool)), (1, 2));
         assert_eq!(pool.check().expect("check").leaked_blocks, 0);
@@ -337,9 +339,10 @@ fn logs_that_are_set_aside_are_applied_or_discarded_by_an_operator() {
     let client = store.set_aside().expect("list")[0].client;
     let others = cenote_store::Credentials { uid: 4242, gid: 4242, groups: Vec::new() };
     // SAFETY: nothing is done to the store: this user may not.
-    let refused = unsafe { store.as_raw() }.decide_logs(&others, client, LogDecision::Discard);
+    let refused = unsafe { store.as_raw().decide_logs(&others, client, LogDecision::Discard) };
     assert!(matches!(refused, Err(StoreError::Permission { .. })), "{refused:?}");
-    store.decide_logs(client, LogDecision::Discard).expect("discard");
+    // SAFETY: of what the transaction stores, any part is a counter.
+    unsafe { store.discard_logs(client) }.expect("discard");
     let pool = store.pool("numbers").expect("to be written again");
     pool.write(|tx| -> cenote::Result<()> {
         let at = tx.root::<Counter>()?.expect("a counter");

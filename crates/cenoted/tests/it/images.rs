@@ -23,8 +23,7 @@ fn exec(image: &str) -> ! {
 }
 
 fn objects_of(store: &Store) -> Objects {
-    // SAFETY: objects are no pools: no heap, no type and no mapping of one is touched here.
-    Objects::open(unsafe { store.as_raw() }, &ObjectsOptions::default()).expect("objects")
+    Objects::open(&store.handle(), &ObjectsOptions::default()).expect("objects")
 }
 
 /// Says so, waits for a word, and goes on as the second image, from wherever the caller is.

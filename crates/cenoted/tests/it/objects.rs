@@ -18,8 +18,7 @@ use std::path::Path;
 const LEN: u64 = 1 << 20;
 
 fn objects_of(store: &Store) -> Objects {
-    // SAFETY: objects are no pools: no heap, no type and no mapping of one is touched.
-    Objects::open(unsafe { store.as_raw() }, &ObjectsOptions::default()).expect("objects")
+    Objects::open(&store.handle(), &ObjectsOptions::default()).expect("objects")
 }
 
 /// A child: attaches the object as it is told, and does what it is told with it.
