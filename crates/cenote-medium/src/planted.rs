@@ -339,6 +339,8 @@ pub enum Bug {
     LearntTypeBelieved,
     /// Bytes of values are not compared with the rules of their types.
     ValuesBelieved,
+    /// An opener asks for the processes of a daemon's clients alone, and not for their bytes.
+    ClientsSeenAlone,
 }
 
 /// Places between two stores of an update, at which a process may stop.

@@ -174,7 +174,7 @@ impl Actor {
         Self::run(command.envs(environment.iter().copied()), role, daemon)
     }
 
-    fn run(command: &mut Command, role: &str, daemon: &Daemon) -> Self {
+    pub(crate) fn run(command: &mut Command, role: &str, daemon: &Daemon) -> Self {
         let mut child = command
             .args(["common::a_child_plays_its_role", "--exact", "--nocapture", "--quiet"])
             .env("CENOTED_ROLE", role)
@@ -333,6 +333,7 @@ fn a_child_plays_its_role() {
         "unmapper" => crate::hostile::unmap(&socket),
         "other-layout" => crate::types::have_another_layout(&socket),
         "mover" => crate::shared::move_between(&socket),
+        "open-elsewhere" => crate::elsewhere::open(&socket),
         "looker" => crate::meddling::look(&socket),
         "second-image" => crate::images::second(&socket),
         "count-and-exec" => crate::images::count_and_exec(&socket),

@@ -3,6 +3,7 @@
 mod calls;
 mod clients;
 mod common;
+mod elsewhere;
 mod ends;
 mod hostile;
 mod images;
