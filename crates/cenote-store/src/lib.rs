@@ -35,6 +35,7 @@ mod format;
 mod guest_objects;
 mod guests;
 mod journals;
+mod kept;
 mod known;
 mod lazy;
 mod lease;
@@ -65,7 +66,7 @@ mod superblock;
 mod window;
 
 pub use alive::{CLIENTS, byte_of};
-pub use backup::{BackedUp, Backup, BackupReport};
+pub use backup::{BackedUp, Backup, BackupReport, PoolAtWork};
 pub use connection::{Grant, Granted, Home, Keeper, Listed, MemberList, PermissionChange};
 pub use error::{FormatError, Layouts, OpenError, StoreError, TypeMismatch};
 pub use format::{check_directory, check_options, format};

@@ -36,8 +36,8 @@ pub(crate) fn run(arguments: &Backup, out: &mut Out) -> Result<Verdict, Failure>
         BackedUp::Durable(report) => report,
         BackedUp::Unsynced(_, why) => {
             return Err(Failure::Failed(format!(
-                "done, but the copy may be gone after a loss of power: {why}: {target} is whole; sync the \
-                 file system, or remove the copy and make it again"
+                "done, but {why}: {target} is whole; sync the file system, or remove the copy and make it \
+                 again"
             )));
         }
     };
@@ -49,18 +49,23 @@ pub(crate) fn run(arguments: &Backup, out: &mut Out) -> Result<Verdict, Failure>
         plural(made.objects, "object"),
         bytes(made.bytes)
     ))?;
+    for damage in &made.damage {
+        out.line(format_args!("{} {damage}: so it is in the copy", out.bad("damaged:")))?;
+    }
+    let damaged: Vec<String> = made.damage.iter().map(ToString::to_string).collect();
     out.object(&json!({
-        "path": target, "pools": made.pools, "objects": made.objects, "bytes": made.bytes,
+        "damaged": damaged, "path": target, "pools": made.pools, "objects": made.objects, "bytes": made.bytes,
         "again_bytes": made.again_bytes, "held_s": made.held.as_secs_f64(),
     }))?;
-    Ok(Verdict::Clean)
+    Ok(Verdict::found(!damaged.is_empty()))
 }
 
 /// Says who can copy a store that another process has open.
 fn who_can(failure: Failure, arguments: &Backup) -> Failure {
     match failure {
         Failure::InUse(text) => Failure::InUse(format!(
-            "{text}; the process that has {} open can copy it while it goes on (Store::backup)",
+            "{text}; the process that has {} open can copy it while it goes on (Store::backup), and of a \
+             daemon its socket can be named in the place of the directory",
             arguments.store.dir.display()
         )),
         failure => failure,
