@@ -4,6 +4,7 @@ mod backups;
 mod calls;
 mod clients;
 mod common;
+mod copies;
 mod elsewhere;
 mod ends;
 mod hostile;
