@@ -44,6 +44,9 @@ impl Shared {
         }
         // SAFETY: the daemon's answer to this object's name, and its identity is the one asked for.
         unsafe { self.store.admit_file(&info.file(), file) }?;
+        if listed.unchecked {
+            self.note_unchecked(info.id());
+        }
         Ok(Found::from_code(listed.found))
     }
 
