@@ -341,6 +341,12 @@ pub enum Bug {
     LearntTypeBelieved,
     /// Bytes of values are not compared with the rules of their types.
     ValuesBelieved,
+    /// A store is closed over a transaction that `exit` left.
+    LeftTransactionClosed,
+    /// A filter is asked about every type that has the id of its own.
+    FilterById,
+    /// A type counts as known before the stores that have it otherwise are flagged.
+    TypeKnownEarly,
     /// What committed psyncs say of a damaged primary is dropped with the journal's records.
     KeptNowhere,
     /// A session inherits leases of the dead on pools whose files are damaged.
@@ -463,6 +469,8 @@ pub enum Step {
     IdentityLookedUp,
     /// Whoever makes a snapshot has the object to himself, and has not opened its file yet.
     SnapshotBegun,
+    /// A type of the program is known, and no store was compared with it.
+    TypeInserted,
 }
 
 /// What hears of steps.
