@@ -2,6 +2,7 @@
 
 mod common;
 mod costs;
+mod filters;
 mod large;
 mod models;
 mod places;
