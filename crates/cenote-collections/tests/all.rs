@@ -3,9 +3,11 @@
 mod common;
 mod costs;
 mod filters;
+mod keys;
 mod large;
 mod models;
 mod places;
 mod sound;
+mod touches;
 mod values;
 mod within;

@@ -233,6 +233,8 @@ pub enum Bug {
     MembersIgnored,
     /// A journal of a later session than the superblock knows of is believed.
     SessionIgnored,
+    /// Protected things are believed as they are although the journal's list of them is lost.
+    LostListAccepted,
     /// What one journal names of the other is not compared.
     TieIgnored,
     /// A journal names records of the other that are not durable.
@@ -263,6 +265,10 @@ pub enum Bug {
     SnapshotNameNotSynced,
     /// A restore believes a snapshot's contents whatever they sum up to.
     SnapshotSumIgnored,
+    /// A snapshot of an object is taken whatever the journal lists of it.
+    SnapshotUnlisted,
+    /// A restored object gets a new name, whatever it was bound to.
+    ReboundUnchecked,
     /// Commit changes marks before the entries that take them back are durable.
     MarkBeforeEntry,
     /// Commit does not flush the marks that it changes.
@@ -347,6 +353,8 @@ pub enum Bug {
     FilterById,
     /// A type counts as known before the stores that have it otherwise are flagged.
     TypeKnownEarly,
+    /// An object is attached where it was when it was looked up, wherever it is now.
+    ObjectNotLookedUpAgain,
     /// What committed psyncs say of a damaged primary is dropped with the journal's records.
     KeptNowhere,
     /// A session inherits leases of the dead on pools whose files are damaged.
@@ -471,6 +479,8 @@ pub enum Step {
     SnapshotBegun,
     /// A type of the program is known, and no store was compared with it.
     TypeInserted,
+    /// An object was looked up, and is not attached yet.
+    ObjectLookedUp,
 }
 
 /// What hears of steps.

@@ -13,11 +13,13 @@ use crate::error::ObjectError;
 use crate::options::{ObjectOptions, ObjectsOptions, Permission};
 use crate::shared::{GONE, Info, REGISTRY, Recovery, Registered, Shared, busy, locked};
 use crate::snapshot::{self, Blocks, Restored, Snapshot};
+use cenote_atrest::tree::Digest;
 use cenote_atrest::{Keyring, Mode, Protection, binding};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::AtRest;
 use cenote_layout::id::Uuid;
 use cenote_layout::object::ObjectState;
+use cenote_medium::planted::{Step, reach};
 use cenote_medium::{FileHandle, Medium};
 use cenote_store::{
     Credentials, Keeper, NewObject, ObjectInfo, PermissionChange, Rekeyed, Store, StoreError,
@@ -49,7 +51,7 @@ impl Objects {
         options.check().map_err(ObjectError::Options)?;
         store.check_usable()?;
         let (instance, token) = (store.instance(), fork_guard::token());
-        let mut registry = locked(&REGISTRY);
+        let mut registry = REGISTRY.lock();
         registry.retain(|known| known.token == token);
         while let Some(known) = registry.iter().find(|known| known.instance == instance) {
             if let Some(shared) = known.shared.upgrade() {
@@ -113,27 +115,30 @@ impl Objects {
             return Err(StoreError::ReadOnly { what: "create an object" }.into());
         }
         if let Some(keeper) = self.0.store.keeper() {
-            return Self::create_through(keeper, (name, size), key, options);
+            let store = self.0.store.uuid();
+            return Self::create_through(keeper, store, (name, size), key, options);
         }
         if self.0.store.object(name).is_ok() {
             return Err(StoreError::ObjectExists { name: name.into() }.into());
         }
         // Before the object, so that an object is never without a journal.
         self.0.journal_or_new()?;
-        let header = |id, pages| protection_header((name, size), id, pages, mode, key);
+        let binding = binding::of_object(self.0.store.uuid(), name, size);
+        let header = |id, pages| protection_header((name, binding), id, pages, mode, key);
         self.0.store.create_object_at_rest(name, size, options.permissions, AtRest::of(mode), header)
     }
 
     /// The same by a daemon. The object's data key is made here, and wrapped: the daemon gets the header.
     fn create_through(
         keeper: &dyn Keeper,
+        store: Uuid,
         (name, size): (&str, u64),
         key: Option<&Keyring>,
         options: &ObjectOptions,
     ) -> Result<ObjectInfo, ObjectError> {
         let failed = |source| ObjectError::Memory { name: name.into(), source };
         let id = Uuid::from_random_bytes(process::random_bytes16().map_err(failed)?);
-        let pages = size.div_ceil(PAGE_SIZE);
+        let (pages, binding) = (size.div_ceil(PAGE_SIZE), binding::of_object(store, name, size));
         if size == 0 || size > 1 << 46 {
             return Err(StoreError::ObjectLen { len: size }.into());
         }
@@ -143,7 +148,7 @@ impl Objects {
             data_len: size,
             permissions: options.permissions,
             at_rest: AtRest::of(options.at_rest),
-            header: protection_header((name, size), id, pages, options.at_rest, key)?,
+            header: protection_header((name, binding), id, pages, options.at_rest, key)?,
         };
         keeper.create_object(&new).map_err(connected::of_daemon)
     }
@@ -175,7 +180,7 @@ impl Objects {
         if info.record.at_rest == AtRest::None {
             return Err(ObjectError::NotProtected { name: name.into() });
         }
-        shared.store.verify_object(&info)?;
+        shared.or_moved(&info, shared.store.verify_object(&info))?;
         let Some(keeper) = shared.store.keeper() else {
             shared.enter_writer(&info)?;
             let done = at_rest::rekey(shared, &info, old, new);
@@ -227,7 +232,7 @@ impl Objects {
         let inside = shared.store.is_connected().then(|| shared.door.enter());
         let info = shared.store.object(name)?;
         may(&info, Permission::Read)?;
-        shared.store.verify_object(&info)?;
+        shared.or_moved(&info, shared.store.verify_object(&info))?;
         // Without its key a sealed object cannot be looked at; opening the snapshot does that.
         if !info.record.at_rest.mode().has_tree() {
             copied::check(shared, &info, None)?;
@@ -254,17 +259,25 @@ impl Objects {
 
     /// Makes an object again from a snapshot, under its name or another, owned by this user, at its old address if that is free here. One that is
     /// protected stays so, under the key of then, and keeps its identity, to which its pages are sealed; one that is not
-    /// gets a new one. Its protection is bound to its name: under another name it takes
-    /// [`Objects::restore_as`], if it has a key. Durable on return.
+    /// gets a new one. Its protection is bound to its name and store: under another name, or of
+    /// another store, it takes [`Objects::restore_as`], if it has a key. Durable on return.
+    ///
+    /// Without a key nothing can be proved of a protected snapshot here: [`Restored::of`] says what
+    /// it says of itself, and whoever attaches the object finds a name, length or store that it
+    /// does not have. A snapshot is of any age: an older one of the object is a snapshot as any
+    /// other ([`Attached::check_anchor`] tells).
     ///
     /// # Errors
-    /// The file cannot be read, is no snapshot, cut short or damaged; an object of this name, or a protected one of this identity, is there; the window or the disk is full.
-    /// Nothing has changed then.
+    /// The file cannot be read, is no snapshot, cut short or damaged; it is protected, of another
+    /// store, and no name is given; an object of this name, or a protected one of this identity, is
+    /// there; the window or the disk is full. Nothing has changed then.
     pub fn restore(&self, path: &Path, name: Option<&str>) -> Result<Restored, ObjectError> {
         self.restore_by(path, name, None)
     }
 
-    /// The same of a protected object under another name than it had, with its key.
+    /// The same of a protected object under another name than it had, or of another store, with
+    /// its key. What [`Restored::of`] says is under the key: the caller compares it with what it
+    /// meant to restore.
     ///
     /// # Errors
     /// As [`Objects::restore`]; `EACCES`: the key is wrong, or of no use.
@@ -305,8 +318,11 @@ impl Objects {
             let source = source.ok_or_else(|| ObjectError::NotProtected { name: name.into() })?;
             at_rest::open(shared, &info, &source, key)?;
         }
+        reach(Step::ObjectLookedUp);
         // Held throughout, so that nobody attaches it meanwhile.
         let uses = locked(&shared.uses);
+        // Another object of this name may have come, and may be attached.
+        shared.refuse_moved(&info)?;
         if let Some(used) = uses.get(&info.id()) {
             return Err(busy(name, used));
         }
@@ -365,11 +381,15 @@ impl Objects {
         if !shared.store.is_connected() {
             may(&info, permission)?; // a daemon asks that itself
         }
-        copied::check(shared, &info, key)?;
-        match permission {
-            Permission::Read => Attached::reader(shared, info, key),
-            Permission::ReadWrite => Attached::writer(shared, info, key, mechanism),
-        }
+        let known = info.clone();
+        let attached = copied::check(shared, &info, key).and_then(|()| {
+            reach(Step::ObjectLookedUp);
+            match permission {
+                Permission::Read => Attached::reader(shared, info, key),
+                Permission::ReadWrite => Attached::writer(shared, info, key, mechanism),
+            }
+        });
+        shared.or_moved(&known, attached)
     }
 
     /// Changes an object's permission bits, durably.
@@ -408,7 +428,24 @@ impl Objects {
             let listed = keeper.objects(None).map_err(connected::of_daemon)?;
             return Ok(listed.into_iter().map(connected::info_of).collect());
         }
-        self.0.store.objects().into_iter().map(|object| self.0.info(object)).collect()
+        let objects = self.0.store.objects().into_iter();
+        objects.filter_map(|object| self.info_if_there(object).transpose()).collect()
+    }
+
+    /// What is known about an object that was listed; `None` if it went away meanwhile.
+    fn info_if_there(&self, object: ObjectInfo) -> Result<Option<Info>, ObjectError> {
+        let shared = &self.0;
+        match shared.info(object.clone()) {
+            Err(error) if shared.refuse_moved(&object).is_err() => {
+                match shared.store.object(&object.record.name) {
+                    Err(StoreError::ObjectUnknown { .. }) => Ok(None),
+                    // Restored elsewhere.
+                    Ok(now) if !now.is_same_place(&object) => shared.info(now).map(Some),
+                    _ => Err(error),
+                }
+            }
+            info => info.map(Some),
+        }
     }
 
     /// What is known about one object.
@@ -421,7 +458,9 @@ impl Objects {
             let unknown = || StoreError::ObjectUnknown { name: name.into() };
             return Ok(connected::info_of(listed.pop().ok_or_else(unknown)?));
         }
-        self.0.info(self.0.store.object(name)?)
+        let object = self.0.store.object(name)?;
+        let unknown = || StoreError::ObjectUnknown { name: name.into() };
+        Ok(self.info_if_there(object)?.ok_or_else(unknown)?)
     }
 
     /// What is known about an object that was found.
@@ -459,7 +498,7 @@ impl Objects {
 
 /// The header of a new object's protection; nothing, without one.
 fn protection_header(
-    (name, data_len): (&str, u64),
+    (name, binding): (&str, Digest),
     id: Uuid,
     pages: u64,
     mode: Mode,
@@ -469,7 +508,7 @@ fn protection_header(
         return Ok(Vec::new());
     }
     let made = Protection::create(id, pages, mode, key).map_err(|error| at_rest::at_rest(name, error))?;
-    made.bind(binding::of_object(name, data_len));
+    made.bind(binding);
     Ok(made.header().to_vec())
 }
 

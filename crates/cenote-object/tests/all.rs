@@ -3,6 +3,7 @@
 mod at_rest;
 mod backup;
 mod bound;
+mod bound_snapshots;
 mod calls;
 mod common;
 mod copies;
@@ -14,6 +15,7 @@ mod mixtures;
 mod older_journal;
 mod planted;
 mod rules;
+mod running;
 mod snapshot;
 mod system_calls;
 mod threads;

@@ -20,14 +20,15 @@ use crate::persist::{Persist, TypeSetError, described};
 use cenote_layout::id::TypeId;
 use cenote_layout::types::TypeRecord;
 use cenote_medium::planted::{Bug, planted};
+use cenote_sys::process_lock::ProcessLock;
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 pub use cenote_heap::trace::{Filter, Scanned, Visitor};
 
 type Registered = (Filter, &'static KnownType);
 
-static FILTERS: RwLock<BTreeMap<TypeId, Registered>> = RwLock::new(BTreeMap::new());
+static FILTERS: ProcessLock<BTreeMap<TypeId, Registered>> = ProcessLock::new(BTreeMap::new());
 
 /// From now on `filter` finds the pointers in values of type `T`, in place of the type's pointer map:
 /// in all stores of this process that have `T` as this program has it. Returns the filter that did
@@ -40,14 +41,12 @@ pub fn register<T: Persist>(filter: Filter) -> Result<Option<Filter>> {
     let described = described::<T>();
     described.record.check().map_err(TypeSetError::from)?;
     let known = one_rust_type(&described)?;
-    let mut filters = FILTERS.write().unwrap_or_else(PoisonError::into_inner);
-    Ok(filters.insert(known.record.id, (filter, known)).map(|(before, _)| before))
+    Ok(FILTERS.lock().insert(known.record.id, (filter, known)).map(|(before, _)| before))
 }
 
 /// The filter of the type that a store has under this id, by the store's record of it.
 pub(crate) fn of(id: TypeId, record: impl FnOnce() -> Option<Arc<TypeRecord>>) -> Option<Filter> {
-    let registered = FILTERS.read().unwrap_or_else(PoisonError::into_inner).get(&id).copied();
-    let (filter, known) = registered?;
+    let (filter, known) = FILTERS.lock().get(&id).copied()?;
     let is_same = planted(Bug::FilterById) || record().is_some_and(|there| *there == known.record);
     is_same.then_some(filter)
 }

@@ -12,8 +12,9 @@ use crate::persist::{DescribedType, TypeSetError};
 use cenote_layout::id::TypeId;
 use cenote_layout::types::TypeRecord;
 use cenote_medium::planted::{Bug, Step, planted, reach};
+use cenote_sys::process_lock::ProcessLock;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// A type of this program that some store was asked about. There is one for each, for as long as the process lives.
 #[derive(Debug)]
@@ -24,8 +25,8 @@ pub(crate) struct KnownType {
 }
 
 pub(crate) fn known_types() -> std::sync::MutexGuard<'static, BTreeMap<TypeId, &'static KnownType>> {
-    static KNOWN: Mutex<BTreeMap<TypeId, &'static KnownType>> = Mutex::new(BTreeMap::new());
-    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+    static KNOWN: ProcessLock<BTreeMap<TypeId, &'static KnownType>> = ProcessLock::new(BTreeMap::new());
+    KNOWN.lock()
 }
 
 /// Which Rust type each type id of this program stands for. Two types with one id would be taken for
@@ -34,8 +35,8 @@ pub(crate) fn known_types() -> std::sync::MutexGuard<'static, BTreeMap<TypeId, &
 /// Locks, in this order: `LEARNING`, the list of open stores, what a store compares with, the types.
 /// The types are not locked while stores are asked, because a store that compares locks them.
 pub(crate) fn one_rust_type(described: &DescribedType) -> Result<&'static KnownType> {
-    static LEARNING: Mutex<()> = Mutex::new(());
-    let learning = LEARNING.lock().unwrap_or_else(PoisonError::into_inner);
+    static LEARNING: ProcessLock<()> = ProcessLock::new(());
+    let learning = LEARNING.lock();
     let _learning = (!planted(Bug::TypeKnownEarly)).then_some(learning);
     let DescribedType { record, rust_type, rust_name, .. } = described;
     let mut types = known_types();

@@ -39,6 +39,16 @@ pub struct Pool {
     pub(crate) inner: Arc<PoolInner>,
 }
 
+impl Drop for Pool {
+    /// In a forked child nothing of the pool is dropped: dropping takes locks, which threads of the
+    /// parent may have had when it forked, and gives back what is the parent's.
+    fn drop(&mut self) {
+        if self.inner.refuse_forked().is_err() {
+            core::mem::forget(Arc::clone(&self.inner));
+        }
+    }
+}
+
 /// How many types a pool finds again at once, by the low bits of their ids.
 const KNOWN_TYPES: usize = 64;
 
@@ -120,10 +130,15 @@ pub(crate) struct OpenPools {
 pub(crate) struct HeldPools<'a> {
     pools: &'a OpenPools,
     names: Vec<String>,
+    /// Of the process that holds them.
+    token: u64,
 }
 
 impl Drop for HeldPools<'_> {
     fn drop(&mut self) {
+        if !cenote_sys::fork_guard::is_current(self.token) {
+            return;
+        }
         let list = self.pools.locked();
         let mut held = self.pools.held.lock().unwrap_or_else(PoisonError::into_inner);
         for name in &self.names {
@@ -164,6 +179,7 @@ impl OpenPools {
         access: Access,
         by: By<'_>,
     ) -> Result<Arc<PoolInner>> {
+        store.refuse_forked()?;
         refuse_within(store, name)?;
         let key = if let By::Key(key) = by { key } else { None };
         // Dropped after the lock: if one of these is the last handle, dropping it takes the lock.
@@ -223,7 +239,7 @@ impl OpenPools {
         let named = names.iter().map(|name| (name.clone(), by));
         self.held.lock().unwrap_or_else(PoisonError::into_inner).extend(named);
         drop(list);
-        HeldPools { pools: self, names }
+        HeldPools { pools: self, names, token: cenote_sys::fork_guard::token() }
     }
 
     /// Keeps those of `names` closed that are not open for writing. `None`: one is being closed, or
@@ -243,7 +259,7 @@ impl OpenPools {
         let named = names.iter().map(|name| (name.clone(), by));
         self.held.lock().unwrap_or_else(PoisonError::into_inner).extend(named);
         drop(list);
-        Some(HeldPools { pools: self, names })
+        Some(HeldPools { pools: self, names, token: cenote_sys::fork_guard::token() })
     }
 
     /// Whether the name is held: by another thread, which is waited for.
