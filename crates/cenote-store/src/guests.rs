@@ -44,6 +44,7 @@ use cenote_layout::catalog::{
 };
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::{Role, header_space};
+use cenote_layout::superblock::ORIGIN_COPY;
 use cenote_log::{CrashKind, Outcome};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError, Operation};
@@ -257,6 +258,10 @@ impl Store {
         let state = &control.catalog.state;
         if state.not_covered.contains(&id) {
             return Err(StoreError::PoolNotCovered { name: name.into() });
+        }
+        if control.superblock.origin == ORIGIN_COPY && !control.checked_pools.contains(&id) {
+            let what = format!("pool \"{name}\" is of a copy of an open store, and was not checked since");
+            return Err(StoreError::NotHosted { what });
         }
         let trace_due = state.trace_due.contains(&id);
         if trace_due && !writable {

@@ -618,8 +618,8 @@ fn copy(from: &File, to: &File) -> io::Result<()> {
 }
 
 fn listed(item: ObjectItem) -> ListedObject {
-    let ObjectItem { record, addr, size, state, found } = item;
-    ListedObject { object: ObjectInfo { record, addr, size }, state, found }
+    let ObjectItem { record, addr, size, state, found, unchecked } = item;
+    ListedObject { object: ObjectInfo { record, addr, size }, state, found, unchecked }
 }
 
 pub(crate) fn unexpected(reply: &Reply) -> StoreError {

@@ -344,6 +344,8 @@ fn a_child_plays_its_role() {
         "count-in-two" => crate::backups::count_in_two(&socket),
         "count-in-two-later" => crate::backups::count_in_two_later(&socket),
         "count-and-psync" => crate::backups::count_and_psync(&socket),
+        "copy-client" => crate::copies::obey(&socket),
+        "copy-daemon" => crate::copies::keep(&socket),
         "backup-asker" => crate::backups::ask(&socket),
         "looker" => crate::meddling::look(&socket),
         "second-image" => crate::images::second(&socket),

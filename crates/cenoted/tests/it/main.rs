@@ -4,6 +4,7 @@ mod backups;
 mod calls;
 mod clients;
 mod common;
+mod copies;
 mod ends;
 mod hostile;
 mod images;
