@@ -350,6 +350,8 @@ pub enum Bug {
     LearntTypeBelieved,
     /// Bytes of values are not compared with the rules of their types.
     ValuesBelieved,
+    /// An opener asks for the processes of a daemon's clients alone, and not for their bytes.
+    ClientsSeenAlone,
     /// A store is closed over a transaction that `exit` left.
     LeftTransactionClosed,
     /// A filter is asked about every type that has the id of its own.

@@ -73,11 +73,6 @@ pub(crate) struct Hosted {
     ending: bool,
 }
 
-/// Guests of the catalog whose processes may live.
-pub(crate) fn living(state: &crate::catalog::State) -> impl Iterator<Item = &GuestRecord> {
-    state.guests.values().filter(|guest| cenote_sys::process::is_alive(guest.pid, guest.start_ticks))
-}
-
 /// What a guest may do, as the caller knows it from the system.
 #[derive(Clone, Debug)]
 pub struct Credentials {
@@ -888,7 +883,7 @@ impl Control {
             let logs = self.catalog.state.clients.get(&guest.client).copied().into_iter().collect();
             (guest.client, Hosted { guest: *guest, recorded: true, logs, ending: false })
         };
-        let found: Vec<(Uuid, Hosted)> = living(&self.catalog.state).map(adopted).collect();
+        let found: Vec<(Uuid, Hosted)> = crate::alive::seen(&self.catalog.state).map(adopted).collect();
         self.hosted.extend(found);
     }
 }

@@ -5,6 +5,7 @@ mod calls;
 mod clients;
 mod common;
 mod copies;
+mod elsewhere;
 mod ends;
 mod hostile;
 mod images;
