@@ -23,8 +23,7 @@ fn key() -> Keyring {
 }
 
 fn objects_of(store: &Store) -> Objects {
-    // SAFETY: objects are no pools: no heap, no type and no mapping of one is touched.
-    Objects::open(unsafe { store.as_raw() }, &ObjectsOptions::default()).expect("objects")
+    Objects::open(&store.handle(), &ObjectsOptions::default()).expect("objects")
 }
 
 fn outcome<T>(result: Result<T, ObjectError>) -> &'static str {
