@@ -61,9 +61,10 @@
 //!   was changed leads to memory that is not there. Open and import what its author may be trusted
 //!   with.
 //! * *Damage can be accepted.* Where a log is damaged, its pools show no values until the caller
-//!   decides. [`LogDecision::Discard`] gives up what the log would have undone. Then half a
-//!   transaction may be there: bytes that are no value, and links of collections that lead to
-//!   nothing. It is for programs that look at blocks, and remove the pool.
+//!   decides. [`Store::discard_logs`] gives up what the log would have undone. Then half a
+//!   transaction may be there, in later sessions too: bytes that are no value, and links of
+//!   collections that lead to nothing. It is `unsafe`, and for programs that look at blocks, and
+//!   remove the pool.
 //! * *Threads that `exit` overtakes.* `exit` runs the destructors of its thread's variables while
 //!   other threads go on. A transaction that it left is rolled back by the next opener. A view that
 //!   it left is not waited for: a pool whose last handle such a destructor drops is unmapped, as a
