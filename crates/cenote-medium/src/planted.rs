@@ -233,6 +233,12 @@ pub enum Bug {
     MembersIgnored,
     /// A journal of a later session than the superblock knows of is believed.
     SessionIgnored,
+    /// A session that has not opened a journal calls it settled when it closes the store.
+    SettledByStranger,
+    /// That a superblock was put back beside a journal is forgotten by sessions without that journal.
+    RefusalForgotten,
+    /// A backup takes a journal along that its session has not compared with anything.
+    BackupUnchecked,
     /// What one journal names of the other is not compared.
     TieIgnored,
     /// A journal names records of the other that are not durable.

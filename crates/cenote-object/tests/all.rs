@@ -14,6 +14,7 @@ mod mixtures;
 mod older_journal;
 mod planted;
 mod rules;
+mod settled;
 mod snapshot;
 mod system_calls;
 mod threads;
