@@ -82,6 +82,20 @@ fn pools_travel_through_a_daemon_by_the_commands_of_an_embedded_store() {
     });
 }
 
+#[test]
+fn a_store_that_a_daemon_keeps_is_copied_by_the_daemon() {
+    let fixture = with_pool();
+    let target = fixture.dir.path().join("copy");
+    let target = target.to_str().expect("text");
+    with_daemon(&fixture, |socket| {
+        let out = run(["backup", socket, target]).exits(0).out;
+        assert!(out.contains("1 pool") && out.contains(target), "{out}");
+        run(["backup", socket, target]).complains(3, &["not empty"]);
+        run(["backup", fixture.store.to_str().expect("text"), target]).complains(4, &["socket"]);
+    });
+    run(["check", target]).exits(0);
+}
+
 /// Who may write one pool moves it, and need not be able to open the others.
 #[test]
 fn a_user_moves_its_own_pool_beside_others() {

@@ -2,9 +2,11 @@
 
 mod common;
 mod costs;
+mod keys;
 mod large;
 mod models;
 mod places;
 mod sound;
+mod touches;
 mod values;
 mod within;

@@ -8,7 +8,7 @@
 //!   cenote's own type, or the implementation does not compile. All else is asked of that type, as
 //!   inherent functions, which go before those of traits.
 //! * Field types are not repeated. The compiler infers each from the place of the field in the real
-//!   type (`&raw const`), and computes the offset from the same place, in a constant.
+//!   type (`&raw mut`), and computes the offset from the same place, in a constant.
 //! * Discriminants are evaluated where no item of this macro is in scope. Each is then a candidate:
 //!   a constant writes it into memory without a value and lets the compiler match. Another variant,
 //!   or none, does not compile.
@@ -217,10 +217,11 @@ impl<'a> Writer<'a> {
         let variables = fields.iter().map(|field| &field.variable);
         let describe = fields.iter().map(|Field { member, name, span, .. }| {
             let offset = quote_spanned! {*span=> const {
-                let #slot = #builder::__slot::<Self>();
-                let #value = #slot.as_ptr();
-                // SAFETY: the place of a field in memory of the type; nothing is read.
-                unsafe { #builder::__place(#value, &raw const (*#value).#member) }
+                let mut #slot = #builder::__slot::<Self>();
+                let #value = #slot.as_mut_ptr();
+                // SAFETY: the place of a field in memory of the type; nothing is read. The pattern
+                // that takes a value apart, in safe code, does not compile for a union.
+                unsafe { #builder::__place(#value, &raw mut (*#value).#member) }
             }};
             quote_spanned!(*span=> #layout.__field(#name, #offset);)
         });
@@ -288,7 +289,7 @@ impl<'a> Writer<'a> {
         let Self { builder, layout, value, slot, tag, place, variant, .. } = self;
         let tag_bytes = Literal::usize_suffixed(tag_bytes);
         let places = fields.iter().map(|Field { variable, .. }| {
-            quote!(#builder::__place_in_variant(#value, &raw const *#variable, #tag_bytes))
+            quote!(#builder::__place_in_variant(#value, &raw mut *#variable, #tag_bytes))
         });
         let otherwise = others.then(|| quote!(_ => #builder::__another_variant(),));
         let calls = fields.iter().enumerate().map(|(i, Field { name, span, .. })| {
@@ -299,12 +300,12 @@ impl<'a> Writer<'a> {
             let (#tag, #place) = const {
                 let #tag = #tag_value;
                 // SAFETY: at compile time, where an invalid discriminant is an error.
-                let #slot = unsafe { #builder::__tagged::<Self>(#tag as _, #tag_bytes) };
-                let #value = #slot.as_ptr();
+                let mut #slot = unsafe { #builder::__tagged::<Self>(#tag as _, #tag_bytes) };
+                let #value = #slot.as_mut_ptr();
                 // SAFETY: at compile time, where reading what has no value is an error: the
                 // discriminant alone has one. Fields are named and not read.
                 let #place = unsafe {
-                    match &*#value {
+                    match &mut *#value {
                         #pattern => (#(#places,)*),
                         #otherwise
                     }

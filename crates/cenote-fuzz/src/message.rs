@@ -109,7 +109,7 @@ fn text(input: &mut Input<'_>) -> String {
 fn request(input: &mut Input<'_>) -> Request {
     let some = input.one_in(2);
     let pool = PoolId(input.word());
-    match input.below(40) {
+    match input.below(42) {
         0 => Request::Hello { resume: some.then(|| Uuid(input.array())) },
         1 => Request::Ping,
         2 => Request::Stat,
@@ -187,6 +187,8 @@ fn request(input: &mut Input<'_>) -> Request {
             pools: input.word() as u32,
         },
         38 => Request::AbandonImport { import: input.word() },
+        39 => Request::Attend,
+        40 => Request::Backup { target: text(input), within_ms: input.word() as u32 },
         _ => Request::Goodbye,
     }
 }

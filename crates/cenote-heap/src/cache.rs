@@ -20,6 +20,7 @@ use cenote_layout::SLOT_SIZE;
 use cenote_layout::heap::{SUPERBLOCK_SIZE, blocks_of};
 use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Bug, planted};
+use cenote_sys::fork_guard;
 use core::cell::{Cell, RefCell};
 use core::ptr::{NonNull, null, null_mut};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -356,6 +357,8 @@ pub(crate) struct Shared {
     lists: Mutex<Lists>,
     /// Whether there are orphans.
     orphaned: AtomicBool,
+    /// Of the process that opened the heap.
+    token: u64,
 }
 
 #[derive(Debug, Default)]
@@ -374,7 +377,8 @@ impl Shared {
     }
 
     pub(crate) fn new(number: u64) -> Self {
-        Self { number: AtomicU64::new(number), lists: Mutex::default(), orphaned: AtomicBool::new(false) }
+        let (number, token) = (AtomicU64::new(number), fork_guard::token());
+        Self { number, lists: Mutex::default(), orphaned: AtomicBool::new(false), token }
     }
 
     /// All caches are dead from now on: what was in them is computed anew, or the heap is closed (0). Their memory stays, for a thread may be in the middle of something.
@@ -397,6 +401,11 @@ impl Shared {
     }
 
     fn orphan(&self, number: u64, cache: *mut Cache) {
+        if !fork_guard::is_current(self.token) {
+            // In a forked child the heap is its parent's, and a thread that is not there may have
+            // the lock.
+            return;
+        }
         let mut lists = self.lists();
         if self.number.load(Ordering::Relaxed) == number {
             lists.orphans.push(Owned(cache));
@@ -424,7 +433,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        for owned in self.lists().all.drain(..) {
+        for owned in self.lists.get_mut().unwrap_or_else(PoisonError::into_inner).all.drain(..) {
             // SAFETY: made by `Box::into_raw` in `take`. No thread's entry names it any more: each keeps `self` alive.
             drop(unsafe { Box::from_raw(owned.0) });
         }

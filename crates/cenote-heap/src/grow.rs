@@ -22,10 +22,11 @@ use cenote_layout::SLOT_SIZE;
 use cenote_layout::heap::{Descriptor, HeapGeometry, SUPERBLOCK_SIZE, SuperblockState, SweepState};
 use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Bug, Step, planted, reach};
+use cenote_sys::process_lock::ProcessLock;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 /// Most bytes of a puddle that is not larger for a reason.
 pub(crate) const PUDDLE_SIZE_MAX: u64 = 64 << 20;
@@ -241,7 +242,7 @@ impl Growth {
 }
 
 /// Held while a root puddle is attached: of two heaps that are opened on one pool at a time, the second must not touch what the first one uses.
-static OPENING: Mutex<()> = Mutex::new(());
+static OPENING: ProcessLock<()> = ProcessLock::new(());
 
 impl<G: Ground> TracedHeap<G> {
     /// Takes `count` superblocks out of free space, making some if there are none. `cache` is this thread's: what it has may be given back.
@@ -574,7 +575,7 @@ impl<G: Ground> TracedHeap<G> {
         let (index, addr, size) = (plot.index, plot.addr, plot.size);
         self.ground.map(plot).map_err(|source| OpenError::Ground { index, addr, source })?;
         let ordinal = self.puddles.len();
-        let _opening = (ordinal == 0).then(|| lock(&OPENING));
+        let _opening = (ordinal == 0).then(|| OPENING.lock());
         let Some(slot) = self.ground.slot(addr) else { return Err(OpenError::NoPuddle) };
         if !slot.load(Ordering::Acquire).is_null() {
             return Err(OpenError::AlreadyOpen);

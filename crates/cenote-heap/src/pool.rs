@@ -78,7 +78,7 @@ unsafe impl Ground for PoolHandle {
     }
 
     fn is_foreign(&self, addr: u64) -> bool {
-        self.store().puddle_of(addr).is_some_and(|puddle| puddle.pool() != self.id())
+        self.store().is_of_another(self.id(), addr)
     }
 
     fn region(&self, region: &RegionAddress) -> Option<u64> {

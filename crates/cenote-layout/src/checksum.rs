@@ -36,6 +36,8 @@ pub mod seed {
     pub const SNAPSHOT: u64 = 0x4345_4e4f_5445_000d;
     /// A list of [`crate::object::RootEntry`].
     pub const JOURNAL_ROOTS: u64 = 0x4345_4e4f_5445_000e;
+    /// [`crate::kept::KeptHeader`], and the runs behind it.
+    pub const KEPT: u64 = 0x4345_4e4f_5445_000f;
     /// [`crate::archive::ArchiveHeader`] and sections.
     pub const ARCHIVE: u64 = 0x4345_4e4f_5445_0010;
 }

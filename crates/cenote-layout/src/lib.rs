@@ -22,6 +22,7 @@ pub mod checksum;
 pub mod header;
 pub mod heap;
 pub mod id;
+pub mod kept;
 pub mod log;
 pub mod log_space;
 pub mod mark;

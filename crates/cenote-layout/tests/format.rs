@@ -13,6 +13,7 @@ use cenote_layout::catalog::{
 use cenote_layout::checksum::{checksum, seed};
 use cenote_layout::header::{FORMAT_VERSION, Header, HeaderPrefix};
 use cenote_layout::id::{PoolId, TypeId, Uuid};
+use cenote_layout::kept::KeptHeader;
 use cenote_layout::log::{
     CONTROL_OFFSET, END_BASE, ENTRIES_OFFSET, ENTRY_HEADER_SIZE, ENTRY_INLINE_DATA_MAX, EntryHeader, Kind,
     LAST_BASE, LOG_QUARANTINED, LogControl, LogHeader, LogRange, MIN_HALF, Order, PIECE_LEN, RANGE_OFFSET,
@@ -228,6 +229,25 @@ fn snapshots_are_drawn_and_summed_up_as_they_are() {
     sum.add(b"one");
     sum.add(b"two");
     assert_eq!(sum.value(), checksum(checksum(seed::SNAPSHOT, b"one"), b"two"));
+}
+
+#[test]
+fn kept_psyncs_are_drawn_as_they_are() {
+    let text = document();
+    assert_drawn(
+        section(&text, "### Kept psyncs"),
+        &[
+            (offset_of!(KeptHeader, prefix), "prefix"),
+            (offset_of!(KeptHeader, store), "store"),
+            (offset_of!(KeptHeader, puddle), "puddle"),
+            (offset_of!(KeptHeader, len), "len"),
+            (offset_of!(KeptHeader, sum), "sum"),
+            (offset_of!(KeptHeader, reserved), "zero"),
+            (size_of::<KeptHeader>(), ""),
+        ],
+    );
+    assert!(text.contains(&format!("magic \"{}\"", KeptHeader::MAGIC.escape_ascii())));
+    assert_eq!(KeptHeader::SEED, 0x4345_4e4f_5445_000f, "as in the table of checksums");
 }
 
 /// PUD-11: a page of header for every 2 MiB or part of them, whatever the size.

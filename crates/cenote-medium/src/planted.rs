@@ -341,10 +341,20 @@ pub enum Bug {
     BackupNotQuiet,
     /// A backup copies pools while transactions run.
     BackupNotHeld,
+    /// A client says that its transactions stand still, and they run.
+    ClientNotStill,
     /// A type that was learnt from a daemon or another process is not compared with the program's.
     LearntTypeBelieved,
     /// Bytes of values are not compared with the rules of their types.
     ValuesBelieved,
+    /// An object is attached where it was when it was looked up, wherever it is now.
+    ObjectNotLookedUpAgain,
+    /// What committed psyncs say of a damaged primary is dropped with the journal's records.
+    KeptNowhere,
+    /// A session inherits leases of the dead on pools whose files are damaged.
+    DamagedInherited,
+    /// Of a log that waits for a damaged pool the other pools are used.
+    WaitingLogIgnored,
 }
 
 /// Places between two stores of an update, at which a process may stop.
@@ -461,6 +471,8 @@ pub enum Step {
     IdentityLookedUp,
     /// Whoever makes a snapshot has the object to himself, and has not opened its file yet.
     SnapshotBegun,
+    /// An object was looked up, and is not attached yet.
+    ObjectLookedUp,
 }
 
 /// What hears of steps.

@@ -487,7 +487,15 @@ impl Attached {
         snapshot::take(&self.shared, &self.info, path, blocks)
     }
 
-    /// Gives the object back. What was not psynced is gone.
+    /// Gives the object back. What was not psynced is gone. References into it have ended then:
+    ///
+    /// ```compile_fail,E0505
+    /// fn late(object: cenote_object::Attached) -> u8 {
+    ///     let first = &object.as_slice()[0];
+    ///     object.detach().expect("detached");
+    ///     *first
+    /// }
+    /// ```
     ///
     /// # Errors
     /// The medium: the object is detached all the same, except that its header may not say so.

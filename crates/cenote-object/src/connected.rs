@@ -36,7 +36,7 @@ impl Shared {
         writable: bool,
     ) -> Result<Found, ObjectError> {
         let (listed, file) = keeper.attach_object(&info.record.name, writable).map_err(of_daemon)?;
-        if listed.object.id() != info.id() {
+        if !listed.object.is_same_place(info) {
             let _ = keeper.detach_object(listed.object.id());
             let detail =
                 format!("object \"{}\" has become another one meanwhile: attach it again", info.record.name);

@@ -18,6 +18,7 @@ use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::AtRest;
 use cenote_layout::id::Uuid;
 use cenote_layout::object::ObjectState;
+use cenote_medium::planted::{Step, reach};
 use cenote_medium::{FileHandle, Medium};
 use cenote_store::{
     Credentials, Keeper, NewObject, ObjectInfo, PermissionChange, Rekeyed, Store, StoreError,
@@ -49,7 +50,7 @@ impl Objects {
         options.check().map_err(ObjectError::Options)?;
         store.check_usable()?;
         let (instance, token) = (store.instance(), fork_guard::token());
-        let mut registry = locked(&REGISTRY);
+        let mut registry = REGISTRY.lock();
         registry.retain(|known| known.token == token);
         while let Some(known) = registry.iter().find(|known| known.instance == instance) {
             if let Some(shared) = known.shared.upgrade() {
@@ -175,7 +176,7 @@ impl Objects {
         if info.record.at_rest == AtRest::None {
             return Err(ObjectError::NotProtected { name: name.into() });
         }
-        shared.store.verify_object(&info)?;
+        shared.or_moved(&info, shared.store.verify_object(&info))?;
         let Some(keeper) = shared.store.keeper() else {
             shared.enter_writer(&info)?;
             let done = at_rest::rekey(shared, &info, old, new);
@@ -227,7 +228,7 @@ impl Objects {
         let inside = shared.store.is_connected().then(|| shared.door.enter());
         let info = shared.store.object(name)?;
         may(&info, Permission::Read)?;
-        shared.store.verify_object(&info)?;
+        shared.or_moved(&info, shared.store.verify_object(&info))?;
         // Without its key a sealed object cannot be looked at; opening the snapshot does that.
         if !info.record.at_rest.mode().has_tree() {
             copied::check(shared, &info, None)?;
@@ -305,8 +306,11 @@ impl Objects {
             let source = source.ok_or_else(|| ObjectError::NotProtected { name: name.into() })?;
             at_rest::open(shared, &info, &source, key)?;
         }
+        reach(Step::ObjectLookedUp);
         // Held throughout, so that nobody attaches it meanwhile.
         let uses = locked(&shared.uses);
+        // Another object of this name may have come, and may be attached.
+        shared.refuse_moved(&info)?;
         if let Some(used) = uses.get(&info.id()) {
             return Err(busy(name, used));
         }
@@ -365,11 +369,15 @@ impl Objects {
         if !shared.store.is_connected() {
             may(&info, permission)?; // a daemon asks that itself
         }
-        copied::check(shared, &info, key)?;
-        match permission {
-            Permission::Read => Attached::reader(shared, info, key),
-            Permission::ReadWrite => Attached::writer(shared, info, key, mechanism),
-        }
+        let known = info.clone();
+        let attached = copied::check(shared, &info, key).and_then(|()| {
+            reach(Step::ObjectLookedUp);
+            match permission {
+                Permission::Read => Attached::reader(shared, info, key),
+                Permission::ReadWrite => Attached::writer(shared, info, key, mechanism),
+            }
+        });
+        shared.or_moved(&known, attached)
     }
 
     /// Changes an object's permission bits, durably.
@@ -408,7 +416,24 @@ impl Objects {
             let listed = keeper.objects(None).map_err(connected::of_daemon)?;
             return Ok(listed.into_iter().map(connected::info_of).collect());
         }
-        self.0.store.objects().into_iter().map(|object| self.0.info(object)).collect()
+        let objects = self.0.store.objects().into_iter();
+        objects.filter_map(|object| self.info_if_there(object).transpose()).collect()
+    }
+
+    /// What is known about an object that was listed; `None` if it went away meanwhile.
+    fn info_if_there(&self, object: ObjectInfo) -> Result<Option<Info>, ObjectError> {
+        let shared = &self.0;
+        match shared.info(object.clone()) {
+            Err(error) if shared.refuse_moved(&object).is_err() => {
+                match shared.store.object(&object.record.name) {
+                    Err(StoreError::ObjectUnknown { .. }) => Ok(None),
+                    // Restored elsewhere.
+                    Ok(now) if !now.is_same_place(&object) => shared.info(now).map(Some),
+                    _ => Err(error),
+                }
+            }
+            info => info.map(Some),
+        }
     }
 
     /// What is known about one object.
@@ -421,7 +446,9 @@ impl Objects {
             let unknown = || StoreError::ObjectUnknown { name: name.into() };
             return Ok(connected::info_of(listed.pop().ok_or_else(unknown)?));
         }
-        self.0.info(self.0.store.object(name)?)
+        let object = self.0.store.object(name)?;
+        let unknown = || StoreError::ObjectUnknown { name: name.into() };
+        Ok(self.info_if_there(object)?.ok_or_else(unknown)?)
     }
 
     /// What is known about an object that was found.

@@ -18,9 +18,11 @@ use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError, MediumKind, OwnedMedium};
 use cenote_store::{ObjectInfo, Store, StoreError};
 use cenote_sys::process;
+use cenote_sys::process_lock::ProcessLock;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
 
@@ -115,7 +117,7 @@ pub(crate) struct Registered {
 }
 
 /// All of them; those whose last handle is being dropped, too.
-pub(crate) static REGISTRY: Mutex<Vec<Registered>> = Mutex::new(Vec::new());
+pub(crate) static REGISTRY: ProcessLock<Vec<Registered>> = ProcessLock::new(Vec::new());
 /// Some have gone from there.
 pub(crate) static GONE: Condvar = Condvar::new();
 
@@ -416,6 +418,30 @@ impl Shared {
         }
     }
 
+    /// Refuses an object that is not where it was when it was looked up: another may have its
+    /// addresses. Called with `uses` locked, which keeps it where it is: who removes it holds that,
+    /// and finds the entry that the caller makes. A daemon compares by itself.
+    pub(crate) fn refuse_moved(&self, info: &ObjectInfo) -> Result<(), ObjectError> {
+        if self.store.is_connected() || planted(Bug::ObjectNotLookedUpAgain) {
+            return Ok(());
+        }
+        let name = &info.record.name;
+        match self.store.object(name)?.is_same_place(info) {
+            true => Ok(()),
+            false => Err(StoreError::ObjectUnknown { name: name.clone() }.into()),
+        }
+    }
+
+    /// What is said of an object that was looked up: that it went away meanwhile, or moved, if it
+    /// did; what was found in its file is no damage then.
+    pub(crate) fn or_moved<T>(
+        &self,
+        info: &ObjectInfo,
+        done: Result<T, impl Into<ObjectError>>,
+    ) -> Result<T, ObjectError> {
+        done.map_err(|error| self.refuse_moved(info).err().unwrap_or(error.into()))
+    }
+
     /// Notes a reader, unless there is a writer. All readers share one mapping, which the first of them makes by `map`.
     pub(crate) fn enter_reader(
         &self,
@@ -423,6 +449,7 @@ impl Shared {
         map: impl FnOnce() -> Result<(), ObjectError>,
     ) -> Result<(), ObjectError> {
         let mut uses = locked(&self.uses);
+        self.refuse_moved(info)?;
         match uses.get_mut(&info.id()) {
             Some(used) if used.readers > 0 => used.readers += 1,
             Some(used) => return Err(busy(&info.record.name, used)),
@@ -452,12 +479,33 @@ impl Shared {
         Ok(())
     }
 
-    /// Notes a writer, unless there is anybody.
+    /// Refuses a snapshot whose object is there.
+    pub(crate) fn refuse_there(&self, id: Uuid, snapshot: &Path) -> Result<(), ObjectError> {
+        match self.store.objects().into_iter().find(|object| object.id() == id) {
+            Some(object) => {
+                let file = snapshot.display().to_string();
+                Err(ObjectError::StillThere { file, name: object.record.name })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Notes a writer, unless the object is in use.
     pub(crate) fn enter_writer(&self, info: &ObjectInfo) -> Result<(), ObjectError> {
+        self.enter_alone(info, || self.refuse_moved(info))
+    }
+
+    /// The same if `check`, called with `uses` locked, allows it.
+    pub(crate) fn enter_alone(
+        &self,
+        info: &ObjectInfo,
+        check: impl FnOnce() -> Result<(), ObjectError>,
+    ) -> Result<(), ObjectError> {
         let mut uses = locked(&self.uses);
         if let Some(used) = uses.get(&info.id()) {
             return Err(busy(&info.record.name, used));
         }
+        check()?;
         let used = Use { readers: 0, state: ObjectState::Write, found: Found::Detached };
         uses.insert(info.id(), used);
         Ok(())
@@ -521,15 +569,16 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         if self.store.is_forked() {
-            // The thread is the parent's.
-            core::mem::forget(locked(&self.thread).take());
+            // The thread is the parent's; another one of its threads may have had the lock.
+            let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner);
+            core::mem::forget(thread.take());
             return;
         }
         self.finish();
         // One that failed to recover never was there, and whoever tried has the lock.
         if *self.registered.get_mut() {
             let this: *const Self = self;
-            locked(&REGISTRY).retain(|known| !core::ptr::eq(known.shared.as_ptr(), this));
+            REGISTRY.lock().retain(|known| !core::ptr::eq(known.shared.as_ptr(), this));
             GONE.notify_all();
         }
     }

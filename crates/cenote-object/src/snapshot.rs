@@ -381,10 +381,7 @@ pub(crate) fn restore(
     match kept {
         None => record.puddle = Uuid::NIL,
         Some(id) => {
-            if let Some(other) = shared.store.objects().into_iter().find(|other| other.id() == id) {
-                let file = path.display().to_string();
-                return Err(ObjectError::StillThere { file, name: other.record.name });
-            }
+            shared.refuse_there(id, path)?;
             check_header(&file, &trailer, mode).map_err(|source| match source {
                 Ok(source) => failed(source),
                 Err(detail) => wrong(&detail),
@@ -393,7 +390,14 @@ pub(crate) fn restore(
     }
     let header = rebound(&file, &trailer, mode, (&record.name, key))?;
     if let Some(id) = kept {
-        shared.enter_writer(&pretended)?;
+        reach(Step::ObjectLookedUp);
+        // Looked at again: another restore may have made it meanwhile, and what follows would
+        // change what the journal knows of it.
+        let there = || match planted(Bug::ObjectNotLookedUpAgain) {
+            true => Ok(()),
+            false => shared.refuse_there(id, path),
+        };
+        shared.enter_alone(&pretended, there)?;
         shared.set_state(id, ObjectState::Read);
     }
     let trimmed = match kept {

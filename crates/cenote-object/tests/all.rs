@@ -14,7 +14,11 @@ mod mixtures;
 mod older_journal;
 mod planted;
 mod rules;
+<<<<<<< HEAD
 mod settled;
+=======
+mod running;
+>>>>>>> main
 mod snapshot;
 mod system_calls;
 mod threads;

@@ -73,7 +73,7 @@ pub struct ClientItem {
 
 impl Request {
     /// Names of the kinds of requests, by [`Request::kind`].
-    pub const KINDS: [&str; 41] = [
+    pub const KINDS: [&str; 43] = [
         "hello",
         "ping",
         "stat",
@@ -115,6 +115,8 @@ impl Request {
         "fill_import",
         "commit_import",
         "abandon_import",
+        "attend",
+        "backup",
     ];
 
     /// Which kind it is.
@@ -162,13 +164,15 @@ impl Request {
             Self::FillImport { .. } => 38,
             Self::CommitImport { .. } => 39,
             Self::AbandonImport { .. } => 40,
+            Self::Attend => 41,
+            Self::Backup { .. } => 42,
         }
     }
 }
 
 impl Refusal {
     /// Names of the reasons, by [`Refusal::reason`].
-    pub const REASONS: [&str; 21] = [
+    pub const REASONS: [&str; 23] = [
         "pool_unknown",
         "pool_exists",
         "pool_in_use",
@@ -190,6 +194,8 @@ impl Refusal {
         "no_parcel",
         "no_import",
         "import",
+        "backup_failed",
+        "not_still",
     ];
 
     /// Which reason it is.
@@ -217,6 +223,8 @@ impl Refusal {
             Self::NoParcel => 18,
             Self::NoImport => 19,
             Self::Import { .. } => 20,
+            Self::Backup { .. } => 21,
+            Self::NotStill { .. } => 22,
         }
     }
 }
@@ -236,14 +244,15 @@ mod tests {
             Request::SetAside,
             Request::Metrics,
             Request::AbandonImport { import: 1 },
+            Request::Attend,
         ] {
             let packet = encode(1, &request).expect("encode");
             assert_eq!(usize::from(packet[16]), request.kind(), "{request:?}");
             assert!(Request::KINDS.get(request.kind()).is_some(), "{request:?}");
         }
-        let last = Request::AbandonImport { import: 1 };
+        let last = Request::Backup { target: String::new(), within_ms: 0 };
         assert_eq!(Request::KINDS.len(), last.kind() + 1);
-        assert_eq!(Refusal::REASONS.len(), Refusal::Import { detail: String::new() }.reason() + 1);
+        assert_eq!(Refusal::REASONS.len(), Refusal::NotStill { pids: Vec::new(), waited_ms: 0 }.reason() + 1);
         let mut names: Vec<&str> = Request::KINDS.iter().chain(&Refusal::REASONS).copied().collect();
         names.sort_unstable();
         names.dedup();

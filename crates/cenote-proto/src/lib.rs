@@ -19,11 +19,13 @@
 
 mod census;
 mod channel;
+mod hold;
 mod message;
 mod spec;
 
 pub use census::{ClientItem, ClientState, HeldPool};
 pub use channel::{Channel, DESCRIPTORS_MAX, Listener, Received};
+pub use hold::{Call, Stance};
 pub use message::{
     DecodeError, MESSAGE_LEN_MAX, MediumText, ObjectItem, Place, PoolItem, PoolSpec, Refusal, Reply, Request,
     SetAsideItem, Stat, VERSION, decode, encode, peek,

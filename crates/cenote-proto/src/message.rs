@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// The version that this release speaks, and the only one that it understands.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 /// Most bytes of one message, its header included.
 pub const MESSAGE_LEN_MAX: usize = 64 << 10;
 /// `CNTE`, little endian.
@@ -335,6 +335,15 @@ pub enum Request {
         /// The import.
         import: u64,
     },
+    /// The client's ear ([`Call`](crate::Call)): the other end of a socket that the daemon keeps.
+    Attend,
+    /// Copies the store, for its keeper or the superuser. Not asked again if the answer is lost.
+    Backup {
+        /// The directory that is to be the copy, from the root.
+        target: String,
+        /// How long clients may take to stand still, in milliseconds; 0: as the daemon has it.
+        within_ms: u32,
+    },
 }
 
 /// An object in a list.
@@ -521,6 +530,18 @@ pub enum Refusal {
         /// Why, and what to do.
         detail: String,
     },
+    /// No backup was made, and there is no copy.
+    Backup {
+        /// Why.
+        detail: String,
+    },
+    /// No backup was made: these clients did not stand still in time.
+    NotStill {
+        /// Their processes.
+        pids: Vec<u32>,
+        /// How long they had, in milliseconds.
+        waited_ms: u32,
+    },
 }
 
 /// What the daemon answers. The order of variants is part of the protocol: add at the end only.
@@ -661,6 +682,23 @@ pub enum Reply {
     Imported {
         /// Their numbers, whether they have other addresses now, and how many puddles are to be rewritten.
         pools: Vec<(PoolId, bool, u64)>,
+    },
+    /// To [`Request::Attend`], with its descriptor.
+    Ear,
+    /// To [`Request::Backup`]: there is a copy.
+    BackedUp {
+        /// Pools in it.
+        pools: u64,
+        /// Objects in it.
+        objects: u64,
+        /// Bytes of its files.
+        bytes: u64,
+        /// Bytes that were copied again while clients stood still.
+        again_bytes: u64,
+        /// How long they did, in microseconds.
+        held_us: u64,
+        /// Why its name may not survive a loss of power.
+        unsynced: Option<String>,
     },
 }
 

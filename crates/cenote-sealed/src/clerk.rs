@@ -5,6 +5,7 @@
 use crate::view::Inner;
 use cenote_sys::desk::Desk;
 use cenote_sys::fork_guard;
+use cenote_sys::process_lock::ProcessLock;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -21,7 +22,7 @@ pub(crate) struct Clerk {
 }
 
 /// Clerks without a view.
-static IDLE: Mutex<Vec<Arc<Clerk>>> = Mutex::new(Vec::new());
+static IDLE: ProcessLock<Vec<Arc<Clerk>>> = ProcessLock::new(Vec::new());
 /// How many are kept.
 const IDLE_MAX: usize = 8;
 
@@ -81,5 +82,5 @@ impl Clerk {
 }
 
 fn idle() -> MutexGuard<'static, Vec<Arc<Clerk>>> {
-    IDLE.lock().unwrap_or_else(PoisonError::into_inner)
+    IDLE.lock()
 }

@@ -10,6 +10,7 @@
 //! Puddles are mapped when they are granted, not when they are touched, because their descriptors are closed then. The client writes to no file by name, takes no lock, and neither
 //! opens nor closes the store: closing is a goodbye, after which the daemon asserts for itself that the client's logs hold nothing.
 
+use crate::backup::BackedUp;
 use crate::catalog::Catalog;
 use crate::error::{OpenError, StoreError};
 use crate::guest_objects::{ListedObject, NewObject};
@@ -41,6 +42,8 @@ use core::ptr::NonNull;
 use core::sync::atomic::AtomicBool;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use zerocopy::FromZeros;
 
@@ -306,6 +309,17 @@ pub trait Keeper: Send + Sync + core::fmt::Debug {
     /// # Errors
     /// The daemon cannot be reached.
     fn abandon_import(&self, import: u64) -> Result<(), StoreError>;
+    /// A socket over which the daemon says that the caller's transactions are to stand still.
+    /// `patient`: a daemon that has ended is waited for.
+    ///
+    /// # Errors
+    /// The daemon cannot be reached.
+    fn attend(&self, patient: bool) -> Result<OwnedFd, StoreError>;
+    /// Has the daemon copy the store. `more` is asked now and then, and may end it.
+    ///
+    /// # Errors
+    /// [`StoreError::Backup`], [`StoreError::NotStill`]: there is no copy.
+    fn backup(&self, target: &Path, more: &mut dyn FnMut() -> bool) -> Result<BackedUp, StoreError>;
     /// Ends the session.
     ///
     /// # Errors
@@ -438,6 +452,7 @@ impl Store {
                 hosted: BTreeMap::new(),
                 held: Holds::default(),
                 journals: Journals::default(),
+                kept: crate::kept::Kept::default(),
                 checked_pools: BTreeSet::new(),
                 unchecked_objects: BTreeSet::new(),
                 client: home.client,

@@ -357,6 +357,25 @@ pub enum StoreError {
         /// Why.
         detail: String,
     },
+    /// A copy of the store was made, and it is not known whether it survives a loss of power.
+    #[error("the copy may be gone after a loss of power: {detail}")]
+    BackupUnsynced {
+        /// Why.
+        detail: String,
+    },
+    /// A copy of the store could not be made, because clients of the daemon did not stand between
+    /// two transactions in time. There is none.
+    #[error(
+        "no backup was made: {} {}; see what they do (a long transaction, a stopped process), and try again",
+        if pids.len() == 1 { "this process" } else { "these processes" },
+        of_processes(pids, *waited)
+    )]
+    NotStill {
+        /// Their processes.
+        pids: Vec<u32>,
+        /// How long they had.
+        waited: core::time::Duration,
+    },
     /// A daemon's client asked under a session that has ended.
     #[error("there is no session {client}: it has ended; connect again")]
     NoGuest {
@@ -802,4 +821,9 @@ pub(crate) fn concerns(damage: &[Damage], pool: PoolId) -> Vec<Damage> {
 
 fn plural_pages(count: u64) -> String {
     if count == 1 { "1 page".into() } else { format!("{count} pages") }
+}
+
+fn of_processes(pids: &[u32], waited: core::time::Duration) -> String {
+    let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+    format!("had no moment between transactions within {} ms: {}", waited.as_millis(), pids.join(", "))
 }

@@ -154,6 +154,10 @@ impl Hosted {
     pub(crate) fn pid(&self) -> u32 {
         self.guest.pid
     }
+
+    pub(crate) fn is_ending(&self) -> bool {
+        self.ending
+    }
 }
 
 impl Store {
@@ -815,6 +819,7 @@ impl Control {
             hosted: BTreeMap::new(),
             held: Holds::default(),
             journals: Default::default(),
+            kept: crate::kept::Kept::default(),
             checked_pools: BTreeSet::new(),
             unchecked_objects: BTreeSet::new(),
             client: self.client,

@@ -7,6 +7,7 @@
 //! leases of the dead, for the same reason.
 
 use crate::error::StoreError;
+use crate::puddle::verify_file;
 use crate::store::{Control, Inner};
 use cenote_layout::catalog::{LeaseRecord, PuddleRecord, Record};
 use cenote_layout::id::PoolId;
@@ -59,8 +60,11 @@ impl Inner {
         for record in puddles {
             let name = crate::puddle::file_name(record.uuid);
             match self.medium.sync(crate::puddle::text(&name)) {
-                // A missing puddle is reported where it is missed; there is nothing to sync.
-                Err(error) if !error.is_not_found() => return Err(error),
+                // A puddle that is damaged is reported where it is missed. Its pool's lease stays with
+                // the session that stored into it.
+                Err(error) if verify_file(&self.medium, record, self.uuid, true)?.is_none() => {
+                    return Err(error);
+                }
                 _ => {}
             }
         }

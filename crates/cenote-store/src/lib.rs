@@ -34,6 +34,7 @@ mod format;
 mod guest_objects;
 mod guests;
 mod journals;
+mod kept;
 mod known;
 mod lazy;
 mod lease;
@@ -63,7 +64,7 @@ mod store;
 mod superblock;
 mod window;
 
-pub use backup::{BackedUp, Backup, BackupReport};
+pub use backup::{BackedUp, Backup, BackupReport, PoolAtWork};
 pub use connection::{Grant, Granted, Home, Keeper, Listed, MemberList, PermissionChange};
 pub use error::{FormatError, Layouts, OpenError, StoreError, TypeMismatch};
 pub use format::{check_directory, check_options, format};

@@ -47,6 +47,13 @@ impl ObjectInfo {
         self.record.puddle
     }
 
+    /// Whether this is the same object at the same addresses.
+    #[must_use]
+    pub fn is_same_place(&self, other: &Self) -> bool {
+        let place = |info: &Self| (info.id(), info.addr, info.size, info.record.data_len);
+        place(self) == place(other)
+    }
+
     /// Where its header lies in the file.
     #[must_use]
     pub fn header_offset(&self) -> u64 {

@@ -17,6 +17,7 @@ use crate::error::OpenError;
 use crate::exclusion;
 use crate::fence::Fence;
 use crate::journals::Journals;
+use crate::kept::Kept;
 use crate::logs::Logs;
 use crate::options::{DamagePolicy, OpenOptions};
 use crate::puddle::DIR;
@@ -198,6 +199,7 @@ impl Store {
                 hosted: BTreeMap::new(),
                 held: Holds::default(),
                 journals: Journals::default(),
+                kept: Kept::default(),
                 checked_pools: BTreeSet::new(),
                 unchecked_objects,
                 client: Uuid::NIL,
@@ -316,6 +318,7 @@ impl Inner {
             report.catalog_files_repaired = control.catalog.repair(merged, bytes)?;
         }
         let (orphans, missing) = self.compare_files(control, merged, report)?;
+        control.kept = self.load_kept(&control.catalog.state)?;
         if planted(Bug::MovedBeforeRecovery) && self.writable && self.window.distance() != 0 {
             self.move_before_recovery(control);
         }

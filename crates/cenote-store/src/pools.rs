@@ -333,7 +333,7 @@ impl Store {
         }
         if shadowed {
             // (Of a protected pool there are no primaries beside the files.)
-            inner.forget_shadow(id, &puddles).map_err(|error| inner.failed(error))?;
+            inner.forget_shadow(&mut control, id, &puddles)?;
         }
         inner.medium.sync_dir(DIR).map_err(|error| inner.failed(error))
     }
@@ -464,6 +464,10 @@ impl Store {
             return Err(StoreError::PoolUnknown { name: id.to_string() });
         };
         let records = control.catalog.state.puddles_of(id);
+        if inner.writable && records.iter().any(|puddle| control.kept.contains_key(&puddle.uuid)) {
+            // Brings back what psyncs say of files that are whole again.
+            inner.pool_journal(control)?;
+        }
         let mut damage: Vec<Damage> = control
             .damage
             .iter()
@@ -501,6 +505,7 @@ impl Store {
             } else if !by_primary {
                 problem = verify_file(&inner.medium, &puddle, inner.uuid, inner.writable)?;
             }
+            problem = problem.or_else(|| control.kept_problem(puddle.uuid, inner.writable));
             if due.is_none()
                 && problem.is_none()
                 && record.mode == PoolMode::Shadowed

@@ -505,7 +505,7 @@ pub(crate) fn create_whole(
 }
 
 /// Compares a puddle's file with its record: there, as long as it should be, with its own header. `Ok(Some(why))` if
-/// it is damaged; `Err` if that cannot be found out.
+/// it is damaged, or cannot be looked at: that costs its pool, and not the store.
 pub(crate) fn verify_file(
     medium: &OwnedMedium,
     record: &PuddleRecord,
@@ -550,20 +550,28 @@ pub(crate) fn verify_all(
         Err(error) if error.is_not_found() => {
             return Ok(Some(format!("its file {name} is missing; restore it from a copy of the store")));
         }
-        Err(error) => return Err(error),
+        Err(error) => {
+            return Ok(Some(format!(
+                "its file {name} cannot be looked at: {error}; make it readable, or restore it from a copy \
+                 of the store"
+            )));
+        }
     };
     if len != expected_len {
         let what = if len < expected_len { "truncated" } else { "made longer" };
-        return Ok(Some(format!("its file {name} was {what}: it has {len} bytes, not {expected_len}")));
+        return Ok(Some(format!(
+            "its file {name} was {what}: it has {len} bytes, not {expected_len}; restore it from a copy of \
+             the store"
+        )));
     }
     let mut bytes = [0; PAGE_SIZE as usize];
     let len = match medium.read_at(name, 0, &mut bytes) {
         Ok(len) => len,
-        Err(error) => return Ok(Some(format!("its header cannot be read: {error}"))),
+        Err(error) => return Ok(Some(format!("the header of its file {name} cannot be read: {error}"))),
     };
     let header = match read::<PuddleHeader>(&bytes[..len], writing) {
         Ok(header) => header,
-        Err(error) => return Ok(Some(error.to_string())),
+        Err(error) => return Ok(Some(format!("its file {name}: {error}"))),
     };
     // What an object holds is right at any address, so its header keeps the first one.
     let addr = if record.role == Role::Object { header.addr } else { record.addr };
@@ -584,7 +592,7 @@ pub(crate) fn verify_all(
             .map(|wanted| format!("its header is of generation {}, not {wanted}", header.generation)));
     }
     Ok(Some(format!(
-        "its header is of another puddle: {} of store {}, {} bytes at {:#x}",
+        "the header of its file {name} is of another puddle: {} of store {}, {} bytes at {:#x}",
         header.uuid, header.store, header.size, header.addr
     )))
 }

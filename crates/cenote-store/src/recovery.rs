@@ -27,13 +27,28 @@
 //! * A client with a log that failed its checks, or a log space that cannot be read: it keeps client record, leases and
 //!   logs. Its pools are reported and open read-only, at this open and later ones, until they are removed.
 //! * A client with a log that needs a puddle which is damaged or cannot be read now: the log is not touched, so that it
-//!   can be replayed when the puddle has been brought back.
+//!   can be replayed when the puddle has been brought back. The pools that the log is about wait with it. The
+//!   client's other pools do not: its leases on them end, and this session inherits them.
+//! * A lease of the dead on a pool whose files are damaged: what was stored may not be on the medium, and which pages
+//!   a psync has to compare is not known. Recovery looks at it again at each open, until the files are whole.
+//!
+//! # A transaction over a damaged pool and healthy ones
+//!
+//! It is decided for all its pools at once, or for none. *Rolling the healthy ones back* would be
+//! final for them: they would be changed then, and the same entries, applied again when the damaged
+//! pool is back, would undo later transactions. *Committing* cannot be decided: the seal's hash is
+//! over the damaged pool's bytes, too. So nothing of the log is applied, no pool of it shows values
+//! ([`crate::PoolHandle::doubts`]) or is written, and the log stays as it is. It ends by repair, or
+//! by an operator who discards it ([`crate::LogDecision`]) or removes the damaged pool.
+//!
+//! *A loss of power stays one.* The next open finds another boot id in the superblock. `TraceDue` on
+//! a pool that waits says that its logs are to be read as after a loss of power.
 //! * A log puddle that no log in use lies in, or a spare one, whose file is missing: reported at this open, its record removed with the batch of 3.
 //! * A client that wrote to pools which a loss of power may have torn, unless the caller takes them as they are: a
 //!   record says so, and the logs wait for a later decision.
 
 use crate::options::PowerLossPolicy;
-use crate::puddle::{Puddle, verify_file};
+use crate::puddle::{Puddle, verify_file, verify_primary};
 use crate::relocate::Found;
 use crate::report::{Damage, LogReport, OpenReport};
 use crate::store::{Control, Inner};
@@ -55,12 +70,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::FromBytes;
 
 /// What recovery decides about one client.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 enum Verdict {
     /// Its logs are empty now: it can go.
     Done,
-    /// It stays in the catalog.
-    Stays,
+    /// It stays in the catalog, with its leases on these pools, which its logs are about.
+    Stays(BTreeSet<PoolId>),
 }
 
 /// Recovers what earlier sessions left. `control` and `report` get what was found; `missing` are puddles without a file.
@@ -144,7 +159,12 @@ pub(crate) fn recover(
             end_void(&mut records);
             continue;
         }
-        let kind = if torn { CrashKind::Power } else { crash.unwrap_or(CrashKind::Process) };
+        // What waits since a loss of power is read as that.
+        let waits = |pool: &PoolId| session.control.catalog.state.trace_due.contains(pool);
+        let kind = match torn || pools.iter().any(waits) {
+            true => CrashKind::Power,
+            false => crash.unwrap_or(CrashKind::Process),
+        };
         for pool in &pools {
             note_dirty(session.control, *pool, kind);
         }
@@ -155,24 +175,33 @@ pub(crate) fn recover(
         } else {
             session.client(client, kind, report)?
         };
+        if kind == CrashKind::Power && !planted(Bug::TraceDueForgotten) {
+            // What is allocated and nothing leads to is given back by the heap.
+            records.extend(pools.iter().copied().map(Record::TraceDue));
+        }
         // Whoever takes torn pools as they are takes them without the logs that do not fit them. And a log that
         // concerns no pool any more is of no use.
-        if verdict == Verdict::Done || torn || pools.is_empty() {
-            records.push(Record::LeasesEnded(client));
+        let stays = match verdict {
+            Verdict::Stays(concerned) if !torn && !pools.is_empty() => Some(concerned),
+            _ => None,
+        };
+        records.push(Record::LeasesEnded(client));
+        let unusable = session.unusable(&pools);
+        if stays.is_none() {
             let state = &session.control.catalog.state;
             if state.clients.contains_key(&client) || state.guests.contains_key(&client) {
                 records.push(Record::ClientRemoved(client));
             }
             retired.insert(client);
-            if kind == CrashKind::Power && !planted(Bug::TraceDueForgotten) {
-                // What is allocated and nothing leads to is given back by the heap.
-                records.extend(pools.iter().copied().map(Record::TraceDue));
-            }
-            inherited.extend(pools);
             guests_gone |= session.control.catalog.state.guests.contains_key(&client);
-        } else {
-            end_void(&mut records);
         }
+        let kept = |pool: &PoolId| {
+            unusable.contains(pool) || stays.as_ref().is_some_and(|concerned| concerned.contains(pool))
+        };
+        let (keep, free): (BTreeSet<PoolId>, BTreeSet<PoolId>) = pools.into_iter().partition(kept);
+        records
+            .extend(keep.into_iter().map(|pool| Record::Lease(LeaseRecord { client, pool, writable: true })));
+        inherited.extend(free);
     }
     let used = session.used_by_others(&retired);
     session.finish()?;
@@ -415,6 +444,32 @@ impl<'a> Session<'a> {
             .clone()
     }
 
+    /// Pools of which a file is damaged. Those that went back to their last psync, or have no shadow
+    /// to lose, are not among them; nor do puddles count that nobody has stored into since they
+    /// moved.
+    fn unusable(&mut self, pools: &BTreeSet<PoolId>) -> BTreeSet<PoolId> {
+        if !self.inner.writable || planted(Bug::DamagedInherited) {
+            return BTreeSet::new();
+        }
+        let damaged = |pool: &PoolId| {
+            let puddles = self.control.catalog.state.puddles_of(*pool);
+            puddles.iter().any(|record| self.is_damaged(record))
+        };
+        pools.iter().copied().filter(damaged).collect()
+    }
+
+    fn is_damaged(&mut self, record: &PuddleRecord) -> bool {
+        let state = &self.control.catalog.state;
+        if state.is_protected(record.pool) || state.due.contains_key(&record.uuid) {
+            return false;
+        }
+        let shadowed = state.is_shadowed(record.pool);
+        let inner = self.inner;
+        let primary =
+            || verify_primary(&inner.medium, record, inner.uuid, true).map_or(true, |why| why.is_some());
+        self.problem(record).is_some() || shadowed && primary()
+    }
+
     fn map(&mut self, record: &PuddleRecord) -> Result<NonNull<Puddle>, MediumError> {
         let mode = if self.inner.writable { MapMode::ReadWrite } else { MapMode::PrivateCopy };
         let puddle = self.inner.own(self.control, *record, mode);
@@ -457,15 +512,15 @@ impl<'a> Session<'a> {
             Ok(listed) => listed,
             Err(detail) => {
                 report.damage.push(Damage::LogSpace { client, puddle: space, detail, pools });
-                return Ok(Verdict::Stays);
+                return Ok(Verdict::Stays(self.pools.clone()));
             }
         };
-        let mut verdict = Verdict::Done;
+        let mut concerned: Option<BTreeSet<PoolId>> = None;
         if let Some(index) = listed.damaged {
             // The other logs are replayed all the same.
             let detail = format!("entry {index} is damaged: the log that it named is not known");
             report.damage.push(Damage::LogSpace { client, puddle: space, detail, pools: pools.clone() });
-            verdict = Verdict::Stays;
+            concerned = Some(self.pools.clone());
         }
         let mut heads = Vec::new();
         for entry in listed.entries {
@@ -479,40 +534,37 @@ impl<'a> Session<'a> {
             }
         }
         for (entry, record) in heads {
-            let damage = |detail| Damage::Log {
-                client,
-                log_id: entry.log_id,
-                puddle: entry.puddle,
-                detail,
-                pools: pools.clone(),
+            let mut damaged = |detail, about: BTreeSet<PoolId>| {
+                report.damage.push(Damage::Log {
+                    client,
+                    log_id: entry.log_id,
+                    puddle: entry.puddle,
+                    detail,
+                    pools: about.iter().copied().collect(),
+                });
+                concerned.get_or_insert_default().extend(about);
             };
             let body = match self.head(&entry, record) {
                 Ok(body) => body,
                 Err(detail) => {
-                    report.damage.push(damage(detail));
-                    verdict = Verdict::Stays;
+                    damaged(detail, self.pools.clone());
                     continue;
                 }
             };
             if self.is_void(body, crash) {
                 continue;
             }
-            if let Some(detail) = self.prepare(body, crash) {
-                report.damage.push(damage(detail));
-                verdict = Verdict::Stays;
+            if let Some((detail, about)) = self.prepare(body, crash) {
+                damaged(detail, about);
                 continue;
             }
             // SAFETY: the head is mapped for writing (privately in a read-only open) and the store is locked, so that
             // nobody else uses it; `Target` gives out only such mappings.
             let outcome = unsafe { replay(body, crash, &mut Target(self)) };
             match &outcome {
-                Outcome::Quarantined(why) => {
-                    report.damage.push(damage(why.to_string()));
-                    verdict = Verdict::Stays;
-                }
+                Outcome::Quarantined(why) => damaged(why.to_string(), self.pools.clone()),
                 Outcome::AlreadyQuarantined => {
-                    report.damage.push(damage("set aside by an earlier recovery".into()));
-                    verdict = Verdict::Stays;
+                    damaged("set aside by an earlier recovery".into(), self.pools.clone());
                 }
                 _ => {}
             }
@@ -524,7 +576,7 @@ impl<'a> Session<'a> {
                 pools: pools.clone(),
             });
         }
-        Ok(verdict)
+        Ok(concerned.map_or(Verdict::Done, Verdict::Stays))
     }
 
     /// What a client's log space lists. `Err`: why nothing of it can be believed.
@@ -593,9 +645,9 @@ impl<'a> Session<'a> {
         pools.peek().is_some() && pools.all(|pool| self.void.contains(&pool))
     }
 
-    /// Verifies and maps all that a replay of this log will touch. If some of it cannot be used: why. The log is then not
+    /// Verifies and maps all that a replay of this log will touch. If some of it cannot be used: why, and the pools that the log is about. The log is then not
     /// replayed and not touched, because replay would set it aside for good, and the puddle may come back.
-    fn prepare(&mut self, head: Body, crash: CrashKind) -> Option<String> {
+    fn prepare(&mut self, head: Body, crash: CrashKind) -> Option<(String, BTreeSet<PoolId>)> {
         let segments: Vec<PuddleRecord> = self.segments.values().copied().collect();
         let unusable = segments.iter().find_map(|record| {
             let why = self.log_body(record).err()?;
@@ -606,8 +658,14 @@ impl<'a> Session<'a> {
         {
             Ok(summary) => summary,
             // Damaged for want of a segment, perhaps; without one that is missing it is for replay to say.
-            Err(_) => return unusable,
+            // It may be about any pool.
+            Err(_) => return unusable.map(|why| (why, self.pools.clone())),
         };
+        let about = || {
+            let records = summary.entries.iter().filter_map(|entry| self.record_at(entry.addr));
+            records.map(|record| record.pool).filter(|pool| self.pools.contains(pool)).collect()
+        };
+        let about: BTreeSet<PoolId> = if planted(Bug::WaitingLogIgnored) { BTreeSet::new() } else { about() };
         for entry in &summary.entries {
             let Some(record) = self.record_at(entry.addr) else { continue };
             if !self.pools.contains(&record.pool) {
@@ -620,7 +678,13 @@ impl<'a> Session<'a> {
                     Err(error) => error.to_string(),
                 },
             };
-            return Some(format!("not replayed, because puddle {} cannot be used: {why}", record.uuid));
+            let state = &self.control.catalog.state;
+            let name = state.pools.get(&record.pool).map_or("", |pool| &pool.name);
+            let why = format!(
+                "not replayed, because puddle {} of pool \"{name}\" ({}) cannot be used: {why}",
+                record.index, record.uuid
+            );
+            return Some((why, about));
         }
         None
     }

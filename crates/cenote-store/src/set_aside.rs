@@ -35,7 +35,7 @@ use std::sync::{Arc, PoisonError};
 pub struct SetAside {
     /// The client.
     pub client: Uuid,
-    /// The pools that it could write, by number and name: they are for looking at only.
+    /// The pools that its logs may be about, by number and name: they are for looking at only.
     pub pools: Vec<(PoolId, String)>,
     /// What is wrong with its logs.
     pub why: Vec<String>,
@@ -113,7 +113,9 @@ impl Store {
                 return Err(StoreError::PoolInUse { name: name.clone() });
             }
         }
-        let pools = control.catalog.state.writable_pools(client);
+        let leased = control.catalog.state.writable_pools(client);
+        let concerned = |id: &PoolId| found.pools.iter().any(|(known, _)| known == id);
+        let pools: Vec<PoolId> = leased.iter().copied().filter(concerned).collect();
         for id in &pools {
             control.pools.remove(id);
         }
@@ -157,7 +159,7 @@ impl Store {
             records.extend(direct.map(|id| Record::TraceDue(*id)));
         }
         let keep = |pool: &PoolId| Record::Lease(LeaseRecord { client: us, pool: *pool, writable: true });
-        records.extend(pools.iter().map(keep));
+        records.extend(leased.iter().map(keep));
         records.extend(logs.iter().map(|puddle| Record::PuddleRemoved(puddle.uuid)));
         inner.commit(control, &records)?;
         for puddle in &logs {
@@ -189,14 +191,17 @@ fn list(control: &Control) -> Vec<SetAside> {
     for damage in &control.damage {
         let Some(client) = client_of(damage) else { continue };
         let why = damage.to_string();
+        let state = &control.catalog.state;
+        let name = |id: PoolId| Some((id, state.pools.get(&id)?.name.clone()));
+        let pools: Vec<(PoolId, String)> = damage.pools().into_iter().filter_map(name).collect();
         match found.iter_mut().find(|found| found.client == client) {
-            Some(found) => found.why.push(why),
-            None => {
-                let state = &control.catalog.state;
-                let name = |id: &PoolId| state.pools.get(id).map_or_else(String::new, |p| p.name.clone());
-                let pools = state.writable_pools(client).iter().map(|id| (*id, name(id))).collect();
-                found.push(SetAside { client, pools, why: vec![why] });
+            Some(found) => {
+                found.why.push(why);
+                found.pools.extend(pools);
+                found.pools.sort_unstable();
+                found.pools.dedup();
             }
+            None => found.push(SetAside { client, pools, why: vec![why] }),
         }
     }
     found

@@ -250,7 +250,13 @@ impl Inner {
     }
 
     /// A pool is removed.
-    pub(crate) fn forget_shadow(&self, pool: PoolId, puddles: &[PuddleRecord]) -> Result<(), MediumError> {
+    pub(crate) fn forget_shadow(
+        &self,
+        control: &mut Control,
+        pool: PoolId,
+        puddles: &[PuddleRecord],
+    ) -> Result<(), StoreError> {
+        self.forget_kept(control, &puddles.iter().map(|record| record.uuid).collect())?;
         locked(&self.shadows.pools).remove(&pool);
         for record in puddles {
             if let Some(journal) = self.shadows.journal() {
@@ -265,7 +271,7 @@ impl Inner {
         if !self.medium.exists(PRIMARY_DIR)? {
             return Ok(());
         }
-        self.medium.sync_dir(PRIMARY_DIR)
+        self.medium.sync_dir(PRIMARY_DIR).map_err(|error| self.failed(error))
     }
 
     fn home(&self, control: &Control) -> Home {
@@ -318,7 +324,8 @@ impl Inner {
                 Ok(scan) => scan,
             };
             self.check_journal(control, OF, &scan.found())?;
-            let roots = self.complete(&control.catalog.state, &file, &scan)?;
+            let brought_back = self.bring_back(control)?;
+            let roots = self.complete(control, (&file, &scan), &brought_back)?;
             self.journal_opens(control, OF);
             if planted(Bug::JournalNamedEarly) {
                 let mark = scan.found().mark;
@@ -338,49 +345,76 @@ impl Inner {
     }
 
     /// Writes committed records to the primaries, and syncs those. The roots of what is protected,
-    /// as they are now.
-    fn complete(&self, state: &State, file: &FileHandle, scan: &Scan) -> Result<Roots, StoreError> {
-        let mut primaries: BTreeMap<Uuid, FileHandle> = BTreeMap::new();
+    /// as they are now. What is said of a primary that cannot be written is kept ([`crate::kept`]).
+    fn complete(
+        &self,
+        control: &mut Control,
+        (file, scan): (&FileHandle, &Scan),
+        brought_back: &BTreeSet<Uuid>,
+    ) -> Result<Roots, StoreError> {
+        let state = &control.catalog.state;
+        // `None`: it cannot be written.
+        let mut primaries: BTreeMap<Uuid, Option<FileHandle>> = BTreeMap::new();
         for record in &scan.records {
             let data = record.read_data(file)?;
             record.for_each_run(&data, |id, offset, bytes| -> Result<(), StoreError> {
                 let Some(puddle) = of_shadowed_pool(state, id) else { return Ok(()) };
                 let at_rest = state.at_rest(puddle.pool);
                 let offset = check_run(record.header.seq, puddle, at_rest, offset, bytes.len())?;
-                // One that has moved and is not rewritten has no record; verification refuses it.
                 let primary = match primaries.entry(id) {
                     Entry::Occupied(known) => known.into_mut(),
-                    Entry::Vacant(new) => {
-                        let (problem, name) = match at_rest {
-                            AtRest::None => {
-                                (verify_primary(&self.medium, puddle, self.uuid, true)?, primary_name(id))
-                            }
-                            at_rest => (self.verify_sealed(puddle, at_rest)?, file_name(id)),
-                        };
-                        if let Some(detail) = problem {
-                            let name = state.pools.get(&puddle.pool).map_or("", |pool| &pool.name);
-                            let (index, of) = (puddle.index, puddle.uuid);
-                            let detail = format!("puddle {index} of pool \"{name}\" ({of}): {detail}");
-                            return Err(StoreError::JournalDamaged { detail });
-                        }
-                        new.insert(FileHandle::open(&self.medium, text(&name))?)
-                    }
+                    Entry::Vacant(new) => new.insert(self.open_primary(state, puddle)?.ok()),
                 };
-                Ok(primary.write_in_pieces(offset, bytes)?)
+                if primary.as_ref().is_some_and(|file| file.write_in_pieces(offset, bytes).is_err()) {
+                    *primary = None;
+                }
+                Ok(())
             })?;
         }
-        for primary in primaries.values() {
+        let lost = primaries.iter().filter(|(_, file)| file.is_none()).map(|(id, _)| *id);
+        let lost: BTreeSet<Uuid> = lost.collect();
+        if !lost.is_empty() {
+            self.keep(control, (file, scan), &lost)?;
+        }
+        for primary in primaries.values().flatten() {
             primary.sync().map_err(|error| self.failed(error))?;
         }
+        let state = &control.catalog.state;
         let mut roots = match &scan.roots {
             Some(roots) => roots.clone(),
             None => self.roots_now(state),
         };
         roots.retain(|id| of_shadowed_pool(state, id).is_some());
+        for id in brought_back {
+            let primary = FileHandle::open(&self.medium, text(&file_name(*id)))?;
+            note_root(state, &mut roots, *id, &primary)?;
+        }
         for (id, primary) in primaries.iter().filter(|_| !planted(Bug::RootsNotRecovered)) {
-            note_root(state, &mut roots, *id, primary)?;
+            if let Some(primary) = primary {
+                note_root(state, &mut roots, *id, primary)?;
+            }
         }
         Ok(roots)
+    }
+
+    /// The file that psyncs of a puddle are written into, or why it cannot be used. One that has
+    /// moved and is not rewritten has no record in a journal; its header refuses it.
+    pub(crate) fn open_primary(
+        &self,
+        state: &State,
+        puddle: &PuddleRecord,
+    ) -> Result<Result<FileHandle, String>, StoreError> {
+        let at_rest = state.at_rest(puddle.pool);
+        let (problem, name) = match at_rest {
+            AtRest::None => {
+                (verify_primary(&self.medium, puddle, self.uuid, true)?, primary_name(puddle.uuid))
+            }
+            at_rest => (self.verify_sealed(puddle, at_rest)?, file_name(puddle.uuid)),
+        };
+        Ok(match problem {
+            Some(problem) => Err(problem),
+            None => FileHandle::open(&self.medium, text(&name)).map_err(|error| error.to_string()),
+        })
     }
 
     /// The roots of all protected pools as their files have them: where no journal says which they
@@ -414,7 +448,7 @@ pub(crate) fn rooted(puddle: &PuddleRecord, at_rest: AtRest) -> Option<Rooted> {
 }
 
 /// Where a run lies in its file. Refuses one that does not lie there, behind the header.
-fn check_run(
+pub(crate) fn check_run(
     seq: u64,
     puddle: &PuddleRecord,
     at_rest: AtRest,
@@ -440,12 +474,13 @@ pub(crate) fn remove_orphans(inner: &Inner, control: &Control, all_known: bool) 
         Err(error) if error.is_not_found() => return Ok(0),
         files => files?,
     };
+    let id_of = |name: &String| Uuid::parse(name).or_else(|| crate::kept::puddle_of(name));
     let named = |name: &String| {
-        let known = Uuid::parse(name).filter(|_| name.len() == 32).and_then(|id| state.puddles.get(&id));
+        let known = id_of(name).filter(|_| name.len() >= 32).and_then(|id| state.puddles.get(&id));
         known.is_some_and(|puddle| state.is_shadowed(puddle.pool))
     };
     let mut removed = 0;
-    for name in files.iter().filter(|name| all_known && Uuid::parse(name).is_some() && !named(name)) {
+    for name in files.iter().filter(|name| all_known && id_of(name).is_some() && !named(name)) {
         inner.medium.remove(&format!("{PRIMARY_DIR}/{name}"))?;
         removed += 1;
     }
@@ -495,6 +530,10 @@ pub(crate) fn restore(
         let mut problems = Vec::new();
         for record in &puddles {
             let due = control.catalog.state.due.get(&record.uuid);
+            if let Some(problem) = control.kept_problem(record.uuid, inner.writable) {
+                problems.push(lost(record, problem));
+                continue;
+            }
             if at_rest != AtRest::None {
                 if let SealedFile::Damaged(problem) = inner.look_at_sealed(control, record, at_rest)? {
                     problems.push(lost(record, problem));
@@ -518,11 +557,22 @@ pub(crate) fn restore(
         let mut pages = 0;
         // Of a protected pool the primaries are all that there is, and are read page by page.
         for record in puddles.iter().filter(|_| at_rest == AtRest::None) {
-            if inner.writable {
-                pages += copy_primary(inner, record, control.catalog.state.due.get(&record.uuid))?;
-            } else {
-                map_primary(inner, control, record, patches.get(&record.uuid))?;
+            let due = control.catalog.state.due.get(&record.uuid).copied();
+            let copied = match inner.writable {
+                true => copy_primary(inner, record, due.as_ref()),
+                false => map_primary(inner, control, record, patches.get(&record.uuid)).map(|()| 0),
+            };
+            match copied {
+                Ok(copied) => pages += copied,
+                Err(error) if error.is_failed_sync() => return Err(error),
+                // It costs this pool, and the next open tries again.
+                Err(error) => problems.push(lost(record, error.to_string())),
             }
+        }
+        if !problems.is_empty() {
+            report.damage.extend(problems);
+            failed.insert(*pool);
+            continue;
         }
         // What is wrong with a shadow does not count any more.
         report.damage.retain(
@@ -616,7 +666,7 @@ impl Inner {
 }
 
 /// The puddle of which a record speaks. One that was removed since is gone; another of its identity may be there, that a client of a daemon has made for an object.
-fn of_shadowed_pool(state: &State, id: Uuid) -> Option<&PuddleRecord> {
+pub(crate) fn of_shadowed_pool(state: &State, id: Uuid) -> Option<&PuddleRecord> {
     state.puddles.get(&id).filter(|puddle| puddle.role == Role::Heap && state.is_shadowed(puddle.pool))
 }
 
@@ -635,7 +685,7 @@ fn past(inner: &Inner, control: &Control) -> Result<(Patches, Option<Roots>), St
         Ok(scan) => scan,
     };
     inner.check_journal(control, JournalOf::Pools, &scan.found())?;
-    let mut patches = Patches::new();
+    let mut patches = control.kept_patches();
     for record in &scan.records {
         let data = record.read_data(&file)?;
         record.for_each_run(&data, |id, offset, bytes| -> Result<(), StoreError> {

@@ -6,6 +6,7 @@ use crate::error::{StoreError, TypeMismatch};
 use crate::fence::Fence;
 use crate::guests::Hosted;
 use crate::journals::Journals;
+use crate::kept::Kept;
 use crate::logs::Logs;
 use crate::options::{OpenOptions, PowerLossPolicy};
 use crate::pool::PoolCore;
@@ -31,7 +32,8 @@ use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
+use std::time::Duration;
 
 /// The lock file.
 pub(crate) const LOCK: &str = "lock";
@@ -105,6 +107,8 @@ pub(crate) struct Control {
     /// Pools that are being copied or moved for one of them.
     pub(crate) held: Holds,
     pub(crate) journals: Journals,
+    /// What psyncs say of primaries that could not be written.
+    pub(crate) kept: Kept,
     /// Of a copy of an open store: pools that were found whole since it was opened.
     pub(crate) checked_pools: BTreeSet<PoolId>,
     /// Of a copy of an open store: objects that were there at open and were not found whole since.
@@ -239,6 +243,20 @@ impl Store {
     #[must_use]
     pub fn puddle_of(&self, addr: u64) -> Option<&Puddle> {
         self.0.window.find(addr)
+    }
+
+    /// Whether the byte at `addr` is in a puddle of another pool than `pool`, open or not. Of a pool
+    /// that is not open the catalog says so, under a lock.
+    #[must_use]
+    pub fn is_of_another(&self, pool: PoolId, addr: u64) -> bool {
+        if let Some(puddle) = self.puddle_of(addr) {
+            return puddle.pool() != pool;
+        }
+        let control = self.inner().control();
+        let mut puddles = control.catalog.state.puddles.values();
+        puddles.any(|puddle| {
+            ![pool, PoolId(0)].contains(&puddle.pool) && addr.wrapping_sub(puddle.addr) < puddle.size
+        })
     }
 
     /// Maps a puddle that nobody has touched yet; if it has moved, its pointers are rewritten before.
@@ -451,11 +469,36 @@ impl Store {
     }
 }
 
+/// How often a forked child looks whether a thread of its own gives the lock back.
+const FORKED_TRIES: u32 = 500;
+
 impl Inner {
     pub(crate) fn control(&self) -> MutexGuard<'_, Control> {
         // A thread that panicked under the lock was between two whole changes, or inside one that the catalog
         // undoes or the poisoning stops: the state is usable.
-        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+        match self.control.try_lock() {
+            Ok(control) => control,
+            Err(TryLockError::Poisoned(control)) => control.into_inner(),
+            Err(TryLockError::WouldBlock) => self.control_of_another(),
+        }
+    }
+
+    /// The lock, when another thread has it. In a forked child that may be a thread of the parent,
+    /// which never gives it back: operations are refused before they come here, and what cannot
+    /// fail panics.
+    #[cold]
+    fn control_of_another(&self) -> MutexGuard<'_, Control> {
+        if fork_guard::is_current(self.token) {
+            return self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        }
+        for _ in 0..FORKED_TRIES {
+            match self.control.try_lock() {
+                Ok(control) => return control,
+                Err(TryLockError::Poisoned(control)) => return control.into_inner(),
+                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+        panic!("{}", StoreError::Forked);
     }
 
     /// The lock, for an operation that writes.

@@ -14,9 +14,9 @@
 
 use crate::puddle::Puddle;
 use cenote_layout::SLOT_SIZE;
+use cenote_sys::process_lock::ProcessLock;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 
 /// The slot table.
 #[derive(Debug)]
@@ -201,7 +201,7 @@ impl Space {
 }
 
 /// Windows of the stores that are open in this process: base to bytes and directory.
-static OPEN: Mutex<BTreeMap<u64, (u64, String)>> = Mutex::new(BTreeMap::new());
+static OPEN: ProcessLock<BTreeMap<u64, (u64, String)>> = ProcessLock::new(BTreeMap::new());
 
 /// An entry of [`OPEN`], taken out when it is dropped.
 #[derive(Debug)]
@@ -209,7 +209,7 @@ struct Named(u64);
 
 impl Named {
     fn new(base: u64, len: u64, path: &str) -> Self {
-        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = OPEN.lock();
         open.insert(base, (len, path.to_owned()));
         Self(base)
     }
@@ -217,18 +217,14 @@ impl Named {
 
 impl Drop for Named {
     fn drop(&mut self) {
-        // A forked child may have a copy of the lock that a thread of its parent held. A name too
-        // many is no harm.
-        if let Ok(mut open) = OPEN.try_lock() {
-            open.remove(&self.0);
-        }
+        OPEN.lock().remove(&self.0);
     }
 }
 
 /// What lies in a range of this process's address space, in words.
 pub(crate) fn who_is_at(base: u64, len: u64) -> String {
     let end = base.saturating_add(len);
-    let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let open = OPEN.lock();
     let is_there = |(at, (len, _)): &(&u64, &(u64, String))| **at < end && base < at.saturating_add(*len);
     if let Some((at, (len, path))) = open.iter().find(is_there) {
         return format!("the store in {path}, at {at:#x}..{:#x}", at.saturating_add(*len));

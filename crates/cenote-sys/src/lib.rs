@@ -35,6 +35,7 @@ pub mod peek;
 pub mod peer;
 pub mod probe;
 pub mod process;
+pub mod process_lock;
 pub mod record_lock;
 pub mod secret;
 pub mod signals;

@@ -33,6 +33,10 @@ static ARMED: AtomicBool = AtomicBool::new(false);
 
 /// Notes a reservation of this process.
 pub(crate) fn note(base: usize, len: usize) {
+    // Miri does not fork.
+    if cfg!(miri) {
+        return;
+    }
     if !ARMED.swap(true, Ordering::SeqCst) {
         // SAFETY: a plain function, which does what a child may do after a fork.
         let _ = unsafe { libc::pthread_atfork(None, None, Some(take_again)) };

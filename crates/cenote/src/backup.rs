@@ -2,18 +2,26 @@
 //! `cenote_store` (`backup/mod.rs`); here transactions are kept from running while files are
 //! brought to one moment.
 //!
+//! Of a store that a daemon keeps, the daemon makes the copy ([`ask_for`]): its clients stand still
+//! while it does ([`crate::attend`]).
+//!
 //! *Order of waiting,* as of a check of all pools: first for views of the pools that are open, none
 //! of them held while another is waited for; then for the list of open pools, so that no further
 //! one is opened; and for nothing while that is held. Views keep writers out and let readers go on.
 
 use crate::check;
-use crate::error::Result;
+use crate::connect::{Line, error_of, is_lost, unexpected};
+use crate::error::{Error, Result};
 use crate::pool::PoolInner;
 use crate::store::Store;
+use cenote_layout::id::Uuid;
 use cenote_medium::planted::{Bug, planted};
-use cenote_store::BackedUp;
+use cenote_proto::{Reply, Request};
+use cenote_store::{BackedUp, BackupReport, StoreError};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 impl Store {
     /// Makes a copy of the store in `target`, a directory that is not there, or is empty: a closed
@@ -25,10 +33,13 @@ impl Store {
     /// copy is complete under its name, or not there, whatever crashes when. It survives loss of
     /// power if the answer is [`BackedUp::Durable`].
     ///
+    /// A daemon copies the store that it keeps, for the superuser and its own user, into a directory
+    /// that it may write. Transactions of all clients go on, but for that moment.
+    ///
     /// # Errors
-    /// [`StoreError::Backup`](cenote_store::StoreError::Backup): the target is not empty, or cannot
-    /// be made; the disk is full; [`Error::WouldDeadlock`](crate::Error::WouldDeadlock) in a
-    /// transaction of this thread. There is no copy then.
+    /// [`StoreError::Backup`]: the target is not empty, or cannot be made; the disk is full;
+    /// [`StoreError::NotStill`]: a client of the daemon is in a transaction for too long, or
+    /// stopped; [`Error::WouldDeadlock`] in a transaction of this thread. There is no copy then.
     pub fn backup(&self, target: impl AsRef<Path>) -> Result<BackedUp> {
         self.backup_with(target, &mut |_, _| true)
     }
@@ -43,6 +54,13 @@ impl Store {
         progress: &mut dyn FnMut(u64, u64) -> bool,
     ) -> Result<BackedUp> {
         self.inner.refuse_forked()?;
+        if let Some(keeper) = self.inner.store.keeper() {
+            // The daemon would wait for a transaction of this thread.
+            if crate::tx::is_any_here() {
+                return Err(Error::WouldDeadlock { pool: String::new(), by: "a transaction" });
+            }
+            return Ok(keeper.backup(target.as_ref(), &mut || progress(0, 1))?);
+        }
         let mut backup = self.inner.store.begin_backup(target.as_ref())?;
         backup.copy_ahead(progress)?;
         loop {
@@ -65,5 +83,58 @@ impl Store {
             drop(list);
         }
         Ok(backup.finish()?)
+    }
+}
+
+/// Has the daemon at a socket copy the store into `target`, by a session of its own, so that other
+/// threads can ask it meanwhile.
+///
+/// **The daemon's end, or its answer, is the end of it.** If it ends before it has answered, the
+/// copy is there or not: the target was not there before, and only a copy that is complete gets
+/// that name.
+pub(crate) fn ask_for(
+    socket: &Path,
+    store: Uuid,
+    target: &Path,
+    more: &mut dyn FnMut() -> bool,
+) -> core::result::Result<BackedUp, StoreError> {
+    let failed = |detail: String| StoreError::Backup { detail };
+    let asked = |error: io::Error| failed(format!("the daemon cannot be asked: {error}"));
+    let target = std::path::absolute(target).map_err(|error| failed(error.to_string()))?;
+    if std::fs::read_dir(&target).is_ok_and(|mut entries| entries.next().is_some()) {
+        return Err(failed(format!("{} is not empty: name a new directory", target.display())));
+    }
+    let text = target.to_str().ok_or_else(|| failed("the target's name is no text".into()))?;
+    let (mut line, home, _image) = Line::open(socket, None).map_err(asked)?;
+    if home.store != store {
+        return Err(failed("the daemon keeps another store now".into()));
+    }
+    let request = Request::Backup { target: text.into(), within_ms: 0 };
+    let reply = match line.ask_while(&request, Some(more)) {
+        Ok(Some((reply, _))) => reply,
+        Ok(None) => return Err(failed("it was stopped".into())),
+        Err(error) if is_lost(&error) => {
+            let detail = format!("the daemon has ended before it answered: {error}");
+            return match target.join("superblock").exists() {
+                true => {
+                    let why = StoreError::BackupUnsynced { detail };
+                    Ok(BackedUp::Unsynced(BackupReport::default(), why))
+                }
+                false => Err(failed(detail)),
+            };
+        }
+        Err(error) => return Err(asked(error)),
+    };
+    match reply {
+        Reply::BackedUp { pools, objects, bytes, again_bytes, held_us, unsynced } => {
+            let held = Duration::from_micros(held_us);
+            let report = BackupReport { pools, objects, bytes, again_bytes, held };
+            Ok(match unsynced {
+                None => BackedUp::Durable(report),
+                Some(detail) => BackedUp::Unsynced(report, StoreError::BackupUnsynced { detail }),
+            })
+        }
+        Reply::Refused(refusal) => Err(error_of(refusal, "")),
+        other => Err(unexpected(&other)),
     }
 }

@@ -21,7 +21,7 @@ use cenote_proto::{
 };
 use cenote_store::relocate::{ImportManifest, ImportPool};
 use cenote_store::{
-    Access, Grant, Granted, Home, Keeper, Listed, ListedObject, LogDecision, MemberList, NewObject,
+    Access, BackedUp, Grant, Granted, Home, Keeper, Listed, ListedObject, LogDecision, MemberList, NewObject,
     ObjectInfo, OpenError, OpenReport, PermissionChange, PoolOptions, PoolStart, Psync, SetAside, StoreError,
     TypeMismatch,
 };
@@ -33,6 +33,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+/// How often a caller is asked whether it still wants an answer that takes long.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How long a daemon that has ended is waited for.
 const RECONNECT_WITHIN: Duration = Duration::from_secs(30);
 
@@ -216,7 +218,7 @@ fn pages_of_pools<E>(
 
 /// A connection, and the number of the last request.
 #[derive(Debug)]
-struct Line {
+pub(crate) struct Line {
     channel: Channel,
     number: u32,
     buffer: Vec<u8>,
@@ -231,7 +233,7 @@ fn nonsense(reply: &Reply) -> io::Error {
 
 impl Line {
     /// Connects, and says hello. With what the daemon knows this program by.
-    fn open(path: &Path, resume: Option<Uuid>) -> io::Result<(Self, Home, Option<OwnedFd>)> {
+    pub(crate) fn open(path: &Path, resume: Option<Uuid>) -> io::Result<(Self, Home, Option<OwnedFd>)> {
         let channel = Channel::connect(path)?;
         let mut line = Self { channel, number: 0, buffer: vec![0; MESSAGE_LEN_MAX] };
         let (reply, mut descriptors) = line.ask(&Request::Hello { resume })?;
@@ -260,10 +262,27 @@ impl Line {
 
     /// Sends a request and waits for its reply.
     fn ask(&mut self, request: &Request) -> io::Result<(Reply, Vec<OwnedFd>)> {
+        Ok(self.ask_while(request, None)?.unwrap_or((Reply::Done, Vec::new())))
+    }
+
+    /// The same for an answer that takes long. `None`: there was no more patience; the connection is
+    /// of no use then.
+    pub(crate) fn ask_while(
+        &mut self,
+        request: &Request,
+        more: Option<&mut dyn FnMut() -> bool>,
+    ) -> io::Result<Option<(Reply, Vec<OwnedFd>)>> {
         self.number = self.number.wrapping_add(1);
         let invalid = |error: cenote_proto::DecodeError| io::Error::new(io::ErrorKind::InvalidData, error);
         let packet = encode(self.number, request).map_err(invalid)?;
         self.channel.send(&packet, &[])?;
+        if let Some(more) = more {
+            while !self.channel.readable_within(LOOK_EVERY)? {
+                if !more() {
+                    return Ok(None);
+                }
+            }
+        }
         let received = self.channel.receive(&mut self.buffer)?;
         if received.len == 0 {
             return Err(io::ErrorKind::ConnectionReset.into());
@@ -275,7 +294,7 @@ impl Line {
                 "the daemon's answer is to another question",
             ));
         }
-        Ok((reply, received.descriptors))
+        Ok(Some((reply, received.descriptors)))
     }
 }
 
@@ -295,7 +314,7 @@ struct Client {
 }
 
 /// Whether the daemon may be gone and come back.
-fn is_lost(error: &io::Error) -> bool {
+pub(crate) fn is_lost(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionRefused, ConnectionReset, NotConnected};
     matches!(
         error.kind(),
@@ -359,7 +378,7 @@ impl Client {
     }
 
     /// Asks once, if a daemon is there and no other thread asks it.
-    fn ask_now(&self, request: &Request) -> core::result::Result<Reply, StoreError> {
+    fn ask_now(&self, request: &Request) -> core::result::Result<(Reply, Vec<OwnedFd>), StoreError> {
         if !cenote_sys::fork_guard::is_current(self.token) {
             return Err(StoreError::Forked);
         }
@@ -369,7 +388,7 @@ impl Client {
             *guard = Some(self.resume().map_err(|error| refused(&error.to_string()))?);
         }
         match guard.as_mut().map(|line| line.ask(request)) {
-            Some(Ok((reply, _))) => Ok(reply),
+            Some(Ok(answer)) => Ok(answer),
             Some(Err(error)) => {
                 if is_lost(&error) {
                     *guard = None;
@@ -603,7 +622,7 @@ fn listed(item: ObjectItem) -> ListedObject {
     ListedObject { object: ObjectInfo { record, addr, size }, state, found }
 }
 
-fn unexpected(reply: &Reply) -> StoreError {
+pub(crate) fn unexpected(reply: &Reply) -> StoreError {
     StoreError::Refused { detail: nonsense(reply).to_string() }
 }
 
@@ -620,7 +639,7 @@ fn words(refusal: &Refusal) -> String {
 }
 
 /// A refusal as the error that an embedded store would give.
-fn error_of(refusal: Refusal, name: &str) -> StoreError {
+pub(crate) fn error_of(refusal: Refusal, name: &str) -> StoreError {
     let name = name.to_owned();
     match refusal {
         Refusal::PoolUnknown => StoreError::PoolUnknown { name },
@@ -648,6 +667,10 @@ fn error_of(refusal: Refusal, name: &str) -> StoreError {
         }
         Refusal::PsyncTooLarge { limit } => StoreError::PsyncTooLarge { needed: limit + 1, limit },
         Refusal::Import { detail } => StoreError::Import { detail },
+        Refusal::Backup { detail } => StoreError::Backup { detail },
+        Refusal::NotStill { pids, waited_ms } => {
+            StoreError::NotStill { pids, waited: Duration::from_millis(waited_ms.into()) }
+        }
         Refusal::NoImport => StoreError::Import {
             detail: "the daemon does not know of it any more: it has ended meanwhile, say; import again"
                 .into(),
@@ -792,7 +815,7 @@ impl Keeper for Client {
 
     fn members(&self, pool: PoolId, patient: bool) -> core::result::Result<MemberList, StoreError> {
         let (request, name) = (Request::Members { pool }, pool.to_string());
-        let answer = if patient { self.answer(&request, &name)?.0 } else { self.ask_now(&request)? };
+        let answer = if patient { self.answer(&request, &name)?.0 } else { self.ask_now(&request)?.0 };
         match answer {
             Reply::Refused(refusal) => Err(error_of(refusal, &name)),
             Reply::Members { living, doubts } => Ok(MemberList { living, doubts }),
@@ -982,6 +1005,23 @@ impl Keeper for Client {
 
     fn abandon_import(&self, import: u64) -> core::result::Result<(), StoreError> {
         self.done(&Request::AbandonImport { import }, "")
+    }
+
+    fn attend(&self, patient: bool) -> core::result::Result<OwnedFd, StoreError> {
+        let request = Request::Attend;
+        let (reply, mut files) = if patient { self.answer(&request, "")? } else { self.ask_now(&request)? };
+        match (reply, files.pop()) {
+            (Reply::Ear, Some(ear)) => Ok(ear),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    fn backup(
+        &self,
+        target: &Path,
+        more: &mut dyn FnMut() -> bool,
+    ) -> core::result::Result<BackedUp, StoreError> {
+        crate::backup::ask_for(&self.path, self.store, target, more)
     }
 
     fn goodbye(&self) -> core::result::Result<(), StoreError> {

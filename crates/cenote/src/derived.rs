@@ -4,9 +4,13 @@
 //! its crates. So they ask the compiler, in constants, about memory of the type that has no value
 //! ([`LayoutBuilder::__slot`]):
 //!
-//! * *A field* is the place that `&raw const (*slot).field` names. Its type is inferred, its offset
+//! * *A field* is the place that `&raw mut (*slot).field` names. Its type is inferred, its offset
 //!   computed, from the same place. A place that lies behind a `Deref` or a reference is no field:
 //!   to find it the constant would have to read, and reading what has no value does not compile.
+//!   A place in a union is a place that safe code may not read: [`LayoutBuilder::__borrows`] borrows
+//!   the same names of a reference, in safe code, where the compiler refuses unions.
+//! * *Types are exact.* Both pointers are `*mut`, which is invariant: with `*const` a caller could
+//!   shorten the lifetimes of one and not of the other, and read a field for longer than it lives.
 //! * *A discriminant* is a candidate that [`LayoutBuilder::__tagged`] writes to the start of the
 //!   memory. If the compiler then matches the variant, the candidate is the compiler's discriminant
 //!   of that variant. If it matches another, or the bytes are no discriminant, or the compiler
@@ -30,12 +34,16 @@ impl LayoutBuilder {
         MaybeUninit::uninit()
     }
 
+    /// Compiles if `borrow` does: with a body that borrows a place of a `T` in safe code.
+    pub const fn __borrows<T>(_value: *mut T, _borrow: fn(&T)) {}
+
     /// Where the place `field` lies in every `T`.
     ///
     /// # Safety
-    /// `value` is memory of one `T`, and `field` the place of a field of type `F` in it.
+    /// `value` is memory of one `T`, and `field` the place of a field of type `F` in it that safe
+    /// code may borrow.
     #[must_use]
-    pub const unsafe fn __place<T, F>(value: *const T, field: *const F) -> FieldOffset<T, F> {
+    pub const unsafe fn __place<T, F>(value: *mut T, field: *mut F) -> FieldOffset<T, F> {
         // SAFETY: both are places in one `T`, by contract; at compile time that is checked.
         let offset = unsafe { field.byte_offset_from(value) };
         assert!(offset >= 0, "the field lies outside the value");
@@ -54,8 +62,8 @@ impl LayoutBuilder {
     /// As for [`LayoutBuilder::__place`].
     #[must_use]
     pub const unsafe fn __place_in_variant<T, F>(
-        value: *const T,
-        field: *const F,
+        value: *mut T,
+        field: *mut F,
         tag_bytes: usize,
     ) -> FieldOffset<T, F> {
         // SAFETY: the caller's promise is the same.

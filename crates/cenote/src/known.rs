@@ -6,8 +6,9 @@ use crate::error::Result;
 use crate::persist::{DescribedType, TypeSetError};
 use cenote_layout::id::TypeId;
 use cenote_layout::types::TypeRecord;
+use cenote_sys::process_lock::ProcessLock;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// A type of this program that some store was asked about. There is one for each, for as long as the process lives.
 #[derive(Debug)]
@@ -18,8 +19,8 @@ pub(crate) struct KnownType {
 }
 
 pub(crate) fn known_types() -> std::sync::MutexGuard<'static, BTreeMap<TypeId, &'static KnownType>> {
-    static KNOWN: Mutex<BTreeMap<TypeId, &'static KnownType>> = Mutex::new(BTreeMap::new());
-    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+    static KNOWN: ProcessLock<BTreeMap<TypeId, &'static KnownType>> = ProcessLock::new(BTreeMap::new());
+    KNOWN.lock()
 }
 
 /// Which Rust type each type id of this program stands for. Two types with one id would be taken for each other, so the second is refused.

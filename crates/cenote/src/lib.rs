@@ -68,6 +68,7 @@
 
 extern crate self as cenote;
 
+mod attend;
 mod background;
 mod backup;
 mod between;

@@ -11,10 +11,12 @@ use crate::error::Result;
 use crate::store::Inner;
 use cenote_log::{Body, LogWriter, SegmentSource};
 use cenote_store::LogLease;
+use cenote_sys::fork_guard;
+use cenote_sys::process_lock::ProcessLock;
 use cenote_tx::TxContext;
 use core::cell::{Cell, RefCell};
 use std::ptr::NonNull;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 /// One thread's log on one store.
 pub(crate) struct ThreadLog {
@@ -25,9 +27,9 @@ pub(crate) struct ThreadLog {
     pub(crate) active: Cell<bool>,
 }
 
-/// A pointer that the store's list owns.
+/// A pointer that the store's list owns, and the token of the process that made it.
 #[derive(Clone, Copy)]
-pub(crate) struct Owned(pub(crate) NonNull<ThreadLog>);
+pub(crate) struct Owned(pub(crate) NonNull<ThreadLog>, pub(crate) u64);
 // SAFETY: the list only stores and frees it; it is used by the thread that it was made for.
 unsafe impl Send for Owned {}
 
@@ -50,10 +52,10 @@ struct OpenStore(NonNull<Inner>);
 unsafe impl Send for OpenStore {}
 
 /// Stores that are open: how an ending thread finds out whether a store is still there.
-static OPEN: Mutex<Vec<OpenStore>> = Mutex::new(Vec::new());
+static OPEN: ProcessLock<Vec<OpenStore>> = ProcessLock::new(Vec::new());
 
 fn open_stores() -> MutexGuard<'static, Vec<OpenStore>> {
-    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+    OPEN.lock()
 }
 
 impl OpenStore {
@@ -75,12 +77,16 @@ pub(crate) fn closed(inner: &Inner) {
     open_stores().retain(|open| open.0 != NonNull::from(inner));
 }
 
-/// Calls `visit` for every open store. It must not open or close one.
+/// Calls `visit` for every store that this process has open; those of a parent, of which a forked
+/// child has the list, are none of them. It must not open or close one.
 pub(crate) fn for_each_open(visit: &mut dyn FnMut(&Inner)) {
     let open = open_stores();
     for store in open.iter() {
         // SAFETY: the list is locked.
-        visit(unsafe { store.get() });
+        let store = unsafe { store.get() };
+        if store.refuse_forked().is_ok() {
+            visit(store);
+        }
     }
 }
 
@@ -88,6 +94,11 @@ impl Drop for Logs {
     fn drop(&mut self) {
         LAST.with(|last| last.set((0, core::ptr::null_mut())));
         for (number, owned) in self.0.drain(..) {
+            // In a forked child the store is its parent's, and a thread that is not there may have
+            // its locks.
+            if !fork_guard::is_current(owned.1) {
+                continue;
+            }
             let open = open_stores();
             // SAFETY: the list stays locked while the store is used.
             let store =

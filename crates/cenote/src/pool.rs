@@ -38,6 +38,16 @@ pub struct Pool {
     pub(crate) inner: Arc<PoolInner>,
 }
 
+impl Drop for Pool {
+    /// In a forked child nothing of the pool is dropped: dropping takes locks, which threads of the
+    /// parent may have had when it forked, and gives back what is the parent's.
+    fn drop(&mut self) {
+        if self.inner.refuse_forked().is_err() {
+            core::mem::forget(Arc::clone(&self.inner));
+        }
+    }
+}
+
 /// How many types a pool finds again at once, by the low bits of their ids.
 const KNOWN_TYPES: usize = 64;
 
@@ -106,10 +116,15 @@ pub(crate) struct OpenPools {
 pub(crate) struct HeldPools<'a> {
     pools: &'a OpenPools,
     names: Vec<String>,
+    /// Of the process that holds them.
+    token: u64,
 }
 
 impl Drop for HeldPools<'_> {
     fn drop(&mut self) {
+        if !cenote_sys::fork_guard::is_current(self.token) {
+            return;
+        }
         let list = self.pools.locked();
         let mut held = self.pools.held.lock().unwrap_or_else(PoisonError::into_inner);
         for name in &self.names {
@@ -150,6 +165,7 @@ impl OpenPools {
         access: Access,
         by: By<'_>,
     ) -> Result<Arc<PoolInner>> {
+        store.refuse_forked()?;
         refuse_within(store, name)?;
         let key = if let By::Key(key) = by { key } else { None };
         // Dropped after the lock: if one of these is the last handle, dropping it takes the lock.
@@ -191,6 +207,8 @@ impl OpenPools {
         let pool = Arc::new(pool);
         store.reclaims.opened(&pool);
         list.push((name.to_string(), Arc::downgrade(&pool)));
+        drop(list);
+        store.attend(&pool);
         Ok(pool)
     }
 
@@ -204,7 +222,27 @@ impl OpenPools {
         let named = names.iter().map(|name| (name.clone(), by));
         self.held.lock().unwrap_or_else(PoisonError::into_inner).extend(named);
         drop(list);
-        HeldPools { pools: self, names }
+        HeldPools { pools: self, names, token: cenote_sys::fork_guard::token() }
+    }
+
+    /// Keeps those of `names` closed that are not open for writing. `None`: one is being closed, or
+    /// is open and not among those that the caller has looked at.
+    pub(crate) fn hold_closed(&self, names: &[String], open: &[Arc<PoolInner>]) -> Option<HeldPools<'_>> {
+        let list = self.locked();
+        let listed = |(name, _): &&(String, Weak<PoolInner>)| names.contains(name);
+        let known = |(_, pool): &(String, Weak<PoolInner>)| {
+            pool.strong_count() > 0 && open.iter().any(|open| core::ptr::eq(pool.as_ptr(), &**open))
+        };
+        if !list.iter().filter(listed).all(known) {
+            return None;
+        }
+        let written = |name: &str| open.iter().any(|pool| pool.handle.is_writable() && pool.is_named(name));
+        let names: Vec<String> = names.iter().filter(|name| !written(name)).cloned().collect();
+        let by = std::thread::current().id();
+        let named = names.iter().map(|name| (name.clone(), by));
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).extend(named);
+        drop(list);
+        Some(HeldPools { pools: self, names, token: cenote_sys::fork_guard::token() })
     }
 
     /// Whether the name is held: by another thread, which is waited for.
@@ -249,6 +287,10 @@ impl core::fmt::Debug for PoolInner {
 }
 
 impl PoolInner {
+    fn is_named(&self, name: &str) -> bool {
+        *self.handle.name() == *name
+    }
+
     pub(crate) fn open(store: Arc<Inner>, name: &str, access: Access, key: Option<&Keyring>) -> Result<Self> {
         let is_copy = store.store.is_unchecked_copy();
         if is_copy {

@@ -258,18 +258,23 @@ impl<T, F> fmt::Debug for FieldOffset<T, F> {
 macro_rules! field {
     // The type is written once where it counts: a macro in its place may expand to another type
     // each time. That fields are fields, and not behind a `Deref`, follows from the constant, which
-    // cannot read. `offset_of!` gives the better message.
+    // cannot read. `offset_of!` gives the better message. It and `&raw` take fields of unions too,
+    // which hold any bytes; the closure is safe code, which does not.
     ($type:ty, $($field:tt).+) => {
         const {
             let _ = $crate::ptr::__core::mem::offset_of!($type, $($field).+);
-            let __cenote_slot = $crate::persist::LayoutBuilder::__slot::<$type>();
-            let __cenote_value = __cenote_slot.as_ptr();
+            let mut __cenote_slot = $crate::persist::LayoutBuilder::__slot::<$type>();
+            let __cenote_value = __cenote_slot.as_mut_ptr();
+            $crate::persist::LayoutBuilder::__borrows(__cenote_value, |__cenote_whole| {
+                let _ = &__cenote_whole.$($field).+;
+            });
             // SAFETY: the place of a field in memory of the type; nothing is read. The program
-            // wrote names of fields alone.
+            // wrote names of fields alone, and the closure has borrowed the same field in safe
+            // code, so no union is on the way.
             unsafe {
                 $crate::persist::LayoutBuilder::__place(
                     __cenote_value,
-                    &raw const (*__cenote_value).$($field).+,
+                    &raw mut (*__cenote_value).$($field).+,
                 )
             }
         }

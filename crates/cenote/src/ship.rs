@@ -103,6 +103,7 @@ impl Store {
     /// room; bytes of a value are no value of its type, or a collection's link leads to no part of
     /// it ([`ShipError::Values`]).
     pub fn import(&self, input: impl Read, options: ImportOptions<'_>) -> Result<Shipped> {
+        self.inner.refuse_forked()?;
         crate::check::refuse_within(&self.inner, "that is imported")?;
         let unpacked = ship::unpack(&self.inner.store, input, options, &of_this_program)?;
         // Nobody opens one of the pools before it is known whether this program agrees about their types.

@@ -1,5 +1,6 @@
 //! [`Store`]: a directory of pools, opened in this process.
 
+use crate::attend::Attending;
 use crate::error::{Error, Result};
 use crate::known::layouts_contradict;
 use crate::local::{self, Owned, ThreadLog};
@@ -34,6 +35,15 @@ pub struct Store {
     pub(crate) inner: Arc<Inner>,
 }
 
+impl Drop for Store {
+    /// In a forked child nothing of the store is dropped, as of [`Pool`].
+    fn drop(&mut self) {
+        if self.inner.refuse_forked().is_err() {
+            core::mem::forget(Arc::clone(&self.inner));
+        }
+    }
+}
+
 pub(crate) struct Inner {
     /// Never given twice in a process.
     pub(crate) number: u64,
@@ -60,6 +70,7 @@ pub(crate) struct Inner {
     contradicts: Mutex<bool>,
     pub(crate) pools: OpenPools,
     pub(crate) reclaims: crate::reclaim::Reclaims,
+    pub(crate) attending: Arc<Attending>,
     logs: Mutex<Vec<Owned>>,
     /// Of the process that opened the store.
     fork_token: u64,
@@ -239,6 +250,7 @@ impl Store {
             traced: Mutex::default(),
             pools: OpenPools::default(),
             reclaims: crate::reclaim::Reclaims::default(),
+            attending: Arc::default(),
             logs: Mutex::new(Vec::new()),
             fork_token: cenote_sys::fork_guard::token(),
         });
@@ -371,6 +383,7 @@ impl Store {
     /// # Errors
     /// [`Error::Store`] if the name is taken or impossible, or there is no space.
     pub fn create_pool(&self, name: &str, options: &PoolOptions) -> Result<Pool> {
+        self.inner.refuse_forked()?;
         crate::check::refuse_within(&self.inner, name)?;
         self.inner.store.create_pool(name, options)?;
         self.open_pool(name, Access::ReadWrite, options.key.as_deref())
@@ -420,6 +433,7 @@ impl Store {
     /// # Errors
     /// [`Error::Store`]: the old key is wrong, the pool has none, it is open; as of [`Pool::psync`].
     pub fn rekey_pool(&self, name: &str, old: &Keyring, new: &Keyring) -> Result<Rekeyed<StoreError>> {
+        self.inner.refuse_forked()?;
         crate::check::refuse_within(&self.inner, name)?;
         let concerns = |other: &str| other == name;
         Ok(self.inner.pools.while_closed(concerns, || self.inner.store.rekey_pool(name, old, new))?)
@@ -485,6 +499,9 @@ impl Store {
     /// # Errors
     /// [`Error::Store`]: in use, or an error of the medium; then the next open recovers, and nothing committed is lost.
     pub fn close(self) -> Result<()> {
+        self.inner.refuse_forked()?;
+        let attending = Arc::clone(&self.inner.attending);
+        let _paused = attending.pause();
         let handles = Arc::strong_count(&self.inner) - 1;
         if handles > 0 {
             return Err(StoreError::InUse { handles }.into());
@@ -570,7 +587,7 @@ impl Inner {
             lease: Some(lease),
             active: core::cell::Cell::new(false),
         });
-        let owned = Owned(NonNull::from(Box::leak(log)));
+        let owned = Owned(NonNull::from(Box::leak(log)), self.fork_token);
         self.logs.lock().unwrap_or_else(PoisonError::into_inner).push(owned);
         Ok(owned)
     }

@@ -13,6 +13,7 @@ mod doubt;
 mod frontier;
 mod holders;
 mod joining_log;
+mod kept;
 mod limits;
 mod log_full;
 mod names;

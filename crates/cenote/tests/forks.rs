@@ -306,13 +306,88 @@ fn a_child_may_have_a_store_of_its_own_and_not_its_parents() -> Result<()> {
     unharmed(fixture)
 }
 
+/// Another thread has the list of open pools when the process forks: it reports the progress of a
+/// check. The child waits for none of it, whatever it calls or drops.
+fn a_child_waits_for_no_lock_of_a_thread_that_it_does_not_have() -> Result<()> {
+    let fixture = fixture()?;
+    let Fixture { dir, store, pool, .. } = &fixture;
+    let lists = store.pool("lists")?;
+    // Something to report, and leaks: then all pools are looked at.
+    lists.write(|tx| -> Result<()> {
+        let mut next = None;
+        for value in 0..3000 {
+            next = Some(tx.alloc(Node { value, next })?);
+        }
+        tx.set_root(next.expect("a node"))?;
+        (0..600).try_for_each(|_| tx.alloc([0u64; 8]).map(drop))
+    })?;
+    let (begun, is_in) = std::sync::mpsc::channel();
+    let (go_on, goes_on) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut reports = 0;
+            let mut progress = |_: &cenote::Progress| {
+                reports += 1;
+                // Some of them with the list, and some without.
+                if reports % 4 == 1 && begun.send(()).is_ok() {
+                    let _ = goes_on.recv();
+                }
+                std::ops::ControlFlow::Continue(())
+            };
+            let mut options = cenote::TraceOptions::default();
+            options.workers = std::num::NonZero::new(1);
+            options.interval = std::time::Duration::ZERO;
+            options.progress = Some(&mut progress);
+            assert_eq!(lists.check_with(options).expect("checked").leaked_blocks, 600);
+        });
+        let mut ended = Vec::new();
+        while is_in.recv().is_ok() {
+            let acts: [(&str, &dyn Fn() -> bool); 6] = [
+                ("opens", &|| is_forked(store.pool("p"))),
+                ("creates", &|| is_forked(store.create_pool("new", &Default::default()))),
+                ("moves", &|| is_forked(store.randomize_pool("p"))),
+                ("exports", &|| is_forked(store.export(&["p"], Vec::new(), Default::default()))),
+                ("checks", &|| is_forked(pool.check())),
+                ("imports", &|| is_forked(store.import(&[0u8][..], Default::default()))),
+            ];
+            for (what, act) in acts {
+                ended.push((what, in_child(|| i32::from(!act()))));
+            }
+            let drops = || {
+                let (store, pool) = (store.clone(), pool.clone());
+                drop(pool);
+                drop(store);
+                0
+            };
+            ended.push(("drops", in_child(drops)));
+            ended.push(("exits", in_child(|| std::process::exit(0))));
+            let own = dir.path().join(format!("own {}", ended.len()));
+            ended.push(("has its own", in_child(|| i32::from(own_store(&own).is_err()))));
+            go_on.send(()).expect("it waits");
+        }
+        assert!(ended.len() >= 18, "{ended:?}");
+        ended.retain(|(_, ended)| *ended != Ended::Exit(0));
+        assert!(ended.is_empty(), "{ended:?}");
+    });
+    unharmed(fixture)
+}
+
+fn own_store(path: &Path) -> Result<()> {
+    let store = Store::open(path)?;
+    let pool = store.pool("p")?;
+    pool.write(|tx| tx.alloc(Node { value: 5, next: None }))?;
+    drop(pool);
+    store.close()
+}
+
 fn main() {
     // Nothing of these programs goes to the user's directories.
     let state = tempfile::tempdir().expect("a directory");
     // SAFETY: no other thread runs yet.
     unsafe { std::env::set_var("XDG_STATE_HOME", state.path()) };
     type Test = (&'static str, fn() -> Result<()>);
-    let tests: [Test; 6] = [
+    let tests: [Test; 7] = [
+        ("locks", a_child_waits_for_no_lock_of_a_thread_that_it_does_not_have),
         ("transactions", a_transaction_that_is_forked_is_no_transaction_of_the_child),
         ("views", a_view_that_is_forked_shows_nothing),
         ("stores of the child", a_reference_from_before_never_leads_into_a_store_of_the_child),

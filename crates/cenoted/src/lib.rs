@@ -29,6 +29,7 @@
 //!
 //! **What a client has been given cannot be taken back** while its process lives: a mapping stays. Permissions count when a pool is granted.
 
+mod backup;
 mod connection;
 mod exporter;
 mod images;

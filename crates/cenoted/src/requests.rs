@@ -1,6 +1,7 @@
 //! What a client asks, done and answered. Everything in a request is an allegation: names, ids, sizes and ranges are checked against the catalog, under its lock, by
 //! [`cenote_store`]'s operations for guests; the session and its credentials come from the kernel.
 
+use crate::backup;
 use crate::log::say;
 use crate::quotas::{Spent, spend, spend_types};
 use crate::server::Shared;
@@ -127,6 +128,7 @@ fn try_answer(
             Ok((Reply::Psynced { seq, pages, data_bytes, journal_bytes }, Vec::new()))
         }
         Request::Ping => done(),
+        Request::Attend | Request::Backup { .. } => backup::answer(shared, session, credentials, request),
         Request::Stat => Ok((Reply::Stat(overview::stat(shared, session)), Vec::new())),
         Request::Clients { after } => Ok((overview::clients(shared, after), Vec::new())),
         Request::Metrics => Ok((Reply::Metrics { text: metrics::page(shared) }, Vec::new())),

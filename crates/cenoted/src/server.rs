@@ -110,6 +110,8 @@ pub struct Limits {
     pub user_type_bytes: u64,
     /// How long a client may take to say hello, and to take an answer.
     pub patience: Duration,
+    /// How long clients may take to stand between two transactions, for a backup.
+    pub standstill: Duration,
 }
 
 impl Default for Limits {
@@ -124,6 +126,7 @@ impl Default for Limits {
             user_types: 1 << 16,
             user_type_bytes: 64 << 20,
             patience: Duration::from_secs(10),
+            standstill: Duration::from_secs(2),
         }
     }
 }
@@ -175,6 +178,8 @@ pub(crate) struct Shared {
     pub(crate) opening: Mutex<()>,
     /// Imports that are under way.
     pub(crate) imports: PerUser,
+    /// Held while a backup is made: its number.
+    pub(crate) backups: Mutex<u32>,
 }
 
 /// A daemon that listens.
@@ -289,6 +294,7 @@ impl Server {
             objects: OnceLock::new(),
             opening: Mutex::default(),
             imports: PerUser::default(),
+            backups: Mutex::default(),
         });
         for guest in guests {
             let unwatched = |source| StartError::Client { pid: guest.pid, source };

@@ -65,6 +65,8 @@ pub(crate) struct Session {
     sign: Sign,
     /// The connection that serves it.
     line: Mutex<Option<Arc<Channel>>>,
+    /// What it can be called by; see `cenote_proto::Call`.
+    ear: Mutex<Option<Arc<Channel>>>,
     pub(crate) messages: AtomicU64,
     pub(crate) puddles: AtomicU64,
     pub(crate) bytes: AtomicU64,
@@ -92,6 +94,20 @@ impl Session {
     /// Which connection serves it from now on, if any.
     pub(crate) fn serve_by(&self, line: Option<Arc<Channel>>) {
         *self.line.lock().unwrap_or_else(PoisonError::into_inner) = line;
+    }
+
+    /// What the client is called by from now on.
+    pub(crate) fn hear_by(&self, ear: Channel) {
+        *self.ear.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(ear));
+    }
+
+    pub(crate) fn ear(&self) -> Option<Arc<Channel>> {
+        self.ear.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether the client waits for no answer any more.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.has_ended() || self.has_hung_up()
     }
 
     pub(crate) fn process(&self) -> Option<&OwnedFd> {
@@ -206,6 +222,14 @@ impl Sessions {
         self.stopping.store(true, Ordering::SeqCst);
     }
 
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn get(&self, client: Uuid) -> Option<Arc<Session>> {
+        self.table().get(&client).map(|entry| Arc::clone(&entry.session))
+    }
+
     pub(crate) fn images(&self) -> &Images {
         &self.images
     }
@@ -237,6 +261,7 @@ impl Sessions {
             process,
             sign,
             line: Mutex::default(),
+            ear: Mutex::default(),
             messages: AtomicU64::new(0),
             puddles: AtomicU64::new(0),
             bytes: AtomicU64::new(0),

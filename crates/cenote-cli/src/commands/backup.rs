@@ -36,8 +36,8 @@ pub(crate) fn run(arguments: &Backup, out: &mut Out) -> Result<Verdict, Failure>
         BackedUp::Durable(report) => report,
         BackedUp::Unsynced(_, why) => {
             return Err(Failure::Failed(format!(
-                "done, but the copy may be gone after a loss of power: {why}: {target} is whole; sync the \
-                 file system, or remove the copy and make it again"
+                "done, but {why}: {target} is whole; sync the file system, or remove the copy and make it \
+                 again"
             )));
         }
     };
@@ -60,7 +60,8 @@ pub(crate) fn run(arguments: &Backup, out: &mut Out) -> Result<Verdict, Failure>
 fn who_can(failure: Failure, arguments: &Backup) -> Failure {
     match failure {
         Failure::InUse(text) => Failure::InUse(format!(
-            "{text}; the process that has {} open can copy it while it goes on (Store::backup)",
+            "{text}; the process that has {} open can copy it while it goes on (Store::backup), and of a \
+             daemon its socket can be named in the place of the directory",
             arguments.store.dir.display()
         )),
         failure => failure,

@@ -8,8 +8,9 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
+use cenote_sys::process_lock::ProcessLock;
 use cenote_sys::record_lock::{self, HolderPid, Kind};
 use rustix::fs::{AtFlags, Mode, OFlags};
 
@@ -28,11 +29,11 @@ struct Held {
     file: File,
 }
 
-static HELD: Mutex<Vec<Held>> = Mutex::new(Vec::new());
+static HELD: ProcessLock<Vec<Held>> = ProcessLock::new(Vec::new());
 
 /// Locked by this process; entries of a parent are closed and forgotten (in a child that frees only descriptors).
 fn held() -> MutexGuard<'static, Vec<Held>> {
-    let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut held = HELD.lock();
     let pid = cenote_sys::process::pid();
     held.retain(|entry| entry.pid == pid);
     held

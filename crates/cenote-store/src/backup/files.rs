@@ -144,7 +144,12 @@ fn create(medium: &OwnedMedium, name: &str, len: u64, sparse: bool) -> Result<()
 }
 
 /// Writes again what differs from the copy; the bytes of that.
-pub(super) fn copy_changed(source: &OwnedMedium, name: &str, copied: &Copied) -> Result<u64, StoreError> {
+pub(super) fn copy_changed(
+    source: &OwnedMedium,
+    name: &str,
+    copied: &Copied,
+    progress: &mut Progress<'_>,
+) -> Result<u64, StoreError> {
     let from = FileHandle::open(source, name)?;
     let (mut new, mut old) = (vec![0; STEP as usize], vec![0; STEP as usize]);
     let (mut at, mut written) = (0, 0);
@@ -165,6 +170,7 @@ pub(super) fn copy_changed(source: &OwnedMedium, name: &str, copied: &Copied) ->
                 written += new.len() as u64;
             }
         }
+        progress.more(end - at)?;
         at = end;
     }
     Ok(written)
@@ -258,7 +264,8 @@ pub(super) fn sync_parent(target: &Path) -> Result<(), StoreError> {
     let synced = std::fs::File::open(&parent).and_then(|parent| parent.sync_all());
     match synced {
         Err(error) if !matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => {
-            Err(failed(&parent, "synced", &error))
+            let detail = format!("{} cannot be synced: {error}", parent.display());
+            Err(StoreError::BackupUnsynced { detail })
         }
         _ => Ok(()),
     }

@@ -9,6 +9,15 @@
 //! transactions they say nothing. A session that ended badly, and whose logs are set aside, goes
 //! along.
 //!
+//! # Guests
+//!
+//! A daemon's guests store into mappings and ask nobody. Those that write pools in direct mode are
+//! asked to stand between two transactions, by the caller ([`Store::pools_at_work`]); the others
+//! change files only by psyncs, which the daemon makes. What the copy stands for is the moment of 3
+//! in which the control lock is held: under it, each pool that guests write has one that keeps
+//! transactions from it ([`Backup::copy_standing`]); nothing is granted and no guest is ended until
+//! the lock is released. A guest that has died is not standing, until its logs are replayed.
+//!
 //! # Steps
 //!
 //! 1. *Begun*: a directory beside the target, under a name that no store has, locked by this
@@ -47,7 +56,7 @@ use crate::error::StoreError;
 use crate::store::{Control, Inner, LOCK, Store};
 use crate::superblock;
 use cenote_layout::catalog::{LeaseRecord, Record};
-use cenote_layout::id::Uuid;
+use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_layout::superblock::{STATE_CLEAN, Superblock};
 use cenote_medium::planted::{Bug, planted};
@@ -133,9 +142,7 @@ impl Store {
         self.check_usable()?;
         let inner = self.inner();
         if inner.connection.is_some() {
-            return Err(StoreError::NotHosted {
-                what: "a store that a daemon keeps is not backed up".into(),
-            });
+            return Err(StoreError::Backup { detail: "the daemon that keeps the store copies it".into() });
         }
         if !inner.writable {
             return Err(StoreError::ReadOnly { what: "copy it" });
@@ -183,6 +190,62 @@ impl Store {
     }
 }
 
+/// A pool in direct mode that guests write.
+#[derive(Clone, Debug)]
+pub struct PoolAtWork {
+    /// The pool.
+    pub pool: PoolId,
+    /// Its name.
+    pub name: String,
+    /// Whether several may have it: then one of them can keep transactions of all from it.
+    pub shared: bool,
+    /// Those that have it, and their processes.
+    pub guests: Vec<(Uuid, u32)>,
+    /// Guests of it whose logs are being replayed.
+    ending: bool,
+}
+
+impl PoolAtWork {
+    /// Whether no transaction runs on it, as one of its guests says.
+    #[must_use]
+    pub fn stands(&self, standing: &BTreeSet<(PoolId, Uuid)>) -> bool {
+        !self.ending && self.guests.iter().any(|(guest, _)| standing.contains(&(self.pool, *guest)))
+    }
+}
+
+impl Store {
+    /// The pools in direct mode that guests write: what has to stand still for a backup.
+    #[must_use]
+    pub fn pools_at_work(&self) -> Vec<PoolAtWork> {
+        self.inner().control().at_work()
+    }
+}
+
+impl Control {
+    fn at_work(&self) -> Vec<PoolAtWork> {
+        let state = &self.catalog.state;
+        let mut found: BTreeMap<PoolId, PoolAtWork> = BTreeMap::new();
+        for ((client, pool), writable) in &state.leases {
+            let Some(record) = state.pools.get(pool).filter(|_| *writable) else { continue };
+            let Some(hosted) = self.hosted.get(client).filter(|_| !state.is_shadowed(*pool)) else {
+                continue;
+            };
+            let new = || PoolAtWork {
+                pool: *pool,
+                name: record.name.clone(),
+                shared: false,
+                guests: Vec::new(),
+                ending: false,
+            };
+            let at_work = found.entry(*pool).or_insert_with(new);
+            at_work.shared |= state.shared.contains(&(*client, *pool));
+            at_work.ending |= hosted.is_ending();
+            at_work.guests.push((*client, hosted.pid()));
+        }
+        found.into_values().collect()
+    }
+}
+
 struct Excluded<'a>(#[expect(dead_code, reason = "held for its destructor")] std::sync::MutexGuard<'a, ()>);
 
 impl Drop for Excluded<'_> {
@@ -223,25 +286,46 @@ impl Backup {
     /// caller's part.
     ///
     /// # Errors
-    /// As [`Backup::copy_ahead`]; the store is poisoned.
+    /// As [`Backup::copy_ahead`]; the store is poisoned; guests have pools of it.
     pub fn copy_held(&mut self) -> Result<(), StoreError> {
+        if self.copy_standing(&BTreeSet::new(), &mut |_, _| true)? {
+            return Ok(());
+        }
+        Err(StoreError::Backup { detail: "clients of this daemon have pools of the store".into() })
+    }
+
+    /// The same in a store that has guests. Guests that are `standing` have no transaction on that
+    /// pool, and begin none until the caller lets them: of a pool that several share, one is enough
+    /// that keeps the others out. `false`, and nothing is copied: there is a pool of which none is.
+    ///
+    /// # Errors
+    /// As [`Backup::copy_held`].
+    pub fn copy_standing(
+        &mut self,
+        standing: &BTreeSet<(PoolId, Uuid)>,
+        progress: &mut dyn FnMut(u64, u64) -> bool,
+    ) -> Result<bool, StoreError> {
         let started = Instant::now();
         let store = self.store.clone();
         let inner = store.inner();
         inner.check_poisoned()?;
         let _still = store.exclude_backups();
         let mut control = inner.control();
+        // From here on nothing is granted, and no guest is ended.
+        if control.at_work().iter().any(|pool| !pool.stands(standing)) {
+            return Ok(false);
+        }
         let _quiet = inner.quiet_journals(&mut control)?;
         let plan = files::plan(inner, &control)?;
-        let mut silent = |_: u64, _: u64| true;
-        let mut progress = Progress { done: 0, all: 0, tell: &mut silent };
+        let mut progress = Progress { done: 0, all: 0, tell: progress };
         let mut wanted: BTreeSet<String> = BTreeSet::new();
         for planned in &plan {
             wanted.insert(planned.from.clone());
             let known = self.copied.get(&planned.from).filter(|copied| copied.len == planned.len);
             match known {
                 Some(copied) => {
-                    self.report.again_bytes += files::copy_changed(&inner.medium, &planned.from, copied)?;
+                    self.report.again_bytes +=
+                        files::copy_changed(&inner.medium, &planned.from, copied, &mut progress)?;
                 }
                 None => self.copy_whole(planned, &mut progress)?,
             }
@@ -255,7 +339,7 @@ impl Backup {
         }
         self.control = Some(self.control_of(inner, &control)?);
         self.report.held = started.elapsed();
-        Ok(())
+        Ok(true)
     }
 
     /// Superblock and catalog of the copy.

@@ -246,6 +246,14 @@ pub(crate) struct Heard {
 }
 
 impl Heard {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).expect("signal");
+    }
+
     /// The last number that it said.
     pub(crate) fn last(&self) -> u64 {
         self.last.load(Ordering::SeqCst)
@@ -333,6 +341,10 @@ fn a_child_plays_its_role() {
         "unmapper" => crate::hostile::unmap(&socket),
         "other-layout" => crate::types::have_another_layout(&socket),
         "mover" => crate::shared::move_between(&socket),
+        "count-in-two" => crate::backups::count_in_two(&socket),
+        "count-in-two-later" => crate::backups::count_in_two_later(&socket),
+        "count-and-psync" => crate::backups::count_and_psync(&socket),
+        "backup-asker" => crate::backups::ask(&socket),
         "looker" => crate::meddling::look(&socket),
         "second-image" => crate::images::second(&socket),
         "count-and-exec" => crate::images::count_and_exec(&socket),

@@ -1,0 +1,121 @@
+//! `kill -9` while faults relocate, and again while the next opener goes on; readers of what is
+//! left half relocated.
+
+use super::threads::{Round, act, bounded};
+use super::{KINDS, WAYS, displace, number, open, opened, prepare, seeds, transfer, whole};
+use crate::common::{directory, random};
+use cenote::{Access, AtRest, Backend, Result};
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+const DIR: &str = "CENOTE_TOUCH_DIR";
+const THREADS: u64 = 3;
+/// Bytes of an acknowledgement.
+const ACK: usize = size_of::<u64>();
+
+/// Not a test by itself: touches a pool from several threads until it is killed, and says each
+/// transfer that is committed.
+#[test]
+fn child() {
+    let Some(dir) = std::env::var_os(DIR) else { return };
+    let seed = number("CENOTE_TOUCH_CHILD", 1);
+    let name = if number("CENOTE_TOUCH_COPY", 0) == 1 { "copy" } else { "bank" };
+    let backend = [Backend::Signal, Backend::Userfault][seed as usize % 2];
+    let store = open(Path::new(&dir), Access::ReadWrite, backend).expect("a store");
+    let at = Round { store, name, access: Access::ReadWrite, committed: AtomicU64::new(0) };
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let at = &at;
+            scope.spawn(move || {
+                let mut seed = seed * 100 + thread;
+                let _kept = opened(&at.store, name, at.access);
+                loop {
+                    // Transfers come by this alone.
+                    let pool = opened(&at.store, name, at.access);
+                    let done = pool.write(|tx| transfer(tx, &mut seed)).expect("a transfer");
+                    // Every crash takes a protected pool back to its last psync.
+                    if pool.at_rest() != AtRest::None {
+                        pool.psync().expect("psynced");
+                    }
+                    // One write of 8 bytes to a pipe is never torn.
+                    std::io::stderr().write_all(&done.to_le_bytes()).expect("heard");
+                    let mut reading = random(&mut seed);
+                    while matches!(reading % 13, 6 | 7) {
+                        reading += 1;
+                    }
+                    act(at, &mut seed, reading).expect("an act");
+                }
+            });
+        }
+    });
+}
+
+/// Lets a child touch the pool and kills it; the transfers that it said at most. With `at_work`,
+/// `after` counts from the first of them, else from its start.
+fn kill(dir: &Path, name: &str, seed: u64, at_work: bool, after: Duration) -> u64 {
+    let mut child = Command::new(std::env::current_exe().expect("a program"))
+        .args(["--exact", "touches::kills::child", "--nocapture"])
+        .env(DIR, dir)
+        .env("CENOTE_TOUCH_CHILD", seed.to_string())
+        .env("CENOTE_TOUCH_COPY", u64::from(name == "copy").to_string())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("a child");
+    let mut said = Vec::new();
+    if at_work {
+        let mut first = [0; ACK];
+        child.stderr.as_mut().expect("a pipe").read_exact(&mut first).expect("the child ended by itself");
+        said.extend(first);
+    }
+    std::thread::sleep(after);
+    child.kill().expect("killed");
+    child.stderr.take().expect("a pipe").read_to_end(&mut said).expect("read");
+    child.wait().expect("ended");
+    let words = || said.chunks_exact(ACK).map(|word| u64::from_le_bytes(word.try_into().expect("8")));
+    let most = words().max().unwrap_or(0);
+    let text = || String::from_utf8_lossy(&said).into_owned();
+    assert!(said.len().is_multiple_of(ACK) && most < 1 << 32, "seed {seed}: the child said {}", text());
+    most
+}
+
+fn round(seed: u64) -> Result<()> {
+    let mut choice = seed;
+    let kind = KINDS[random(&mut choice) as usize % KINDS.len()];
+    let way = WAYS[random(&mut choice) as usize % WAYS.len()];
+    let dir = directory();
+    prepare(dir.path(), kind, seed)?;
+    let name = displace(dir.path(), way)?;
+    let mut acknowledged = 0;
+    let mut before = 0;
+    for turn in 0..3 {
+        // Two of three when it has begun, else while it opens the store and touches its first puddles.
+        let at_work = !random(&mut choice).is_multiple_of(3);
+        let after = Duration::from_micros(random(&mut choice) % 80_000);
+        let said = kill(dir.path(), name, seed * 10 + turn, at_work, after);
+        acknowledged = said.max(acknowledged);
+        // A reader of what is left writes nothing and sees all of it.
+        let reader = [Backend::Signal, Backend::Userfault, Backend::Eager][random(&mut choice) as usize % 3];
+        let seen = whole(dir.path(), name, Access::ReadOnly, reader)?;
+        println!("seed {seed}: {kind:?}, {way:?}, killed after {after:?}: {said} said, {seen} there");
+        assert!(
+            (acknowledged..=acknowledged.max(before) + THREADS).contains(&seen),
+            "{acknowledged}, {seen}"
+        );
+        (acknowledged, before) = (seen, seen);
+    }
+    let there = whole(dir.path(), name, Access::ReadWrite, Backend::Signal)?;
+    assert_eq!(there, acknowledged, "the writer sees what the reader saw");
+    if name == "copy" {
+        assert_eq!(whole(dir.path(), "bank", Access::ReadWrite, Backend::Signal)?, 0, "the original");
+    }
+    Ok(())
+}
+
+#[test]
+fn kill_9_while_faults_relocate_leaves_whole_transactions_for_readers_and_writers() {
+    seeds(5).for_each(|seed| bounded(seed, round));
+}

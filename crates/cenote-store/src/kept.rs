@@ -1,0 +1,200 @@
+//! What committed psyncs say of a primary that cannot be written now (`cenote_layout::kept`).
+//!
+//! A record of the journal may be about several pools, because pools are psynced together. It is
+//! committed, so each of these pools goes on from it. Where one of their files is damaged, the
+//! others must not wait for it, and the journal is used again. So what it says of the damaged file
+//! is *kept* in a file of its own, `primary/<uuid>.kept`, and the pool is refused meanwhile.
+//!
+//! # States
+//!
+//! 1. *Committed.* The journal has records of a psync, and a primary that they change is damaged.
+//!    The superblock says that there may be kept files, before the first is there.
+//! 2. *Kept.* What they say of that primary is in the kept file: **its renaming commits**, once the
+//!    directory is synced. Nothing of the journal has changed. A crash before finds state 1, and
+//!    does the same again, with the same runs.
+//! 3. *Resumed.* The other primaries are written and synced, and the journal begins a new epoch. The
+//!    runs are in the kept file alone. No psync of the pool happens, because the pool is refused, so
+//!    they stay the newest that there is of it.
+//! 4. *Brought back.* The next open for writing finds the primary whole again, writes the runs, and
+//!    syncs it.
+//! 5. *Removed.* The kept file is removed, and the directory synced: before any psync of the pool,
+//!    so that the runs are never written over a later one. A crash before starts again at 4, which
+//!    writes the same.
+//!
+//! Whoever removes the pool discards them. A reader lays the runs over the primary, before what the
+//! journal says.
+
+use crate::catalog::State;
+use crate::error::StoreError;
+use crate::puddle::{PRIMARY_DIR, primary_name, text};
+use crate::shadow::{Patches, check_run, of_shadowed_pool};
+use crate::store::{Control, Inner};
+use cenote_journal::Scan;
+use cenote_layout::header::{read, seal};
+use cenote_layout::id::Uuid;
+use cenote_layout::kept::{KeptHeader, add_run, runs};
+use cenote_layout::superblock::INCOMPAT_KEPT;
+use cenote_medium::planted::{Bug, planted};
+use cenote_medium::{FileHandle, MediumError};
+use std::collections::{BTreeMap, BTreeSet};
+use zerocopy::IntoBytes;
+
+/// How the name of a kept file ends.
+const ENDING: &str = ".kept";
+
+/// The kept files of a store: by puddle, the runs, or why they cannot be read.
+pub(crate) type Kept = BTreeMap<Uuid, Result<Vec<u8>, String>>;
+
+fn name_of(puddle: Uuid) -> String {
+    format!("{}{ENDING}", text(&primary_name(puddle)))
+}
+
+/// The puddle of a kept file, by its name in the directory of primaries.
+pub(crate) fn puddle_of(name: &str) -> Option<Uuid> {
+    Uuid::parse(name.strip_suffix(ENDING)?)
+}
+
+impl Inner {
+    /// Reads all kept files. Of a pool that is gone they are nothing.
+    pub(crate) fn load_kept(&self, state: &State) -> Result<Kept, MediumError> {
+        let mut kept = Kept::new();
+        if !state.pools.keys().any(|pool| state.is_shadowed(*pool)) {
+            return Ok(kept);
+        }
+        let names = match self.medium.list(PRIMARY_DIR) {
+            Err(error) if error.is_not_found() => return Ok(kept),
+            names => names?,
+        };
+        for puddle in names.iter().filter_map(|name| puddle_of(name)) {
+            if of_shadowed_pool(state, puddle).is_some() {
+                let found = self.read_kept(puddle).unwrap_or_else(|error| Err(error.to_string()));
+                kept.insert(puddle, found);
+            }
+        }
+        Ok(kept)
+    }
+
+    fn read_kept(&self, puddle: Uuid) -> Result<Result<Vec<u8>, String>, MediumError> {
+        let name = name_of(puddle);
+        let file = FileHandle::open(&self.medium, &name)?;
+        let mut head = [0; size_of::<KeptHeader>()];
+        let got = file.read_at(0, &mut head)?;
+        let damaged = |why: String| Ok(Err(format!("{name}: {why}")));
+        let header = match read::<KeptHeader>(&head[..got], self.writable) {
+            Ok(header) => header,
+            Err(error) => return damaged(error.to_string()),
+        };
+        if (header.store, header.puddle) != (self.uuid, puddle) {
+            return damaged(format!("it is of puddle {} of store {}", header.puddle, header.store));
+        }
+        if file.len_bytes()? != (head.len() as u64).saturating_add(header.len) {
+            return damaged("it was cut short, or made longer".into());
+        }
+        let mut all = vec![0; header.len as usize];
+        file.read_exact_at(head.len() as u64, &mut all)?;
+        let whole = header.fits(&all) && runs(&all).all(|run| run.is_some());
+        if whole { Ok(Ok(all)) } else { damaged("its checksum does not fit".into()) }
+    }
+
+    /// From state 1 to state 2: keeps what records say of these puddles.
+    pub(crate) fn keep(
+        &self,
+        control: &mut Control,
+        (file, scan): (&FileHandle, &Scan),
+        puddles: &BTreeSet<Uuid>,
+    ) -> Result<(), StoreError> {
+        let mut all: BTreeMap<Uuid, Vec<u8>> = puddles.iter().map(|id| (*id, Vec::new())).collect();
+        for record in &scan.records {
+            let data = record.read_data(file)?;
+            record.for_each_run(&data, |id, offset, bytes| {
+                if let Some(runs) = all.get_mut(&id) {
+                    add_run(runs, offset, bytes);
+                }
+                Ok::<(), StoreError>(())
+            })?;
+        }
+        if planted(Bug::KeptNowhere) {
+            return Ok(());
+        }
+        self.announce(control, INCOMPAT_KEPT)?;
+        if !self.medium.exists(PRIMARY_DIR)? {
+            self.medium.make_dir(PRIMARY_DIR)?;
+            self.medium.sync_dir("").map_err(|error| self.failed(error))?;
+        }
+        for (puddle, runs) in &all {
+            let (name, mut header) = (name_of(*puddle), KeptHeader::new(self.uuid, *puddle, runs));
+            let new = format!("{name}.new");
+            seal(&mut header);
+            crate::catalog::remove_if_there(&self.medium, &new)?;
+            self.medium.create(&new, size_of::<KeptHeader>() as u64 + runs.len() as u64)?;
+            let mut made = FileHandle::open(&self.medium, &new)?;
+            made.write_at(0, header.as_bytes())?;
+            made.write_in_pieces(size_of::<KeptHeader>() as u64, runs)?;
+            made.sync().map_err(|error| self.failed(error))?;
+            made.rename(&name)?;
+        }
+        self.medium.sync_dir(PRIMARY_DIR).map_err(|error| self.failed(error))?;
+        control.kept.extend(all.into_iter().map(|(puddle, runs)| (puddle, Ok(runs))));
+        Ok(())
+    }
+
+    /// States 4 and 5, for every primary that is whole again: those that were written.
+    pub(crate) fn bring_back(&self, control: &mut Control) -> Result<BTreeSet<Uuid>, StoreError> {
+        let mut done = BTreeSet::new();
+        for (puddle, kept) in &control.kept {
+            let state = &control.catalog.state;
+            let Some(record) = of_shadowed_pool(state, *puddle) else { continue };
+            let (Ok(all), Ok(primary)) = (kept, self.open_primary(state, record)?) else { continue };
+            for (offset, bytes) in runs(all).flatten() {
+                let offset = check_run(0, record, state.at_rest(record.pool), offset, bytes.len())?;
+                primary.write_in_pieces(offset, bytes)?;
+            }
+            primary.sync().map_err(|error| self.failed(error))?;
+            done.insert(*puddle);
+        }
+        self.forget_kept(control, &done)?;
+        Ok(done)
+    }
+
+    /// State 5; also what becomes of the kept files of pools that are removed.
+    pub(crate) fn forget_kept(
+        &self,
+        control: &mut Control,
+        puddles: &BTreeSet<Uuid>,
+    ) -> Result<(), StoreError> {
+        let mut gone = false;
+        for puddle in puddles {
+            if control.kept.remove(puddle).is_some() {
+                crate::catalog::remove_if_there(&self.medium, &name_of(*puddle))?;
+                gone = true;
+            }
+        }
+        if gone {
+            self.medium.sync_dir(PRIMARY_DIR).map_err(|error| self.failed(error))?;
+        }
+        Ok(())
+    }
+}
+
+impl Control {
+    /// Why a puddle cannot be used although its file is whole. A reader lays the runs over it.
+    pub(crate) fn kept_problem(&self, puddle: Uuid, writable: bool) -> Option<String> {
+        match self.kept.get(&puddle)? {
+            Ok(_) if !writable => None,
+            Ok(_) => Some(format!(
+                "psyncs of it wait in {}, because its file was damaged: open the store for writing again",
+                name_of(puddle)
+            )),
+            Err(why) => {
+                Some(format!("psyncs of it waited in a file that is damaged: {why}; restore it from a copy"))
+            }
+        }
+    }
+
+    /// The runs as a reader lays them over primaries.
+    pub(crate) fn kept_patches(&self) -> Patches {
+        let whole = self.kept.iter().filter_map(|(puddle, kept)| Some((*puddle, kept.as_ref().ok()?)));
+        let list = |all: &Vec<u8>| runs(all).flatten().map(|(at, bytes)| (at, bytes.to_vec())).collect();
+        whole.map(|(puddle, all)| (puddle, list(all))).collect()
+    }
+}
