@@ -14,11 +14,8 @@ mod mixtures;
 mod older_journal;
 mod planted;
 mod rules;
-<<<<<<< HEAD
-mod settled;
-=======
 mod running;
->>>>>>> main
+mod settled;
 mod snapshot;
 mod system_calls;
 mod threads;
