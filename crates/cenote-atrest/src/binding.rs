@@ -16,11 +16,12 @@ use cenote_layout::id::Uuid;
 use sha2::{Digest as _, Sha256};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// What an object is bound to: its name, and the bytes of its data.
+/// What an object is bound to: its store, its name, and the bytes of its data.
 #[must_use]
-pub fn of_object(name: &str, data_len: u64) -> Digest {
+pub fn of_object(store: Uuid, name: &str, data_len: u64) -> Digest {
     let mut hash = Sha256::new();
     hash.update(b"CnObject");
+    hash.update(store.0);
     hash.update(data_len.to_le_bytes());
     hash.update(name.as_bytes());
     hash.finalize().into()
@@ -114,9 +115,10 @@ mod tests {
     fn whatever_differs_has_another_digest() {
         let place = Place { store: Uuid([1; 16]), pool: 2, name: "p", index: 3, addr: 4, size: 5 };
         let all = [
-            of_object("p", 5),
-            of_object("p", 6),
-            of_object("q", 5),
+            of_object(place.store, "p", 5),
+            of_object(place.store, "p", 6),
+            of_object(place.store, "q", 5),
+            of_object(Uuid([2; 16]), "p", 5),
             of_puddle(&place),
             of_puddle(&Place { store: Uuid([2; 16]), ..place }),
             of_puddle(&Place { pool: 3, ..place }),

@@ -235,6 +235,39 @@ fn every_harm(left: Left) {
     assert!(refused > store.files.len() / 2, "{refused}");
 }
 
+/// A backup has every other pool, and its exit status and its report say which one is damaged.
+#[test]
+fn a_backup_of_a_store_with_a_damaged_pool_has_all_others() {
+    let store = Store::make(Left::Closed);
+    let (target, number) = (store.path.with_file_name("copy"), |pool| {
+        POOLS.iter().position(|known| known == pool).expect("a pool") + 1
+    });
+    for (harmed, file) in &store.files {
+        // What a psync has left of a pool in shadowed mode is what is copied.
+        let copied =
+            !file.starts_with(store.path.join("puddles")) || !["shadowed", "second"].contains(&&**harmed);
+        for harm in [Harm::Remove, Harm::Flip(0)] {
+            harm.on(file);
+            let ran = run(["backup".as_ref(), store.path.as_os_str(), target.as_os_str(), "--json".as_ref()]);
+            let case = format!("{harm:?} of {} of {harmed}", file.display());
+            assert_eq!(ran.status, Some(i32::from(copied)), "{case}: {}{}", ran.out, ran.err);
+            let pool = format!("pool {}", number(harmed));
+            assert_eq!(ran.out.contains(&pool), copied, "{case}: {}", ran.out);
+            let moved = store.path.with_file_name("away");
+            std::fs::rename(&store.path, &moved).expect("renamed");
+            let found = child("use", &target).output().expect("it runs");
+            let said = String::from_utf8_lossy(&found.stdout).into_owned();
+            for name in POOLS {
+                let whole = said.contains(&format!("POOL {name}: whole"));
+                assert_eq!(whole, name != harmed || !copied, "{case}: {name}: {said}");
+            }
+            std::fs::rename(&moved, &store.path).expect("renamed");
+            std::fs::remove_dir_all(&target).expect("removed");
+            store.restore();
+        }
+    }
+}
+
 #[test]
 fn a_closed_store_opens_and_refuses_the_damaged_pool_alone() {
     every_harm(Left::Closed);

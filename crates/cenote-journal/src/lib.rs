@@ -40,7 +40,7 @@ pub use parcel::{Delivered, Limits, Parcel, ParcelError, Receiver, distinct};
 pub use quiet::Quiet;
 pub use record::{Draft, Record};
 pub use roots::{ROOT_HEADER_LEN, Root, Rooted, Roots};
-pub use scan::{Scan, scan};
+pub use scan::{ROOTS_LOST, Scan, scan};
 pub use ties::Tie;
 
 use cenote_medium::MediumError;

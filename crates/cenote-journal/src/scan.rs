@@ -32,7 +32,8 @@ pub struct Scan {
     /// Why records are lost, if some are.
     pub damage: Option<String>,
     /// Protected primaries as they were before these records. `None`: the header that knew is
-    /// damaged, and a later record says so.
+    /// damaged, and a later record says so. Without it a primary that was put back is not found, so
+    /// the opener of a store with protected primaries goes on only if its caller accepts that.
     pub roots: Option<Roots>,
 }
 
@@ -119,6 +120,10 @@ fn relied_on(
     }
     Ok(false)
 }
+
+/// What is wrong with a journal of which [`Scan::roots`] is lost.
+pub const ROOTS_LOST: &str =
+    "its newest header is damaged, and with it the list of the states of what is protected at rest";
 
 /// Reads a journal. `Err` in the answer: why nothing of it can be believed.
 ///

@@ -12,7 +12,10 @@
 //!   which a declared name cannot have), has places that are not in use. Those are zero, so an
 //!   element of zeros counts as one.
 //!
-//! What records do not tell is not judged: a type without a record, an array of such a type, text.
+//! * *Text* is a rule of two of Cenote's own types, known by their names: the bytes of a string,
+//!   which are UTF-8 and zeros behind them, and `cenote/InlineStr`, whose first byte is its length.
+//!
+//! What records do not tell is not judged: a type without a record, an array of such a type.
 //!
 //! Records may be untrue, and any bytes may stand in a block. *Bounds:* nothing outside a block is
 //! looked at. The rules of a true record concern disjoint bytes, so a type with more rules than
@@ -34,6 +37,16 @@ use core::fmt;
 /// not judged.
 const DEPTH_MAX: u32 = 64;
 
+/// The type of a byte of a string. No declared type has such a name.
+const UTF8: &str = "cenote/Utf8";
+
+/// How the name of a text by value begins.
+const INLINE_STR: &str = "cenote/InlineStr<";
+
+/// Bytes of a block of text that are looked at together, at least: a character may go on behind
+/// them.
+const PIECE: usize = 64 << 10;
+
 /// The field of a block that repeats. No declared field has such a name.
 const ELEMENT: &str = "[]";
 
@@ -51,6 +64,8 @@ pub enum Rule {
     NotNull,
     /// The discriminant of a variant.
     Tag,
+    /// UTF-8.
+    Text,
     /// A pointer whose target is a block of its type, or is not known. No rule of bytes alone: who
     /// knows blocks asks for it.
     Reference,
@@ -89,6 +104,7 @@ impl fmt::Display for InvalidValue {
             Rule::NotZero => f.write_str("0 in a number that is never 0"),
             Rule::NotNull => f.write_str("null in a pointer that is never null"),
             Rule::Tag => write!(f, "no variant has the discriminant {found}"),
+            Rule::Text => write!(f, "no UTF-8 begins with or goes on with byte {found:#04x}"),
             Rule::Reference => write!(f, "no block of the pointer's type begins at {found:#x}"),
         }
     }
@@ -126,7 +142,7 @@ impl Rule {
             Self::Bool => found <= 1,
             Self::Char => u32::try_from(found).is_ok_and(|code| char::from_u32(code).is_some()),
             Self::NotZero | Self::NotNull => found != 0,
-            Self::Tag | Self::Reference => true,
+            Self::Tag | Self::Text | Self::Reference => true,
         }
     }
 }
@@ -152,6 +168,10 @@ enum Form {
         spare: bool,
     },
     Record(Record),
+    /// A byte of a block of text.
+    Text,
+    /// A length of one byte, and so many bytes of text.
+    InlineText,
 }
 
 /// A declared type.
@@ -209,6 +229,20 @@ impl Shape {
                     visit(at, *rule, found, &path);
                 }
             }
+            // Its block is looked at as a whole.
+            Form::Text => {}
+            Form::InlineText => {
+                let Some((len, text)) = bytes.split_first() else { return };
+                match text.get(..usize::from(*len)).map(core::str::from_utf8) {
+                    None => visit(at, Rule::Text, u128::from(*len), &path),
+                    Some(Err(error)) => {
+                        let from = error.valid_up_to();
+                        let found = text.get(from).copied().unwrap_or_default();
+                        visit(at + 1 + from as u64, Rule::Text, u128::from(found), &path);
+                    }
+                    Some(Ok(_)) => {}
+                }
+            }
             Form::Array { element, count, spare } => {
                 let size = element.size as usize;
                 for (index, bytes) in bytes.chunks_exact(size.max(1)).take(*count as usize).enumerate() {
@@ -251,6 +285,15 @@ fn part(bytes: &[u8], offset: u64, size: u64) -> Option<&[u8]> {
     bytes.get(from..from.checked_add(usize::try_from(size).ok()?)?)
 }
 
+/// Where bytes of a text stop being UTF-8. A character may have begun before them, if there is
+/// something before; and may go on behind them, if there are many.
+fn where_no_text(bytes: &[u8], begun: bool) -> Option<usize> {
+    let of_before = bytes.iter().take(3).take_while(|byte| begun && **byte & 0xc0 == 0x80).count();
+    let error = core::str::from_utf8(bytes.get(of_before..)?).err()?;
+    let goes_on = error.error_len().is_none() && bytes.len() >= PIECE;
+    (!goes_on).then_some(of_before + error.valid_up_to())
+}
+
 /// The little-endian number of at most 16 bytes.
 fn number(bytes: &[u8]) -> u128 {
     bytes.iter().rev().take(16).fold(0, |number, byte| number << 8 | u128::from(*byte))
@@ -282,6 +325,18 @@ impl Rules {
     /// start of the block at `block`: a multiple of a value's size, and 0 unless the type repeats.
     pub fn check(&self, block: u64, offset: u64, bytes: &[u8], found: &mut dyn FnMut(InvalidValue)) {
         let size = self.shape.size;
+        if matches!(self.shape.form, Form::Text) {
+            let Some(at) = where_no_text(bytes, offset > 0) else { return };
+            return found(InvalidValue {
+                block,
+                type_id: self.type_id,
+                type_name: self.type_name.clone(),
+                field: format!("[{}]", offset + at as u64),
+                at: block.saturating_add(offset).saturating_add(at as u64),
+                rule: Rule::Text,
+                found: u128::from(bytes.get(at).copied().unwrap_or_default()),
+            });
+        }
         let values = if self.repeats { bytes.len() } else { size as usize };
         let first = offset / size.max(1);
         let chunks = bytes.chunks_exact((size as usize).max(1)).take(values / (size as usize).max(1));
@@ -330,7 +385,11 @@ impl Values {
     pub fn rules(&mut self, id: TypeId) -> Option<Rules> {
         let record = Arc::clone(self.records.get(&id)?);
         // Not through the table of shapes: a block that repeats is described by its element.
+        let is_text = |field: &FieldRecord| field.name == ELEMENT && field.type_name == UTF8;
         let shape = match record.repeats {
+            true if record.size == 1 && record.fields.iter().any(is_text) => {
+                Some(Arc::new(Shape { size: 1, rules: 1, depth: 1, form: Form::Text }))
+            }
             true => self.record(&record, 0),
             false => self.shape(id, &record.name, record.size, 0),
         };
@@ -393,6 +452,9 @@ impl Values {
             return self.array(id, element, count, size, depth);
         }
         let record = Arc::clone(self.records.get(&id)?);
+        if record.name.starts_with(INLINE_STR) {
+            return Some(Arc::new(Shape { size: record.size, rules: 1, depth: 1, form: Form::InlineText }));
+        }
         self.record(&record, depth)
     }
 

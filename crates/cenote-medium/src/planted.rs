@@ -239,6 +239,8 @@ pub enum Bug {
     RefusalForgotten,
     /// A backup takes a journal along that its session has not compared with anything.
     BackupUnchecked,
+    /// Protected things are believed as they are although the journal's list of them is lost.
+    LostListAccepted,
     /// What one journal names of the other is not compared.
     TieIgnored,
     /// A journal names records of the other that are not durable.
@@ -269,6 +271,10 @@ pub enum Bug {
     SnapshotNameNotSynced,
     /// A restore believes a snapshot's contents whatever they sum up to.
     SnapshotSumIgnored,
+    /// A snapshot of an object is taken whatever the journal lists of it.
+    SnapshotUnlisted,
+    /// A restored object gets a new name, whatever it was bound to.
+    ReboundUnchecked,
     /// Commit changes marks before the entries that take them back are durable.
     MarkBeforeEntry,
     /// Commit does not flush the marks that it changes.

@@ -72,7 +72,7 @@ pub(crate) fn open(
 ) -> Result<Protection, ObjectError> {
     let name = &info.record.name;
     let (what, mode) = (named(name), info.record.at_rest.mode());
-    let binding = binding::of_object(name, info.record.data_len);
+    let binding = binding::of_object(shared.store.uuid(), name, info.record.data_len);
     let protection =
         cenote_sealed::open(&what, mode, source, (binding, key)).map_err(|error| sealed(name, error))?;
     if let Some(listed) = shared.listed(info.id())? {

@@ -114,7 +114,7 @@ pub use hosted::Guest;
 pub use objects::Objects;
 pub use options::{ObjectOptions, ObjectsOptions, Permission, Trim};
 pub use shared::{Info, Recovery};
-pub use snapshot::{Blocks, Restored, Snapshot};
+pub use snapshot::{Blocks, Restored, Snapshot, SnapshotOf};
 
 pub use cenote_atrest::{Anchor, Argon2Params, AtRestError, KeyError, Keyring, MasterKey, Mode, PageFault};
 pub use cenote_layout::object::ObjectState;

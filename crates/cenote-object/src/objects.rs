@@ -13,6 +13,7 @@ use crate::error::ObjectError;
 use crate::options::{ObjectOptions, ObjectsOptions, Permission};
 use crate::shared::{GONE, Info, REGISTRY, Recovery, Registered, Shared, busy, locked};
 use crate::snapshot::{self, Blocks, Restored, Snapshot};
+use cenote_atrest::tree::Digest;
 use cenote_atrest::{Keyring, Mode, Protection, binding};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::AtRest;
@@ -114,27 +115,30 @@ impl Objects {
             return Err(StoreError::ReadOnly { what: "create an object" }.into());
         }
         if let Some(keeper) = self.0.store.keeper() {
-            return Self::create_through(keeper, (name, size), key, options);
+            let store = self.0.store.uuid();
+            return Self::create_through(keeper, store, (name, size), key, options);
         }
         if self.0.store.object(name).is_ok() {
             return Err(StoreError::ObjectExists { name: name.into() }.into());
         }
         // Before the object, so that an object is never without a journal.
         self.0.journal_or_new()?;
-        let header = |id, pages| protection_header((name, size), id, pages, mode, key);
+        let binding = binding::of_object(self.0.store.uuid(), name, size);
+        let header = |id, pages| protection_header((name, binding), id, pages, mode, key);
         self.0.store.create_object_at_rest(name, size, options.permissions, AtRest::of(mode), header)
     }
 
     /// The same by a daemon. The object's data key is made here, and wrapped: the daemon gets the header.
     fn create_through(
         keeper: &dyn Keeper,
+        store: Uuid,
         (name, size): (&str, u64),
         key: Option<&Keyring>,
         options: &ObjectOptions,
     ) -> Result<ObjectInfo, ObjectError> {
         let failed = |source| ObjectError::Memory { name: name.into(), source };
         let id = Uuid::from_random_bytes(process::random_bytes16().map_err(failed)?);
-        let pages = size.div_ceil(PAGE_SIZE);
+        let (pages, binding) = (size.div_ceil(PAGE_SIZE), binding::of_object(store, name, size));
         if size == 0 || size > 1 << 46 {
             return Err(StoreError::ObjectLen { len: size }.into());
         }
@@ -144,7 +148,7 @@ impl Objects {
             data_len: size,
             permissions: options.permissions,
             at_rest: AtRest::of(options.at_rest),
-            header: protection_header((name, size), id, pages, options.at_rest, key)?,
+            header: protection_header((name, binding), id, pages, options.at_rest, key)?,
         };
         keeper.create_object(&new).map_err(connected::of_daemon)
     }
@@ -255,17 +259,25 @@ impl Objects {
 
     /// Makes an object again from a snapshot, under its name or another, owned by this user, at its old address if that is free here. One that is
     /// protected stays so, under the key of then, and keeps its identity, to which its pages are sealed; one that is not
-    /// gets a new one. Its protection is bound to its name: under another name it takes
-    /// [`Objects::restore_as`], if it has a key. Durable on return.
+    /// gets a new one. Its protection is bound to its name and store: under another name, or of
+    /// another store, it takes [`Objects::restore_as`], if it has a key. Durable on return.
+    ///
+    /// Without a key nothing can be proved of a protected snapshot here: [`Restored::of`] says what
+    /// it says of itself, and whoever attaches the object finds a name, length or store that it
+    /// does not have. A snapshot is of any age: an older one of the object is a snapshot as any
+    /// other ([`Attached::check_anchor`] tells).
     ///
     /// # Errors
-    /// The file cannot be read, is no snapshot, cut short or damaged; an object of this name, or a protected one of this identity, is there; the window or the disk is full.
-    /// Nothing has changed then.
+    /// The file cannot be read, is no snapshot, cut short or damaged; it is protected, of another
+    /// store, and no name is given; an object of this name, or a protected one of this identity, is
+    /// there; the window or the disk is full. Nothing has changed then.
     pub fn restore(&self, path: &Path, name: Option<&str>) -> Result<Restored, ObjectError> {
         self.restore_by(path, name, None)
     }
 
-    /// The same of a protected object under another name than it had, with its key.
+    /// The same of a protected object under another name than it had, or of another store, with
+    /// its key. What [`Restored::of`] says is under the key: the caller compares it with what it
+    /// meant to restore.
     ///
     /// # Errors
     /// As [`Objects::restore`]; `EACCES`: the key is wrong, or of no use.
@@ -486,7 +498,7 @@ impl Objects {
 
 /// The header of a new object's protection; nothing, without one.
 fn protection_header(
-    (name, data_len): (&str, u64),
+    (name, binding): (&str, Digest),
     id: Uuid,
     pages: u64,
     mode: Mode,
@@ -496,7 +508,7 @@ fn protection_header(
         return Ok(Vec::new());
     }
     let made = Protection::create(id, pages, mode, key).map_err(|error| at_rest::at_rest(name, error))?;
-    made.bind(binding::of_object(name, data_len));
+    made.bind(binding);
     Ok(made.header().to_vec())
 }
 

@@ -51,7 +51,8 @@ pub struct ObjectsOptions {
     pub half_len_max: u64,
     /// Who applies what was psynced, and syncs the primaries.
     pub trim: Trim,
-    /// Use the primaries as they are although records are lost in a damaged journal. They may hold parts of a psync.
+    /// Use the primaries as they are although records are lost in a damaged journal, or the list of
+    /// the states of protected objects. They may hold parts of a psync, or be of different moments.
     pub accept_damaged_journal: bool,
 }
 

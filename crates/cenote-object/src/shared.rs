@@ -9,7 +9,7 @@ use crate::error::ObjectError;
 use crate::header::{self, Found};
 use crate::options::{ObjectsOptions, Trim};
 use cenote_journal::{
-    Guard, Home, Journal, ROOT_HEADER_LEN, Root, Rooted, Roots, Scan, Settings, Stopped, scan,
+    Guard, Home, Journal, ROOT_HEADER_LEN, ROOTS_LOST, Root, Rooted, Roots, Scan, Settings, Stopped, scan,
 };
 use cenote_layout::id::Uuid;
 use cenote_layout::object::ObjectState;
@@ -170,6 +170,13 @@ impl Shared {
             let file = FileHandle::open(files(store), JOURNAL)?;
             match scan(&file, store.uuid(), store.is_writable())? {
                 Ok(Scan { damage: Some(detail), .. }) | Err(detail) => Err(detail),
+                Ok(Scan { roots: None, .. })
+                    if Self::has_listed(store)
+                        && !options.accept_damaged_journal
+                        && !planted(Bug::LostListAccepted) =>
+                {
+                    Err(ROOTS_LOST.into())
+                }
                 Ok(scan) => match store.check_objects_journal(&scan.found()) {
                     Err(StoreError::JournalRolledBack { detail, .. }) if options.accept_damaged_journal => {
                         Err(detail)
@@ -197,6 +204,11 @@ impl Shared {
             Err(_) => {}
         }
         Ok(shared)
+    }
+
+    /// Whether the store has objects that its journal lists.
+    fn has_listed(store: &Store) -> bool {
+        store.objects().iter().any(|info| info.record.at_rest.mode().has_tree())
     }
 
     /// Completes every committed psync. The last step is [`Journal::resume`], which commits.

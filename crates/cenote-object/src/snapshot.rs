@@ -23,6 +23,25 @@
 //!
 //! The store is not changed by any of it. Nobody but whoever asked for the file removes what a crash leaves.
 //!
+//! # What binds a protected snapshot
+//!
+//! * *Identity, mode, number of pages* are in the protection's header. Every restore compares them
+//!   with the trailer.
+//! * *Name, length, store* are in the header's binding. Whoever attaches the object compares it with
+//!   the catalog. A restore under another name, or from another store, compares it with the trailer
+//!   before it makes a new binding.
+//! * *Contents* are in tree and tags. They are compared when a page is touched.
+//! * *Age* is in nothing: a snapshot may be of any age, and anchors tell.
+//!
+//! Headers, tree and tags are under the object's key, if it has one.
+//!
+//! So a snapshot whose trailer says another name, length, store or identity than it was taken with
+//! is refused by the restore that has the key, or else by who attaches the object. The name of the
+//! *file* binds nothing: [`Restored::of`] says of which object the file was. An object whose own
+//! file was put back is found before a snapshot of it is made: it is not the one that the journal
+//! lists. In a mode without a key all of this holds against files that were exchanged, and not
+//! against who computes sums anew.
+//!
 //! # Restoring
 //!
 //! 1. The trailer is read and checked. Nothing is touched for a file that has none.
@@ -91,6 +110,22 @@ pub struct Restored {
     pub object: ObjectInfo,
     /// The address that its data had, if it has another now: pointers into it that are stored somewhere, also in itself, do not hold.
     pub moved_from: Option<u64>,
+    /// What the snapshot was of.
+    pub of: SnapshotOf,
+}
+
+/// What a snapshot says that it is of. Of a protected one that was restored with its key it is
+/// proved, but for the time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotOf {
+    /// The store.
+    pub store: Uuid,
+    /// The object's identity.
+    pub object: Uuid,
+    /// Its name.
+    pub name: String,
+    /// When it was taken, in seconds since 1970.
+    pub taken_at_s: u64,
 }
 
 /// A new file outside the store that a snapshot is written to.
@@ -262,6 +297,9 @@ fn take_to(
     let failed = file_error("make", path);
     reach(Step::SnapshotBegun);
     let primary = FileHandle::open(shared.files(), &info.file())?;
+    if !planted(Bug::SnapshotUnlisted) {
+        at_rest::check_file(shared, info, &primary)?;
+    }
     target.create().map_err(&failed)?;
     let made = write(shared, info, &primary, &*target, blocks, &failed).and_then(|made| {
         if !planted(Bug::SnapshotNameNotSynced) {
@@ -364,6 +402,12 @@ pub(crate) fn restore(
         |detail: &str| ObjectError::Snapshot { file: path.display().to_string(), detail: detail.into() };
     let (file, trailer) = open(path)?;
     let mode = trailer.mode().ok_or_else(|| wrong("its protection is unknown"))?;
+    if mode != Mode::None && name.is_none() && trailer.store != shared.store.uuid() {
+        let of = trailer.store;
+        return Err(wrong(&format!(
+            "it is of a protected object of store {of}: give the object a name here, and its key if it has one"
+        )));
+    }
     let mut record = ObjectRecord {
         puddle: trailer.object,
         name: name.or(trailer.name()).unwrap_or_default().into(),
@@ -388,7 +432,7 @@ pub(crate) fn restore(
             })?;
         }
     }
-    let header = rebound(&file, &trailer, mode, (&record.name, key))?;
+    let header = rebound(&file, &trailer, mode, (shared.store.uuid(), &record.name, key))?;
     if let Some(id) = kept {
         reach(Step::ObjectLookedUp);
         // Looked at again: another restore may have made it meanwhile, and what follows would
@@ -442,27 +486,39 @@ pub(crate) fn restore(
     }
     let object = made?;
     let moved_from = (object.addr != trailer.addr).then(|| trailer.addr + object.data_offset());
-    Ok(Restored { object, moved_from })
+    let (store, taken_at_s) = (trailer.store, trailer.taken_at_s);
+    let name = trailer.name().unwrap_or_default().into();
+    let of = SnapshotOf { store, object: trailer.object, name, taken_at_s };
+    Ok(Restored { object, moved_from, of })
 }
 
-/// The header of a protected object that gets another name than it had when the snapshot was taken:
-/// bound to that. With a key only who has it can make one.
+/// The header of a protected object that gets another name or store than it had when the snapshot
+/// was taken: bound to that, if it was bound to what the trailer says. With a key only who has it
+/// can make one.
 fn rebound(
     file: &File,
     trailer: &SnapshotTrailer,
     mode: Mode,
-    (name, key): (&str, Option<&Keyring>),
+    (store, name, key): (Uuid, &str, Option<&Keyring>),
 ) -> Result<Option<[u8; HEADER_LEN]>, ObjectError> {
-    let (span, expected) = (trailer.data_len.next_multiple_of(PAGE_SIZE), Expect::of(trailer.object));
-    if mode == Mode::None || (trailer.name() == Some(name) && key.is_none()) {
+    let span = trailer.data_len.next_multiple_of(PAGE_SIZE);
+    let is_same = trailer.name() == Some(name) && trailer.store == store;
+    if mode == Mode::None || (is_same && key.is_none()) {
         return if key.is_some() { Err(ObjectError::NotProtected { name: name.into() }) } else { Ok(None) };
     }
     let mut bytes = [0; HEADER_LEN];
     file.read_exact_at(&mut bytes, object_data_offset(trailer.size) + span)
         .map_err(|source| ObjectError::File { what: "read", file: name.into(), source })?;
-    let opened = Protection::open(&bytes, &Expect { mode: Some(mode), ..expected }, key);
+    let was = binding::of_object(trailer.store, trailer.name().unwrap_or_default(), trailer.data_len);
+    let expected = Expect {
+        mode: Some(mode),
+        pages: Some(span / PAGE_SIZE),
+        binding: Some(was).filter(|_| !planted(Bug::ReboundUnchecked)),
+        ..Expect::of(trailer.object)
+    };
+    let opened = Protection::open(&bytes, &expected, key);
     let protection = opened.map_err(|error| at_rest::at_rest(name, error))?;
-    protection.bind(binding::of_object(name, trailer.data_len));
+    protection.bind(binding::of_object(store, name, trailer.data_len));
     Ok(Some(protection.header()))
 }
 

@@ -3,6 +3,7 @@
 mod at_rest;
 mod backup;
 mod bound;
+mod bound_snapshots;
 mod calls;
 mod common;
 mod copies;

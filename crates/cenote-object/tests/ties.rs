@@ -8,6 +8,7 @@
 use crate::common::{key, options, protect};
 use crate::mixtures::{CHECKED, fill, made_with, seen};
 use cenote_layout::header::seal;
+use cenote_layout::object::JournalHeader;
 use cenote_layout::superblock::{ORIGIN_COPY, ORIGIN_OWN, Superblock};
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, Image, Limits, SimMedium};
@@ -32,6 +33,8 @@ const Q: Step = Step::Pool("q");
 /// Halves that are seldom, or often, written anew.
 const LARGE: u64 = 1 << 16;
 const SMALL: u64 = 16384;
+/// A record of the larger pool fits, and the journal need not grow.
+const MEDIUM: u64 = 1 << 15;
 
 /// Opens for writing. Only who makes a journal says how long its halves are.
 fn open_with(sim: &Arc<SimMedium>, half_len: u64) -> Result<(Store, Objects), String> {
@@ -344,4 +347,111 @@ fn files_of_different_moments_that_the_caller_accepts_are_not_compared_later_eit
     let served = seen(&later, Access::ReadWrite).expect("a store as any other");
     assert_eq!(served[4], 78);
     protect(Mode::None);
+}
+
+/// Flips a bit of a journal's newest header.
+fn without_newest_header(image: &Image, journal: &str) -> Image {
+    let mut image = image.clone();
+    let bytes = image.file(journal).expect("it is there");
+    let generation = |slot: usize| {
+        JournalHeader::read_from_prefix(&bytes[slot * 4096..]).map_or(0, |(header, _)| header.generation)
+    };
+    let newest = if generation(1) > generation(0) { 4096 } else { 0 };
+    assert!(image.flip_bit(journal, newest + 200, 0));
+    image
+}
+
+/// In every moment of a session the newest header of a journal is damaged, and any of the things'
+/// files are put back to one of the first moments. How many were refused, and of how many; or what
+/// is served that is no state of the store.
+fn damaged_lists(journal: &str, steps: &[Step]) -> Result<[u64; 2], String> {
+    let session = Session::run(Mode::Authenticated, MEDIUM, steps);
+    let mut counts = [0; 2];
+    for newer in 0..session.moments.len() {
+        for older in 0..newer.min(2) {
+            let mut files = session.differing(older, newer);
+            files.retain(|name| name.starts_with("puddles/"));
+            for mask in 0..1u32 << files.len() {
+                let back: Vec<&String> =
+                    (0..).zip(&files).filter(|(i, _)| mask >> i & 1 == 1).map(|(_, name)| name).collect();
+                let image = without_newest_header(&session.mixed(newer, older, &back), journal);
+                let access = if mask % 2 == 0 { Access::ReadOnly } else { Access::ReadWrite };
+                let refused = session.judge(&image, access).map_err(|what| {
+                    format!("{journal}, {access:?}, of {older} in {newer} {back:?}: {what}")
+                })?;
+                counts[0] += u64::from(refused);
+                counts[1] += 1;
+            }
+        }
+    }
+    protect(Mode::None);
+    Ok(counts)
+}
+
+/// Halves of the pools' journal are written anew again and again, and pool "p" is in none of its
+/// later records.
+const REUSING: [Step; 15] = [P, Q, Q, Q, Q, Q, Q, Q, Q, Q, Q, Q, Q, Q, Q];
+
+#[test]
+fn a_list_that_is_lost_with_its_header_hides_no_file_that_was_put_back() {
+    let [refused, of] = damaged_lists("journal.pools", &REUSING).unwrap_or_else(|error| panic!("{error}"));
+    println!("{refused} of {of} are refused");
+    assert!(refused > of / 4 && refused < of, "{refused} of {of}");
+}
+
+#[test]
+fn a_lost_list_that_is_accepted_is_found() {
+    plant(Bug::LostListAccepted);
+    let found = damaged_lists("journal.pools", &REUSING);
+    plant(Bug::None);
+    protect(Mode::None);
+    println!("{}", found.expect_err("the bug was not found"));
+    let served = lost_list_of_objects(Bug::LostListAccepted, false);
+    assert_eq!(served, Ok([0, 3]), "the bug was not found");
+}
+
+/// Object "a" is psynced, the journal trimmed, object "still" psynced. The newest header is damaged,
+/// and the file of "a" put back. What is served of both.
+fn lost_list_of_objects(bug: Bug, accept_damaged_journal: bool) -> Result<[u8; 2], String> {
+    let sim = SimMedium::from_image_unrecorded(&made_with(Mode::Authenticated, LARGE));
+    let (store, objects) = open_with(&sim, LARGE).expect("open");
+    let file = store.object("a").expect("there").file();
+    let psync = |name, value| {
+        let mut object = objects.attach(name, Permission::ReadWrite, key()).expect("attached");
+        object.as_mut_slice().expect("writable").fill(value);
+        object.psync().expect("psync");
+    };
+    let before = sim.image_now(CrashKind::Process).file(&file).expect("it is there");
+    psync("a", 2);
+    objects.checkpoint().expect("trimmed");
+    psync("still", 3);
+    objects.abandon();
+    store.abandon();
+    drop(objects);
+    let mut image = without_newest_header(&sim.image_now(CrashKind::Process), "journal");
+    image.set_file(&file, &before);
+    plant(bug);
+    let sim = SimMedium::from_image_unrecorded(&image);
+    let (store, _) = Store::open(sim.clone(), OpenOptions::default()).expect("open");
+    let asked = ObjectsOptions { accept_damaged_journal, ..options(LARGE) };
+    let served = Objects::open(&store, &asked).map_err(|error| error.to_string()).and_then(|objects| {
+        let of = |name| -> Result<u8, String> {
+            let object = objects.attach(name, Permission::Read, key()).map_err(|error| error.to_string())?;
+            Ok(crate::common::bytes_of(&object)?[0])
+        };
+        let served = [of("a")?, of("still")?];
+        objects.abandon();
+        Ok(served)
+    });
+    plant(Bug::None);
+    store.abandon();
+    protect(Mode::None);
+    served
+}
+
+#[test]
+fn objects_whose_list_is_lost_are_refused_until_the_caller_accepts_them() {
+    let refused = lost_list_of_objects(Bug::None, false).expect_err("nothing says how old they are");
+    assert!(refused.contains("list of the states"), "{refused}");
+    assert_eq!(lost_list_of_objects(Bug::None, true), Ok([0, 3]));
 }

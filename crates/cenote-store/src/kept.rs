@@ -177,6 +177,11 @@ impl Inner {
 }
 
 impl Control {
+    /// Names of the kept files.
+    pub(crate) fn kept_files(&self) -> impl Iterator<Item = String> {
+        self.kept.keys().map(|puddle| name_of(*puddle))
+    }
+
     /// Why a puddle cannot be used although its file is whole. A reader lays the runs over it.
     pub(crate) fn kept_problem(&self, puddle: Uuid, writable: bool) -> Option<String> {
         match self.kept.get(&puddle)? {

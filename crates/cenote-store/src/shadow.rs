@@ -23,6 +23,7 @@ use crate::catalog::State;
 use crate::error::StoreError;
 use crate::fence::Fence;
 use crate::journals::JournalOf;
+use crate::options::DamagePolicy;
 use crate::psync::Gate;
 use crate::puddle::{
     DIR, Kind, PRIMARY_DIR, Puddle, create_file, file_name, primary_name, text, verify_file, verify_primary,
@@ -32,7 +33,9 @@ use crate::relocate::{Found, Needs};
 use crate::report::{Damage, OpenReport, RestoredPool};
 use crate::sealed::{DATA_AT, file_len};
 use crate::store::{Control, Inner};
-use cenote_journal::{Guard, Home, Journal, ROOT_HEADER_LEN, Rooted, Roots, Scan, Settings, Stopped, scan};
+use cenote_journal::{
+    Guard, Home, Journal, ROOT_HEADER_LEN, ROOTS_LOST, Rooted, Roots, Scan, Settings, Stopped, scan,
+};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, DueRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
@@ -353,6 +356,7 @@ impl Inner {
         brought_back: &BTreeSet<Uuid>,
     ) -> Result<Roots, StoreError> {
         let state = &control.catalog.state;
+        self.check_list(state, scan)?;
         // `None`: it cannot be written.
         let mut primaries: BTreeMap<Uuid, Option<FileHandle>> = BTreeMap::new();
         for record in &scan.records {
@@ -395,6 +399,19 @@ impl Inner {
             }
         }
         Ok(roots)
+    }
+
+    /// Refuses a journal whose list of protected pools is lost, unless the caller leaves out what is
+    /// damaged: then protected pools are believed as they are.
+    fn check_list(&self, state: &State, scan: &Scan) -> Result<(), StoreError> {
+        let listed = |pool: &PoolId| state.at_rest(*pool).mode().has_tree();
+        let accepts = self.options.damage == DamagePolicy::SkipDamaged || planted(Bug::LostListAccepted);
+        if scan.roots.is_some() || accepts || !state.pools.keys().any(listed) {
+            return Ok(());
+        }
+        let detail =
+            format!("{ROOTS_LOST}; open the store with DamagePolicy::SkipDamaged to believe it as it is");
+        Err(StoreError::JournalDamaged { detail })
     }
 
     /// The file that psyncs of a puddle are written into, or why it cannot be used. One that has
@@ -685,6 +702,7 @@ fn past(inner: &Inner, control: &Control) -> Result<(Patches, Option<Roots>), St
         Ok(scan) => scan,
     };
     inner.check_journal(control, JournalOf::Pools, &scan.found())?;
+    inner.check_list(&control.catalog.state, &scan)?;
     let mut patches = control.kept_patches();
     for record in &scan.records {
         let data = record.read_data(&file)?;

@@ -128,7 +128,7 @@ pub(crate) fn ask_for(
     match reply {
         Reply::BackedUp { pools, objects, bytes, again_bytes, held_us, unsynced } => {
             let held = Duration::from_micros(held_us);
-            let report = BackupReport { pools, objects, bytes, again_bytes, held };
+            let report = BackupReport { pools, objects, bytes, again_bytes, held, damage: Vec::new() };
             Ok(match unsynced {
                 None => BackedUp::Durable(report),
                 Some(detail) => BackedUp::Unsynced(report, StoreError::BackupUnsynced { detail }),

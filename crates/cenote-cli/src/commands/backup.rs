@@ -49,11 +49,15 @@ pub(crate) fn run(arguments: &Backup, out: &mut Out) -> Result<Verdict, Failure>
         plural(made.objects, "object"),
         bytes(made.bytes)
     ))?;
+    for damage in &made.damage {
+        out.line(format_args!("{} {damage}: so it is in the copy", out.bad("damaged:")))?;
+    }
+    let damaged: Vec<String> = made.damage.iter().map(ToString::to_string).collect();
     out.object(&json!({
-        "path": target, "pools": made.pools, "objects": made.objects, "bytes": made.bytes,
+        "damaged": damaged, "path": target, "pools": made.pools, "objects": made.objects, "bytes": made.bytes,
         "again_bytes": made.again_bytes, "held_s": made.held.as_secs_f64(),
     }))?;
-    Ok(Verdict::Clean)
+    Ok(Verdict::found(!damaged.is_empty()))
 }
 
 /// Says who can copy a store that another process has open.

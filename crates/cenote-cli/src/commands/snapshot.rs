@@ -51,13 +51,17 @@ pub(crate) fn restore(arguments: &Restore, out: &mut Out) -> Result<Verdict, Fai
         record.name,
         bytes(record.data_len)
     ))?;
+    if made.of.name != record.name {
+        out.line(format_args!("{} it is a snapshot of object \"{}\"", out.warn("renamed:"), made.of.name))?;
+    }
     let moved_from = made.moved_from.map(|addr| format!("{addr:#x}"));
     if let Some(before) = &moved_from {
         out.line(format_args!("{} it was at {before}: pointers into it do not hold", out.warn("moved:")))?;
     }
     out.object(&json!({
         "object": record.name, "file": arguments.file.display().to_string(), "bytes": record.data_len, "address": address,
-        "moved_from": moved_from, "at_rest": keys::name_of(record.at_rest.mode()),
+        "moved_from": moved_from, "of": made.of.name, "of_store": made.of.store.to_string(),
+        "at_rest": keys::name_of(record.at_rest.mode()),
     }))?;
     Ok(Verdict::Clean)
 }

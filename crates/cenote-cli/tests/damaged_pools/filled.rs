@@ -48,7 +48,13 @@ fn open(dir: &Path) -> Result<Store> {
     let mut bytes = key_bytes();
     let key = MasterKey::with_locking(&mut bytes, Locking::IfPossible).expect("a key");
     let key = Arc::new(Keyring::new(key).locking(Locking::IfPossible));
-    let options = OpenOptions { key: Some(key), accept_unprotected: true, ..OpenOptions::default() };
+    // Every puddle is a pool's.
+    let options = OpenOptions {
+        key: Some(key),
+        accept_unprotected: true,
+        spare_bytes_max: 0,
+        ..OpenOptions::default()
+    };
     Store::open_with(dir, &options)
 }
 

@@ -3,11 +3,12 @@
 use crate::catalog::State;
 use crate::error::StoreError;
 use crate::journals::JournalOf;
-use crate::puddle::{DIR, PRIMARY_DIR, file_name, primary_name, text};
+use crate::puddle::{DIR, PRIMARY_DIR, file_name, primary_name, text, verify_file, verify_primary};
+use crate::report::Damage;
 use crate::sealed::file_len;
 use crate::store::{Control, Inner};
 use cenote_layout::PAGE_SIZE;
-use cenote_layout::catalog::PuddleRecord;
+use cenote_layout::catalog::{AtRest, PuddleRecord};
 use cenote_layout::id::Uuid;
 use cenote_layout::puddle::Role;
 use cenote_medium::{FileHandle, LockKind, Medium, MediumError, MediumOptions, OwnedMedium, RealMedium};
@@ -66,20 +67,35 @@ pub(super) fn set_aside(control: &Control) -> BTreeSet<Uuid> {
     clients.filter(|client| *client != control.client && !control.hosted.contains_key(client)).collect()
 }
 
-/// All files that the copy has, but for catalog and superblock.
-pub(super) fn plan(inner: &Inner, control: &Control) -> Result<Vec<Planned>, StoreError> {
+/// All files that the copy has, but for catalog and superblock; and what is damaged. A damaged file
+/// that is as long as it should be is copied as it is, so that nothing of it is lost; of another one
+/// the copy has no file. Either costs its pool, in the copy as in the store.
+pub(super) fn plan(inner: &Inner, control: &Control) -> Result<(Vec<Planned>, Vec<Damage>), StoreError> {
     let state = &control.catalog.state;
     let logs_go = !set_aside(control).is_empty();
-    let mut plan = Vec::new();
+    let (mut plan, mut damage) = (Vec::new(), Vec::new());
     for puddle in state.puddles.values() {
         let goes = match puddle.role {
             Role::Heap | Role::Object => true,
             Role::Log | Role::LogSpace => logs_go,
             Role::Spare => false,
         };
-        if goes {
-            plan.push(planned(inner, state, puddle)?);
+        if !goes {
+            continue;
         }
+        let (planned, problem) = planned(inner, state, puddle)?;
+        if let Some(detail) = problem {
+            let (uuid, pool, index) = (puddle.uuid, puddle.pool, puddle.index);
+            damage.push(Damage::Puddle { uuid, pool, index, detail });
+            if !inner.medium.len(&planned.from).is_ok_and(|len| len == planned.len) {
+                continue;
+            }
+        }
+        plan.push(planned);
+    }
+    for from in control.kept_files() {
+        let len = inner.medium.len(&from)?;
+        plan.push(Planned { to: from.clone(), from, twin: None, len });
     }
     for journal in JournalOf::ALL.map(JournalOf::file) {
         if inner.medium.exists(journal)? {
@@ -87,23 +103,39 @@ pub(super) fn plan(inner: &Inner, control: &Control) -> Result<Vec<Planned>, Sto
             plan.push(Planned { from: journal.into(), to: journal.into(), twin: None, len });
         }
     }
-    Ok(plan)
+    Ok((plan, damage))
 }
 
-fn planned(inner: &Inner, state: &State, puddle: &PuddleRecord) -> Result<Planned, StoreError> {
+/// The file of a puddle, and what is wrong with it. Of one that has moved and is not rewritten
+/// nothing is said.
+fn planned(
+    inner: &Inner,
+    state: &State,
+    puddle: &PuddleRecord,
+) -> Result<(Planned, Option<String>), StoreError> {
     let to = text(&file_name(puddle.uuid)).to_owned();
-    let heap = puddle.role == Role::Heap;
-    if heap && state.is_protected(puddle.pool) {
-        let len = file_len(puddle, state.at_rest(puddle.pool)).unwrap_or(puddle.size);
-        return Ok(Planned { from: to.clone(), to, twin: None, len });
+    let of = |to: String, len: u64| Planned { from: to.clone(), to, twin: None, len };
+    if puddle.role != Role::Heap {
+        // An object may have regions of its protection behind its data.
+        return Ok(match inner.medium.len(&to) {
+            Ok(len) => (of(to, len), None),
+            Err(error) => (of(to, puddle.size), Some(error.to_string())),
+        });
     }
-    if heap && state.is_shadowed(puddle.pool) {
+    let looked = !state.due.contains_key(&puddle.uuid);
+    let (at_rest, store) = (state.at_rest(puddle.pool), inner.uuid);
+    if at_rest != AtRest::None {
+        let problem = if looked { inner.verify_sealed(puddle, at_rest)? } else { None };
+        return Ok((of(to, file_len(puddle, at_rest).unwrap_or(puddle.size)), problem));
+    }
+    if state.is_shadowed(puddle.pool) {
+        let problem = if looked { verify_primary(&inner.medium, puddle, store, false)? } else { None };
         let primary = text(&primary_name(puddle.uuid)).to_owned();
-        return Ok(Planned { from: primary.clone(), to, twin: Some(primary), len: puddle.size });
+        let (from, twin) = (primary.clone(), Some(primary));
+        return Ok((Planned { from, to, twin, len: puddle.size }, problem));
     }
-    // An object may have regions of its protection behind its data.
-    let len = if heap { puddle.size } else { inner.medium.len(&to)? };
-    Ok(Planned { from: to.clone(), to, twin: None, len })
+    let problem = if looked { verify_file(&inner.medium, puddle, store, false)? } else { None };
+    Ok((of(to, puddle.size), problem))
 }
 
 /// Copies a file. It has its space taken, unless the original has holes: then those are holes in

@@ -53,6 +53,7 @@ mod files;
 
 use crate::catalog;
 use crate::error::StoreError;
+use crate::report::Damage;
 use crate::store::{Control, Inner, LOCK, Store};
 use crate::superblock;
 use cenote_layout::catalog::{LeaseRecord, Record};
@@ -80,6 +81,8 @@ pub struct BackupReport {
     pub again_bytes: u64,
     /// How long writers waited.
     pub held: Duration,
+    /// What of the store is damaged: in the copy, too. A daemon does not say it.
+    pub damage: Vec<Damage>,
 }
 
 /// What a backup came to, where there is a copy: whole, under its name. An *error* of the call says
@@ -262,7 +265,7 @@ impl Backup {
         let plan = {
             let inner = self.store.inner();
             let control = inner.control();
-            files::plan(inner, &control)?
+            files::plan(inner, &control)?.0
         };
         let all = plan.iter().map(|planned| planned.len).sum();
         let mut progress = Progress { done: 0, all, tell: progress };
@@ -316,7 +319,8 @@ impl Backup {
             return Ok(false);
         }
         let _quiet = inner.quiet_journals(&mut control)?;
-        let plan = files::plan(inner, &control)?;
+        let (plan, damage) = files::plan(inner, &control)?;
+        self.report.damage = damage;
         let mut progress = Progress { done: 0, all: 0, tell: progress };
         let mut wanted: BTreeSet<String> = BTreeSet::new();
         for planned in &plan {
