@@ -9,7 +9,7 @@ if [ -n "${ADVERSARY_SEED:-}" ]; then seed=(--seed "$ADVERSARY_SEED"); fi
 harnesses=("$@")
 if [ ${#harnesses[@]} -eq 0 ]; then harnesses=(kill clients power faults mutate races); fi
 # With assertions and overflow checks, as tests are built.
-cargo build -q -p cenote-adversary
+cargo build -q --profile test --workspace --bin cenote-adversary
 status=0
 for harness in "${harnesses[@]}"; do
     "${CARGO_TARGET_DIR:-target}/debug/cenote-adversary" "$harness" --thorough --seconds "$seconds" "${seed[@]}" || status=1

@@ -10,8 +10,9 @@ if [ -e /usr/include/libpmemobj.h ]; then
 else
     echo "skipped: libpmemobj, whose libpmemobj-dev is not installed"
 fi
-# Both at once: what they share is built once. Peers of allocators and databases are in nothing else.
-cargo build --release -p cenote-bench -p cenote-bench-peers --features "cenote-bench-peers/${features//,/,cenote-bench-peers/}"
+# All at once, with the command: so features are those of its own build, and nothing is built twice.
+# Peers of allocators and databases are in nothing else.
+cargo build --release -p cenote-cli -p cenote-bench -p cenote-bench-peers --features "cenote-bench-peers/${features//,/,cenote-bench-peers/}"
 programs=${CARGO_TARGET_DIR:-target}/release
 
 rows=$(mktemp)

@@ -6,6 +6,7 @@ cd "$(dirname "$0")/.."
 seconds="${FUZZ_SECONDS:-20}"
 seed=()
 if [ -n "${FUZZ_SEED:-}" ]; then seed=(--seed "$FUZZ_SEED"); fi
-cargo build -q -p cenote-fuzz
+# As `cargo test --workspace` builds: after that, only the program itself is left to build.
+cargo build -q --profile test --workspace --bin cenote-fuzz
 printf '%s\0' header log catalog message at-rest journal archive image |
-    xargs -0 -P "$(nproc)" -I TARGET cargo run -q -p cenote-fuzz -- TARGET --seconds "$seconds" "${seed[@]}"
+    xargs -0 -P "$(nproc)" -I TARGET "${CARGO_TARGET_DIR:-target}/debug/cenote-fuzz" TARGET --seconds "$seconds" "${seed[@]}"

@@ -4,7 +4,7 @@
 #   2. assembly and raw system calls are in cenote-sys only;
 #   3. what replay needs (layout, medium, log, journal, store) knows nothing of heaps and transactions: it follows from 1;
 #   4. no test is left out: of a crate that names its test programs, each file of tests is one of them or a module of tests/all.rs,
-#      and a library that says `test = false` has no test inside.
+#      and a library or program that says `test = false` has no test inside.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -58,7 +58,16 @@ for manifest in $(grep -l '^autotests = false' crates/*/Cargo.toml); do
     done
 done
 for manifest in $(grep -l '^test = false' crates/*/Cargo.toml); do
-    if grep -rn '#\[test\]' "$(dirname "$manifest")/src"; then
+    src=$(dirname "$manifest")/src
+    # A program beside a library is its main file and the modules that this names.
+    if awk '/^\[/ { lib = ($0 == "[lib]") } lib && /^test = false/ { found = 1 } END { exit !found }' "$manifest" ||
+        ! [ -e "$src/lib.rs" ]; then
+        untested=("$src")
+    else
+        mapfile -t untested < <(sed -n "s#^mod \([a-z_]*\);#$src/\1.rs#p" "$src/main.rs")
+        untested+=("$src/main.rs")
+    fi
+    if grep -rn '#\[test\]' "${untested[@]}"; then
         echo "error: $manifest says test = false, so these would not run" >&2
         failed=1
     fi

@@ -42,9 +42,8 @@ kernel=$(ls "$work"/kernel/boot/vmlinuz-*)
 release=${kernel##*/vmlinuz-}
 depmod -b "$work/kernel" "$release"
 
-# One by one, and the test as all tests are built: what was built before is not built again.
-cargo build -q --release -p cenote-cli
-cargo build -q --release -p cenote-recover
+# With features as in other builds, and the test as all tests are built: so nothing is built twice.
+cargo build -q --release -p cenote-cli -p cenote-recover
 steps=$(cargo test -q --workspace --test sigkill --no-run --message-format=json |
     sed -n '/cenote-collections/s/.*"executable":"\([^"]*sigkill[^"]*\)".*/\1/p')
 [ -x "$steps" ] || { echo "error: the test of kills was not built" >&2; exit 1; }

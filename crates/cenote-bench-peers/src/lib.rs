@@ -8,7 +8,7 @@
 //! | - | the C library's malloc | nothing |
 //! | `jemalloc` | jemalloc 5 | a C compiler and make; built from the crate `tikv-jemalloc-sys` |
 //! | `mimalloc` | mimalloc | a C compiler; built from the crate `libmimalloc-sys` |
-//! | `lmdb` | LMDB | a C compiler; built by the crate `heed` |
+//! | `lmdb` | LMDB | a C compiler; built from the crate `lmdb-master-sys` |
 //! | `libpmemobj` | PMDK's libpmemobj 1.x | Debian's `libpmemobj-dev` |
 
 #[cfg(feature = "libpmemobj")]

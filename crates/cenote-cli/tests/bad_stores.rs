@@ -1,10 +1,8 @@
 //! What is not a store, damaged, in use or not to be written: named in one line, with the right exit status, and left as it is.
 
-mod common;
-
+use crate::common::{Fixture, Ran, cenote, empty, killed, run, with_pool};
 use cenote_layout::header::seal;
 use cenote_layout::superblock::Superblock;
-use common::{Fixture, Ran, cenote, empty, killed, run, with_pool};
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;

@@ -1,8 +1,6 @@
 //! Every command does what its help says, for people and for programs.
 
-mod common;
-
-use common::{cenote, empty, killed, run, with_pool};
+use crate::common::{cenote, empty, killed, run, with_pool};
 use std::process::Stdio;
 
 #[test]
@@ -485,7 +483,7 @@ fn a_pool_is_copied_and_moved_and_holds_what_it_held() {
 fn trim_gives_free_space_back_and_says_how_much() {
     let fixture = killed();
     fixture.run("create", &["big", "--size", "64M"]).exits(0);
-    let words = |fixture: &common::Fixture| {
+    let words = |fixture: &crate::common::Fixture| {
         fixture.run("stats", &["tour", "--json"]).exits(0).json()["blocks"].clone()
     };
     let before = words(&fixture);

@@ -1,9 +1,7 @@
 //! Commands that ask a daemon: one in this process, which nobody has to start.
 
-mod common;
-
+use crate::common::{Fixture, run, with_pool};
 use cenoted::{Config, Server};
-use common::{Fixture, run, with_pool};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -114,7 +112,8 @@ fn a_user_moves_its_own_pool_beside_others() {
         run(["export", socket, "words", archive]).exits(0);
         std::fs::set_permissions(archive, open_to_all()).expect("changed");
         let as_somebody = |arguments: &[&str]| {
-            let done = common::cenote().uid(SOMEBODY).gid(SOMEBODY).args(arguments).output().expect("runs");
+            let done =
+                crate::common::cenote().uid(SOMEBODY).gid(SOMEBODY).args(arguments).output().expect("runs");
             assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
             String::from_utf8_lossy(&done.stdout).into_owned()
         };

@@ -1,9 +1,7 @@
 //! One damaged page of one pool, of every kind: no command dies of it, each names the pool, and the
 //! other pools are dealt with.
 
-mod common;
-
-use common::{Ran, cenote, run};
+use crate::common::{Ran, cenote, run};
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};

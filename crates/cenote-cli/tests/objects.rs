@@ -1,8 +1,6 @@
 //! `cenote object` does what its help says, for people and for programs.
 
-mod common;
-
-use common::empty;
+use crate::common::empty;
 
 #[test]
 fn objects_are_made_filled_shown_and_removed() {
@@ -12,7 +10,7 @@ fn objects_are_made_filled_shown_and_removed() {
     let object = |arguments: &[&str]| {
         let mut all = vec!["object", arguments[0], dir.as_str()];
         all.extend(&arguments[1..]);
-        common::run(all)
+        crate::common::run(all)
     };
     let made = object(&["create", "matrix", "--size", "3M", "--mode", "640", "--json"]).exits(0).json();
     assert_eq!((made["object"].as_str(), made["bytes"].as_u64()), (Some("matrix"), Some(3 << 20)));
@@ -61,7 +59,7 @@ fn a_journal_or_superblock_that_was_put_back_is_named_and_not_used() {
     let object = |arguments: &[&str]| {
         let mut all = vec!["object", arguments[0], dir.as_str()];
         all.extend(&arguments[1..]);
-        common::run(all)
+        crate::common::run(all)
     };
     let input = fixture.dir.path().join("in");
     let fill = |value: u8| {
@@ -102,7 +100,7 @@ fn protected_objects_are_filled_verified_and_put_under_another_key() {
     let input = path("in");
     let bytes: Vec<u8> = (0..100_000u32).map(|i| (i >> 4) as u8).collect();
     std::fs::write(&input, &bytes).expect("written");
-    let run = |arguments: &[&str]| common::run(arguments.iter().copied());
+    let run = |arguments: &[&str]| crate::common::run(arguments.iter().copied());
     run(&["object", "create", &dir, "plain", "--size", "64K", "--key-file", &key, "--at-rest", "none"])
         .complains(3, &["not protected"]);
     run(&["object", "create", &dir, "x", "--size", "64K", "--at-rest", "both"])
@@ -152,7 +150,7 @@ fn protected_objects_are_filled_verified_and_put_under_another_key() {
     let limited = "trap '' XFSZ; ulimit -f 8; exec \"$0\" \"$@\"";
     let mut shell = std::process::Command::new("sh");
     shell.args(["-c", limited, env!("CARGO_BIN_EXE_cenote"), "snapshot", &dir, "open", &second, "--copy"]);
-    common::Ran::from(shell.output().expect("a shell")).complains(3, &["cannot make snapshot"]);
+    crate::common::Ran::from(shell.output().expect("a shell")).complains(3, &["cannot make snapshot"]);
     assert!(!std::path::Path::new(&second).exists());
     let taken = run(&["snapshot", &dir, "open", &second, "--json"]).exits(0).json();
     let said = if taken["reflink"].as_bool() == Some(true) { "shares" } else { "blocks cannot be shared" };
@@ -187,7 +185,7 @@ fn protected_pools_take_their_key_in_every_command() {
     let (key, other) = (path("key"), path("other"));
     std::fs::write(&key, (0..32).collect::<Vec<u8>>()).expect("written");
     std::fs::write(&other, (1..33).collect::<Vec<u8>>()).expect("written");
-    let run = |arguments: &[&str]| common::run(arguments.iter().copied());
+    let run = |arguments: &[&str]| crate::common::run(arguments.iter().copied());
     let direct = ["create", &dir, "p", "--mode", "direct", "--at-rest", "both", "--key-file", &key];
     run(&direct).complains(3, &["protected at rest", "direct mode"]);
     run(&["create", &dir, "p", "--at-rest", "both"]).complains(3, &["give its key"]);
@@ -234,7 +232,7 @@ fn protected_pools_are_copied_and_shipped_without_a_key_and_used_with_it() {
     let (key, other, archive) = (path("key"), path("other"), path("archive"));
     std::fs::write(&key, (0..32).collect::<Vec<u8>>()).expect("written");
     std::fs::write(&other, (1..33).collect::<Vec<u8>>()).expect("written");
-    let run = |arguments: &[&str]| common::run(arguments.iter().copied());
+    let run = |arguments: &[&str]| crate::common::run(arguments.iter().copied());
     run(&["create", &dir, "p", "--key-file", &key]).exits(0);
     run(&["reclaim", &dir, "p", "--key-file", &key]).exits(0);
     run(&["clone", &dir, "none", "q"]).complains(3, &["\"none\""]);
@@ -279,7 +277,7 @@ fn verify_lists_every_damaged_page_of_an_object() {
     let (key, input) = (path("key"), path("in"));
     std::fs::write(&key, (0..32).collect::<Vec<u8>>()).expect("written");
     std::fs::write(&input, vec![5; 7 * 4096]).expect("written");
-    let run = |arguments: &[&str]| common::run(arguments.iter().copied());
+    let run = |arguments: &[&str]| crate::common::run(arguments.iter().copied());
     for mode in ["authenticated", "both", "integrity"] {
         let key: &[&str] = if mode == "integrity" { &[] } else { &["--key-file", &key] };
         let with = |arguments: &[&str]| run(&[arguments, key].concat());
@@ -317,7 +315,7 @@ fn the_letter_of_an_object_says_how_its_last_writer_ended() {
     use cenote_object::{Objects, ObjectsOptions, Permission, Trim};
     let fixture = empty();
     let dir = fixture.store.to_str().expect("text").to_owned();
-    let run = |arguments: &[&str]| common::run(arguments.iter().copied());
+    let run = |arguments: &[&str]| crate::common::run(arguments.iter().copied());
     run(&["object", "create", &dir, "a", "--size", "8K"]).exits(0);
     // A session in which nothing is copied before somebody needs it, and which ends as if it were killed.
     let session = |psyncs: bool, value: u8| {

@@ -1,9 +1,7 @@
 //! Damage that stops a part of a pool, and not the pool: superblocks out of use, and primaries that
 //! no psync can be written into.
 
-mod common;
-
-use common::{Fixture, empty};
+use crate::common::{Fixture, empty};
 use std::path::{Path, PathBuf};
 
 fn files(directory: &Path) -> Vec<PathBuf> {

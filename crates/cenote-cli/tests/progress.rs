@@ -1,9 +1,7 @@
 //! Bars of long work: drawn on standard error if that is a terminal, and nowhere else.
 
-mod common;
-
+use crate::common::{Fixture, cenote, empty, run};
 use cenote::{Persist, Ptr, Reader as _};
-use common::{Fixture, cenote, empty, run};
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -14,6 +12,7 @@ use std::time::{Duration, Instant};
 
 /// Much of nothing in particular.
 #[derive(Persist)]
+#[persist(name = "progress::Block")]
 struct Block {
     next: Option<Ptr<Self>>,
     words: [u64; 16 << 10],

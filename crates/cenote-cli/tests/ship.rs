@@ -1,10 +1,9 @@
 //! `cenote export` and `cenote import`: pools in files and through pipes, and what is left when somebody stops them.
 
-mod common;
 #[path = "../../cenote/tests/support/mounted.rs"]
 mod mounted;
 
-use common::{Fixture, cenote, empty, killed, run};
+use crate::common::{Fixture, cenote, empty, killed, run};
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

@@ -1,8 +1,6 @@
 //! The tour ends as it promises, can be stopped and gone on with, and notices what is not identical.
 
-mod common;
-
-use common::{cenote, killed, run};
+use crate::common::{cenote, killed, run};
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -113,12 +111,7 @@ exec "$(dirname "$0")/real" "$@"
 "#;
     std::fs::write(here("cenote-recover"), script).expect("written");
     std::fs::set_permissions(here("cenote-recover"), std::fs::Permissions::from_mode(0o755)).expect("mode");
-    let recover = program.with_file_name("cenote-recover");
-    if !recover.exists() {
-        println!("skipped: cenote-recover is not built");
-        return;
-    }
-    std::fs::copy(recover, here("real")).expect("copied");
+    std::fs::copy(crate::common::recover(), here("real")).expect("copied");
     let text: String = (0..200_000_u64).map(|i| format!("w{} ", i * 7919 % 5003)).collect();
     std::fs::write(here("text"), text).expect("written");
     let output = std::process::Command::new(here("cenote"))

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 /// A value of which not every pattern of bits is one.
 #[derive(Persist)]
+#[persist(name = "dangling::Flagged")]
 #[repr(C)]
 struct Flagged {
     flag: bool,
@@ -21,12 +22,14 @@ struct Flagged {
 
 /// Where pointers are kept too long.
 #[derive(Persist)]
+#[persist(name = "dangling::Keeper")]
 struct Keeper {
     kept: [Option<Ptr<Flagged>>; 3],
 }
 
 /// A quarter of a superblock, three times and a little less.
 #[derive(Persist)]
+#[persist(name = "dangling::Page")]
 struct Page {
     words: [u64; 2000],
 }

@@ -187,7 +187,7 @@ fn recovered(
     entries: impl Fn(u64, u64) -> Vec<(u64, u64)>,
 ) -> Result<(u64, u64), String> {
     let text = |e: &dyn std::fmt::Display| e.to_string();
-    let base = base_image(Process, window_base(7000 + place))?;
+    let base = base_image(Process, window_base(7300 + place))?;
     let roots = |store: &Store| -> cenote::Result<[u64; 2]> {
         let (a, b) =
             (store.pool_with(POOLS[0], Access::ReadOnly)?, store.pool_with(POOLS[1], Access::ReadOnly)?);

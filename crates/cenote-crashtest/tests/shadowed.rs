@@ -23,6 +23,7 @@ const POOLS: [&str; 3] = ["a", "b", "direct"];
 
 /// What a root leads to.
 #[derive(Persist)]
+#[persist(name = "shadowed::Root")]
 struct Root {
     count: u64,
     sum: u64,
@@ -31,6 +32,7 @@ struct Root {
 
 /// A third of a page, so that a history touches several.
 #[derive(Persist)]
+#[persist(name = "shadowed::Node")]
 struct Node {
     value: u64,
     next: Option<Ptr<Node>>,
@@ -39,6 +41,7 @@ struct Node {
 
 /// More than a superblock: the pool grows.
 #[derive(Persist)]
+#[persist(name = "shadowed::Wide")]
 struct Wide {
     data: [u64; 9000],
 }

@@ -19,6 +19,7 @@ use std::sync::Arc;
 const PARTS: usize = 5;
 
 #[derive(Persist)]
+#[persist(name = "sweeps::Head")]
 struct Head {
     parts: [Option<Ptr<Part>>; PARTS],
     large: Option<Ptr<Large>>,
@@ -26,23 +27,27 @@ struct Head {
 }
 
 #[derive(Persist)]
+#[persist(name = "sweeps::Part")]
 struct Part {
     number: u64,
     twin: u64,
 }
 
 #[derive(Persist)]
+#[persist(name = "sweeps::Large")]
 struct Large {
     words: [u64; 9000],
 }
 
 #[derive(Persist)]
+#[persist(name = "sweeps::Keeper")]
 struct Keeper {
     kept: Option<Ptr<Head>>,
 }
 
 /// Takes places that are free, of a type that nothing else has.
 #[derive(Persist)]
+#[persist(name = "sweeps::Fresh")]
 struct Fresh {
     words: [u64; 12],
 }

@@ -326,6 +326,14 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
         Ok(FileId::UNKNOWN)
     }
 
+    /// Whether any process holds the byte at `at` of a file by
+    /// [`held_byte`](cenote_sys::held_byte), in whatever container or namespace it runs. False where
+    /// there is no such file, or its file system has no such locks.
+    fn is_byte_held(&self, name: &str, at: u64) -> Result<bool> {
+        let _ = (name, at);
+        Ok(false)
+    }
+
     /// Reserves the addresses `base..base + len` for mappings, without access and without memory.
     fn reserve_window(&self, base: u64, len: u64) -> Result<()>;
 

@@ -4,6 +4,9 @@
 //! `false` and the question costs nothing; with it, a test plants one bug in its own thread and shows that crash enumeration, or another named
 //! test, turns red. The same feature lets a test see the moments between the stores of an update ([`reach`]).
 
+/// Whether this build has the feature `planted-bugs`, as builds of the whole workspace do.
+pub const COMPILED: bool = cfg!(feature = "planted-bugs");
+
 /// Each fault, by what is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -353,6 +356,8 @@ pub enum Bug {
     LearntTypeBelieved,
     /// Bytes of values are not compared with the rules of their types.
     ValuesBelieved,
+    /// An opener asks for the processes of a daemon's clients alone, and not for their bytes.
+    ClientsSeenAlone,
     /// An object is attached where it was when it was looked up, wherever it is now.
     ObjectNotLookedUpAgain,
     /// What committed psyncs say of a damaged primary is dropped with the journal's records.

@@ -323,6 +323,10 @@ impl Attached {
         &self.info
     }
 
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     /// How its last writer had left it.
     #[must_use]
     pub fn found(&self) -> Found {

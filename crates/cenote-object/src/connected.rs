@@ -43,6 +43,9 @@ impl Shared {
             return Err(StoreError::Refused { detail }.into());
         }
         self.store.admit_file(&info.file(), file)?;
+        if listed.unchecked {
+            self.note_unchecked(info.id());
+        }
         Ok(Found::from_code(listed.found))
     }
 

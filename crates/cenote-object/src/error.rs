@@ -99,6 +99,14 @@ pub enum ObjectError {
         /// The object.
         name: String,
     },
+    /// A protected object of a copy of an open store that nobody has verified since.
+    #[error(
+        "object \"{name}\" is of a copy of a store that was open, and was not verified yet: attach it once, under its key"
+    )]
+    Unverified {
+        /// The object.
+        name: String,
+    },
     /// A range that the object does not have.
     #[error("object \"{name}\" has {len} bytes: there are none at {offset} for {wanted}")]
     Range {
@@ -236,6 +244,7 @@ impl ObjectError {
             Self::JournalDamaged { .. }
             | Self::PrimaryDamaged { .. }
             | Self::PageDamaged { .. }
+            | Self::Unverified { .. }
             | Self::NotCovered { .. } => EIO,
             Self::Medium(error) => of_medium(error),
             Self::NotCopied { source, .. } => of_medium(source),

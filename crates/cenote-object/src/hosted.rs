@@ -17,6 +17,7 @@
 //! *A daemon that dies* is followed by one that knows the leases, and recovers the journal before it answers. A psync that was not answered is sent again: pages are compared, so one that was committed changes nothing.
 
 use crate::at_rest;
+use crate::copied;
 use crate::error::ObjectError;
 use crate::header::{self, Writer};
 use crate::objects::Objects;
@@ -124,6 +125,7 @@ impl Objects {
     ) -> Result<(ListedObject, File), ObjectError> {
         let (shared, store) = (self.shared(), self.store());
         store.verify_object(info)?;
+        copied::refuse_unshown(shared, info)?;
         self.settle(info.id())?;
         let primary = FileHandle::open(files(store), &info.file())?;
         if !held {
@@ -139,7 +141,9 @@ impl Objects {
             header::write(&primary, info.header_offset(), info.id(), Some(writer), medium)?;
         }
         let state = if writable { ObjectState::Write } else { ObjectState::Read };
-        let listed = ListedObject { object: info.clone(), state: state as u32, found: found.to_code() };
+        let unchecked = store.is_unchecked_object(info.id());
+        let (state, found) = (state as u32, found.to_code());
+        let listed = ListedObject { object: info.clone(), state, found, unchecked };
         Ok((listed, store.grant_object_file(info)?))
     }
 
@@ -241,7 +245,9 @@ impl Objects {
             Some(false) => ObjectState::Read,
             None => info.state,
         };
-        Ok(ListedObject { object: info.object, state: state as u32, found: info.found.to_code() })
+        let unchecked = self.store().is_unchecked_object(info.object.id());
+        let (state, found) = (state as u32, info.found.to_code());
+        Ok(ListedObject { object: info.object, state, found, unchecked })
     }
 }
 

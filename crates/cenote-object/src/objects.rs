@@ -233,9 +233,10 @@ impl Objects {
         let info = shared.store.object(name)?;
         may(&info, Permission::Read)?;
         shared.or_moved(&info, shared.store.verify_object(&info))?;
-        // Without its key a sealed object cannot be looked at; opening the snapshot does that.
-        if !info.record.at_rest.mode().has_tree() {
-            copied::check(shared, &info, None)?;
+        // Without its key a sealed object cannot be looked at.
+        copied::refuse_unshown(shared, &info)?;
+        if !shared.store.is_connected() {
+            copied::refuse_unverified(shared, &info)?;
         }
         shared.enter_writer(&info)?;
         shared.set_state(info.id(), ObjectState::Read);
@@ -245,7 +246,9 @@ impl Objects {
         // Other objects may be attached while this one is copied.
         drop(inside);
         let (leased, done) = match asked {
-            Ok(found) => (found.is_some(), take(&info)),
+            Ok(found) => {
+                (found.is_some(), copied::refuse_unverified(shared, &info).and_then(|()| take(&info)))
+            }
             Err(refused) => (false, Err(refused)),
         };
         let _inside = shared.store.is_connected().then(|| shared.door.enter());
@@ -384,10 +387,10 @@ impl Objects {
         let known = info.clone();
         let attached = copied::check(shared, &info, key).and_then(|()| {
             reach(Step::ObjectLookedUp);
-            match permission {
-                Permission::Read => Attached::reader(shared, info, key),
-                Permission::ReadWrite => Attached::writer(shared, info, key, mechanism),
-            }
+            copied::check_attached(match permission {
+                Permission::Read => Attached::reader(shared, info, key)?,
+                Permission::ReadWrite => Attached::writer(shared, info, key, mechanism)?,
+            })
         });
         shared.or_moved(&known, attached)
     }

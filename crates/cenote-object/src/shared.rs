@@ -5,6 +5,7 @@
 
 use crate::at_rest::{self, View};
 use crate::connected::Door;
+use crate::copied::FromDaemon;
 use crate::error::ObjectError;
 use crate::header::{self, Found};
 use crate::options::{ObjectsOptions, Trim};
@@ -80,6 +81,8 @@ pub(crate) struct Shared {
     pub(crate) door: Door,
     /// Of a daemon: identities of objects that are gone, of which the journal may hold records.
     pub(crate) removed: Mutex<BTreeSet<Uuid>>,
+    /// Of a daemon's client.
+    pub(crate) of_copy: FromDaemon,
 }
 
 /// The file of the objects' journal.
@@ -162,6 +165,7 @@ impl Shared {
             registered: AtomicBool::new(false),
             door: Door::default(),
             removed: Mutex::default(),
+            of_copy: FromDaemon::default(),
         };
         if store.is_connected() {
             return Ok(shared); // the daemon has the journal

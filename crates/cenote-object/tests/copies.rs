@@ -64,11 +64,15 @@ fn objects_of_a_copy_of_an_open_store_are_checked_or_refused() {
             not_covered(objects.attach("plain", permission, None));
         }
         not_covered(objects.snapshot("plain", &keep.path().join("snapshot"), Blocks::Copied));
+        // A snapshot is made without the key.
+        let snapshot = |name: &str| objects.snapshot("sealed", &keep.path().join(name), Blocks::Copied);
+        assert!(matches!(snapshot("early"), Err(ObjectError::Unverified { .. })));
         let object = objects.attach("sealed", Permission::ReadWrite, Some(the_key())).expect("whole");
         let mut bytes = [0; 16];
         object.read_at(LEN - 16, &mut bytes).expect("verified");
         assert_eq!(bytes, [7; 16]);
         object.detach().expect("detached");
+        snapshot("late").expect("verified");
         // What this session makes needs no check.
         objects.pcreate("made", LEN, None, 0o600).expect("created");
         objects.attach("made", Permission::Read, None).expect("attached").detach().expect("detached");

@@ -359,6 +359,9 @@ pub struct ObjectItem {
     pub state: u32,
     /// How its last writer left it, and that process.
     pub found: (u8, u32),
+    /// It is of a copy of an open store, and was not verified since: a client does that, under its
+    /// key.
+    pub unchecked: bool,
 }
 
 /// A client whose logs are set aside.

@@ -151,12 +151,13 @@ pub enum OpenError {
     },
     /// Clients of a daemon that has ended go on with their mappings.
     #[error(
-        "{path} is in use by clients of a daemon that has ended (processes {pids:?}): start cenoted again, or end them"
+        "{path} is in use by clients of a daemon that has ended (processes {pids:?}, by the numbers of \
+         the container that they run in): start cenoted again there, or end them"
     )]
     Guests {
         /// The directory.
         path: String,
-        /// Their process numbers.
+        /// Their process numbers, in the namespace of the daemon that let them in.
         pids: Vec<u32>,
     },
     /// The daemon that keeps the store did not let this process in.

@@ -45,6 +45,8 @@ pub struct ListedObject {
     pub state: u32,
     /// How its last writer left it: 0 detached, 1 its process died, 2 power failed, 3 not known; and that process.
     pub found: (u8, u32),
+    /// It is of a copy of an open store, and was not found whole since.
+    pub unchecked: bool,
 }
 
 impl Credentials {

@@ -44,6 +44,7 @@ use cenote_layout::catalog::{
 };
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::{Role, header_space};
+use cenote_layout::superblock::ORIGIN_COPY;
 use cenote_log::{CrashKind, Outcome};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError, Operation};
@@ -70,11 +71,6 @@ pub(crate) struct Hosted {
     logs: BTreeSet<Uuid>,
     /// Its logs are being replayed.
     ending: bool,
-}
-
-/// Guests of the catalog whose processes may live.
-pub(crate) fn living(state: &crate::catalog::State) -> impl Iterator<Item = &GuestRecord> {
-    state.guests.values().filter(|guest| cenote_sys::process::is_alive(guest.pid, guest.start_ticks))
 }
 
 /// What a guest may do, as the caller knows it from the system.
@@ -257,6 +253,10 @@ impl Store {
         let state = &control.catalog.state;
         if state.not_covered.contains(&id) {
             return Err(StoreError::PoolNotCovered { name: name.into() });
+        }
+        if control.superblock.origin == ORIGIN_COPY && !control.checked_pools.contains(&id) {
+            let what = format!("pool \"{name}\" is of a copy of an open store, and was not checked since");
+            return Err(StoreError::NotHosted { what });
         }
         let trace_due = state.trace_due.contains(&id);
         if trace_due && !writable {
@@ -883,7 +883,7 @@ impl Control {
             let logs = self.catalog.state.clients.get(&guest.client).copied().into_iter().collect();
             (guest.client, Hosted { guest: *guest, recorded: true, logs, ending: false })
         };
-        let found: Vec<(Uuid, Hosted)> = living(&self.catalog.state).map(adopted).collect();
+        let found: Vec<(Uuid, Hosted)> = crate::alive::seen(&self.catalog.state).map(adopted).collect();
         self.hosted.extend(found);
     }
 }

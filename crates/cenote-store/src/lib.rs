@@ -3,7 +3,7 @@
 //! ```text
 //! superblock            what the store is; whether it was closed, and under which boot it was opened   superblock.rs
 //! catalog.0, catalog.1  pools, puddles, types, clients, leases                                         catalog/
-//! lock                  one writer or many readers                               exclusion.rs, fence.rs, origin.rs
+//! lock                  one writer or many readers                               exclusion.rs, fence.rs, origin.rs, alive.rs
 //! puddles/<uuid>        memory, mapped into the window at the address that the catalog says            puddle.rs, spare.rs
 //!                       (of a protected pool: sealed pages, and the memory has no file)                sealed.rs
 //! primary/<uuid>        what the last psync of a pool in shadowed mode left of a puddle                shadow.rs
@@ -23,6 +23,7 @@
 //!
 //! Every update in several steps names in its doc comment the one store or sync that commits it.
 
+mod alive;
 mod backup;
 mod catalog;
 mod close;
@@ -64,6 +65,7 @@ mod store;
 mod superblock;
 mod window;
 
+pub use alive::{CLIENTS, byte_of};
 pub use backup::{BackedUp, Backup, BackupReport, PoolAtWork};
 pub use connection::{Grant, Granted, Home, Keeper, Listed, MemberList, PermissionChange};
 pub use error::{FormatError, Layouts, OpenError, StoreError, TypeMismatch};

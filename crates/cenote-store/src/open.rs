@@ -12,6 +12,7 @@
 //! Where the store was closed, (5) comes before (2): recovery appends batches then, too, if logs were set aside, and a crash in the middle of one is no damage only in a
 //! store that is open. Where it was not, the boot under which its clients lived must stay in the superblock until they have been recovered.
 
+use crate::alive;
 use crate::catalog::{self, Catalog};
 use crate::error::OpenError;
 use crate::exclusion;
@@ -134,14 +135,8 @@ impl Store {
         block.origin = if copied { ORIGIN_COPY } else { ORIGIN_OWN };
         let catalog = Catalog::new(medium.clone(), &merged, &bytes, fence.clone());
         let same_boot = found.newest.boot_id == medium.boot_id();
-        if same_boot && !options.hosting {
-            // Their logs are not ours to replay, nor their pools to look at, until they have ended.
-            let living: Vec<u32> = crate::guests::living(&catalog.state).map(|guest| guest.pid).collect();
-            if !living.is_empty() {
-                return Err(OpenError::Guests { path, pids: living });
-            }
-        }
-        let living = crate::guests::living(&catalog.state).next().is_some();
+        alive::refuse((&*medium, &path), &catalog.state, (options.hosting, same_boot))?;
+        let living = alive::seen(&catalog.state).next().is_some();
         let stays = match () {
             () if writable && merged.canonical.is_none() => Some("records of its catalog are lost"),
             () if same_boot && living => Some("clients of an earlier daemon live, and have it mapped there"),

@@ -100,7 +100,7 @@ pub(crate) fn recover(
     // Guests of an earlier daemon that live go on: what they do is not over. (After a loss of power none does.)
     let mut guests = 0;
     if inner.options.hosting && crash != Some(CrashKind::Power) {
-        for guest in crate::guests::living(state) {
+        for guest in crate::alive::seen(state) {
             clients.remove(&guest.client);
             guests += 1;
         }

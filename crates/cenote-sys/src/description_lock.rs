@@ -92,12 +92,7 @@ extern "C" fn after_fork_in_parent() {
 
 extern "C" fn after_fork_in_child() {
     for node in nodes() {
-        let fd = node.fd.swap(-1, Ordering::AcqRel);
-        if fd >= 0 {
-            // SAFETY: the child's copy of a descriptor that only its parent's lock used; swapped
-            // out, so closed once.
-            let _ = unsafe { libc::close(fd) };
-        }
+        close(node);
     }
     FORKS.set(false);
     BUSY.store(false, Ordering::Release);
@@ -219,11 +214,50 @@ impl Drop for DescriptionLock {
                 flock(fd, FlockOperation::Unlock).map_err(io::Error::from)
             }
         };
-        let fd = self.node.fd.swap(-1, Ordering::AcqRel);
-        if fd >= 0 {
-            // SAFETY: the descriptor of this lock, swapped out, so closed once.
-            let _ = unsafe { libc::close(fd) };
+        close(self.node);
+    }
+}
+
+/// A descriptor that is closed when this value is dropped, and in forked children.
+pub struct NotForked {
+    node: &'static Node,
+    token: u64,
+}
+
+// SAFETY: the node is shared and atomic, and lives for ever.
+unsafe impl Send for NotForked {}
+// SAFETY: nothing in it changes but the atomic in the node.
+unsafe impl Sync for NotForked {}
+
+impl NotForked {
+    /// Keeps a descriptor so.
+    #[must_use]
+    pub fn new(fd: OwnedFd) -> Self {
+        let token = fork_guard::token();
+        Self { node: Listing::begin().list(fd), token }
+    }
+}
+
+impl core::fmt::Debug for NotForked {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("NotForked").finish_non_exhaustive()
+    }
+}
+
+impl Drop for NotForked {
+    fn drop(&mut self) {
+        if fork_guard::is_current(self.token) {
+            close(self.node);
         }
+    }
+}
+
+/// Takes a descriptor out of the list, and closes it.
+fn close(node: &Node) {
+    let fd = node.fd.swap(-1, Ordering::AcqRel);
+    if fd >= 0 {
+        // SAFETY: a descriptor that only the list's value used; swapped out, so closed once.
+        let _ = unsafe { libc::close(fd) };
     }
 }
 
@@ -313,6 +347,21 @@ mod tests {
             drop((first, second));
             assert!(take(path, scope, Kind::Exclusive).is_some());
         });
+    }
+
+    #[test]
+    fn a_descriptor_is_closed_in_a_forked_child_and_when_it_is_dropped() {
+        let (reader, writer) = std::io::pipe().expect("pipe");
+        let kept = NotForked::new(writer.into());
+        let child = spawn_child(|| {
+            loop {
+                std::thread::sleep(Duration::from_secs(1));
+            }
+        });
+        drop(kept);
+        // The child lives, and has no copy: the pipe has ended.
+        assert_eq!(std::io::read_to_string(reader).expect("its end"), "");
+        child.kill();
     }
 
     #[test]

@@ -25,6 +25,7 @@ use cenote_store::{
     ObjectInfo, OpenError, OpenReport, PermissionChange, PoolOptions, PoolStart, Psync, SetAside, StoreError,
     TypeMismatch,
 };
+use cenote_sys::description_lock::NotForked;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -56,7 +57,7 @@ impl Store {
             client: home.client,
             store: home.store,
             line: Mutex::new(Some(line)),
-            image: Mutex::new(image),
+            image: Mutex::new(image.map(NotForked::new)),
             token: cenote_sys::fork_guard::token(),
         };
         let store = cenote_store::Store::connect(&home, Box::new(client))?;
@@ -308,7 +309,7 @@ struct Client {
     line: Mutex<Option<Line>>,
     /// While it is open the daemon, and the next one, know that this program has what it was
     /// granted. It closes on `exec`.
-    image: Mutex<Option<OwnedFd>>,
+    image: Mutex<Option<NotForked>>,
     /// Of the process that connected.
     token: u64,
 }
@@ -373,7 +374,7 @@ impl Client {
         // The one before is closed when the next is there: at no moment there is none.
         let mut held = self.image.lock().unwrap_or_else(PoisonError::into_inner);
         let before = held.take();
-        *held = image.or(before);
+        *held = image.map(NotForked::new).or(before);
         Ok(line)
     }
 
@@ -618,8 +619,8 @@ fn copy(from: &File, to: &File) -> io::Result<()> {
 }
 
 fn listed(item: ObjectItem) -> ListedObject {
-    let ObjectItem { record, addr, size, state, found } = item;
-    ListedObject { object: ObjectInfo { record, addr, size }, state, found }
+    let ObjectItem { record, addr, size, state, found, unchecked } = item;
+    ListedObject { object: ObjectInfo { record, addr, size }, state, found, unchecked }
 }
 
 pub(crate) fn unexpected(reply: &Reply) -> StoreError {

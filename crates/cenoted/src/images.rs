@@ -9,11 +9,12 @@
 //! session**: the kernel takes memory from a process before it closes its descriptors. A later
 //! daemon, which has no connection to the client yet, finds the same.
 //!
-//! A copy of the descriptor in a forked child keeps the byte held: then the session ends with the
-//! process. A client that closes it by hand, and stores on, has what it has after a goodbye. One
+//! A forked child closes its copy of the descriptor ([`cenote_sys::description_lock::NotForked`]). One that a raw
+//! `clone` made keeps the byte held: then the session ends with the process. A client that closes it by hand, and stores on, has what it has after a goodbye. One
 //! that holds the bytes of others makes their sessions end with their processes.
 
 use cenote_layout::id::Uuid;
+use cenote_store::{CLIENTS, byte_of};
 use cenote_sys::held_byte;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -40,7 +41,7 @@ pub(crate) enum Sign {
 impl Images {
     /// The file in the store's directory, made if there is none.
     pub(crate) fn open(store: &Path) -> io::Result<Self> {
-        let path = store.join("clients");
+        let path = store.join(CLIENTS);
         let open =
             |new: bool| OpenOptions::new().read(true).write(true).create_new(new).mode(0o600).open(&path);
         match open(false) {
@@ -70,9 +71,4 @@ impl Images {
         let held = || held_byte::is_held(self.file.as_fd(), byte_of(client)).unwrap_or(true);
         sign == Sign::Byte && !held()
     }
-}
-
-fn byte_of(client: Uuid) -> u64 {
-    let id = u128::from_le_bytes(client.0);
-    (id as u64 ^ (id >> 64) as u64) >> 2
 }

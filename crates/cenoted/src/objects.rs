@@ -86,8 +86,8 @@ fn one(listed: Vec<ListedObject>) -> Result<Answer, Refusal> {
 }
 
 fn item(listed: ListedObject) -> ObjectItem {
-    let ListedObject { object, state, found } = listed;
-    ObjectItem { record: object.record, addr: object.addr, size: object.size, state, found }
+    let ListedObject { object, state, found, unchecked } = listed;
+    ObjectItem { record: object.record, addr: object.addr, size: object.size, state, found, unchecked }
 }
 
 fn refused(error: ObjectError) -> Refusal {

@@ -7,11 +7,40 @@ use std::ffi::OsStr;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::Once;
+
+/// The program that recovers, beside the command. Cargo builds it with these tests only if it tests
+/// the whole workspace; otherwise it is built here, with the profile and the features of these tests:
+/// so either way nothing else is built, and the program is never older than its source.
+pub(crate) fn recover() -> PathBuf {
+    static BUILT: Once = Once::new();
+    let program = Path::new(env!("CARGO_BIN_EXE_cenote")).with_file_name("cenote-recover");
+    let directory = program.parent().expect("a directory");
+    BUILT.call_once(|| {
+        let Some(cargo) = std::env::var_os("CARGO") else { return };
+        let profile = directory.file_name().filter(|name| *name != "debug").unwrap_or("test".as_ref());
+        let mut build = Command::new(cargo);
+        build.args(["build", "--quiet", "--bin", "cenote-recover", "--profile"]).arg(profile);
+        build.arg("--target-dir").arg(directory.parent().expect("the target directory"));
+        match cenote_medium::planted::COMPILED {
+            true => build.arg("--workspace"),
+            false => build.args(["--package", "cenote-cli", "--package", "cenote-recover"]),
+        };
+        // Not this package's: cargo sets its own for what it builds.
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("CARGO_PKG_")) {
+            build.env_remove(name);
+        }
+        assert!(build.status().expect("cargo runs").success(), "cenote-recover is not built");
+    });
+    program
+}
 
 /// The command, without a terminal. It keeps its list of windows among what the build makes, not in
-/// the user's directories.
+/// the user's directories, and finds `cenote-recover` built.
 pub(crate) fn cenote() -> Command {
+    recover();
     let mut command = Command::new(env!("CARGO_BIN_EXE_cenote"));
+    command.env_remove("CARGO");
     command.env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR"));
     command.stdin(Stdio::null()).env_remove("NO_COLOR").env("COLUMNS", "80");
     command

@@ -383,6 +383,10 @@ impl Files {
         super::hold::file_id(self.dir(), name)
     }
 
+    pub(super) fn is_byte_held(&self, name: &str, at: u64) -> Result<bool> {
+        super::hold::is_byte_held(self.dir(), name, at)
+    }
+
     /// A fresh descriptor of a directory; `""` is the store's own.
     fn open_dir(&self, op: Operation, dir: &str) -> Result<OwnedFd> {
         let path = if dir.is_empty() {

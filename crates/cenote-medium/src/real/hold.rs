@@ -14,9 +14,10 @@
 //! under the lock, and all begins anew if it leads elsewhere.
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use cenote_sys::description_lock::{DescriptionLock, Scope};
+use cenote_sys::held_byte;
 use cenote_sys::record_lock::Kind;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -76,6 +77,22 @@ pub(super) fn file_id(dir: BorrowedFd<'_>, name: &str) -> Result<FileId> {
     };
     let stat = found.map_err(|errno| MediumError::from_io(op, name, errno.into()))?;
     Ok(FileId { device: stat.st_dev, inode: stat.st_ino })
+}
+
+/// See [`Medium::is_byte_held`](crate::Medium::is_byte_held).
+pub(super) fn is_byte_held(dir: BorrowedFd<'_>, name: &str, at: u64) -> Result<bool> {
+    let op = Operation::Lock;
+    FileName::check(op, name)?;
+    let file = match open(dir, name, Kind::Shared) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(source) => return Err(MediumError::from_io(op, name, source)),
+    };
+    match held_byte::is_held(file.as_fd(), at) {
+        Ok(held) => Ok(held),
+        Err(error) if has_no_locks(&error) => Ok(false),
+        Err(source) => Err(MediumError::from_io(op, name, source)),
+    }
 }
 
 fn open(dir: BorrowedFd<'_>, name: &str, kind: Kind) -> io::Result<OwnedFd> {

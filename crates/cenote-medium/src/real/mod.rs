@@ -255,6 +255,10 @@ unsafe impl Medium for RealMedium {
         self.files.file_id(name)
     }
 
+    fn is_byte_held(&self, name: &str, at: u64) -> Result<bool> {
+        self.files.is_byte_held(name, at)
+    }
+
     fn reserve_window(&self, base: u64, len: u64) -> Result<()> {
         self.windows.reserve(base, len)
     }

@@ -174,7 +174,7 @@ impl Actor {
         Self::run(command.envs(environment.iter().copied()), role, daemon)
     }
 
-    fn run(command: &mut Command, role: &str, daemon: &Daemon) -> Self {
+    pub(crate) fn run(command: &mut Command, role: &str, daemon: &Daemon) -> Self {
         let mut child = command
             .args(["common::a_child_plays_its_role", "--exact", "--nocapture", "--quiet"])
             .env("CENOTED_ROLE", role)
@@ -341,9 +341,12 @@ fn a_child_plays_its_role() {
         "unmapper" => crate::hostile::unmap(&socket),
         "other-layout" => crate::types::have_another_layout(&socket),
         "mover" => crate::shared::move_between(&socket),
+        "open-elsewhere" => crate::elsewhere::open(&socket),
         "count-in-two" => crate::backups::count_in_two(&socket),
         "count-in-two-later" => crate::backups::count_in_two_later(&socket),
         "count-and-psync" => crate::backups::count_and_psync(&socket),
+        "copy-client" => crate::copies::obey(&socket),
+        "copy-daemon" => crate::copies::keep(&socket),
         "backup-asker" => crate::backups::ask(&socket),
         "looker" => crate::meddling::look(&socket),
         "second-image" => crate::images::second(&socket),

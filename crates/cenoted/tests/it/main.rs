@@ -4,6 +4,8 @@ mod backups;
 mod calls;
 mod clients;
 mod common;
+mod copies;
+mod elsewhere;
 mod ends;
 mod hostile;
 mod images;

@@ -1,0 +1,13 @@
+//! The command, run as users run it: one program, because each program is linked for itself.
+
+mod backup;
+mod bad_stores;
+mod commands;
+mod common;
+mod daemon;
+mod damaged_pages;
+mod objects;
+mod out_of_use;
+mod progress;
+mod ship;
+mod tour;

@@ -1,0 +1,14 @@
+//! Crash enumeration of all but histories, in one program: each program is linked for itself, and the
+//! tests of one run side by side. Each file's windows of addresses are its own.
+
+mod dangling;
+mod dropped;
+mod golden_counts;
+mod guests;
+mod heap_steps;
+mod hosted;
+mod planted;
+mod relocation;
+mod shadowed;
+mod store_updates;
+mod sweeps;

@@ -1,0 +1,75 @@
+//! Which clients of an earlier daemon run still.
+//!
+//! A client goes on with its mappings when its daemon has ended. An opener must not replay the logs
+//! of a client that runs, nor map its pools. Two signs say that it runs:
+//!
+//! 1. *Its byte.* Each client has a descriptor that holds one byte of the file `clients`
+//!    ([`cenote_sys::held_byte`]). The kernel says so in every container, namespace and boot
+//!    identity: it is the same kernel that has the mappings.
+//! 2. *Its process*: number and start time, of this boot. They mean something in one process and
+//!    time namespace only. A file system without such locks leaves this sign alone, as does a file
+//!    `clients` that was removed.
+//!
+//! One sign is enough. What openers make of it:
+//!
+//! | client | opener | daemon |
+//! | --- | --- | --- |
+//! | its process is seen, this boot | refused | takes it over |
+//! | its byte is held, its process is not seen, or another boot | refused | refused |
+//! | neither | recovers its logs | recovers its logs |
+//!
+//! A daemon does not take over what it cannot see: it would not learn of the client's end.
+
+use crate::catalog::State;
+use crate::error::OpenError;
+use cenote_layout::catalog::GuestRecord;
+use cenote_layout::id::Uuid;
+use cenote_medium::planted::{Bug, planted};
+use cenote_medium::{Medium, MediumError};
+
+/// The file of a store whose bytes its clients hold.
+pub const CLIENTS: &str = "clients";
+
+/// The byte of [`CLIENTS`] that shows that this client's program runs.
+#[must_use]
+pub fn byte_of(client: Uuid) -> u64 {
+    let id = u128::from_le_bytes(client.0);
+    (id as u64 ^ (id >> 64) as u64) >> 2
+}
+
+/// Clients of the catalog whose processes are seen here.
+pub(crate) fn seen(state: &State) -> impl Iterator<Item = &GuestRecord> {
+    state.guests.values().filter(|guest| cenote_sys::process::is_alive(guest.pid, guest.start_ticks))
+}
+
+/// Processes of the clients that keep this opener out; none: it may open. See the module's table.
+pub(crate) fn keep_out(
+    medium: &dyn Medium,
+    state: &State,
+    (hosting, same_boot): (bool, bool),
+) -> Result<Vec<u32>, MediumError> {
+    let mut pids = Vec::new();
+    for guest in state.guests.values() {
+        let seen = same_boot && cenote_sys::process::is_alive(guest.pid, guest.start_ticks);
+        let held = !planted(Bug::ClientsSeenAlone) && medium.is_byte_held(CLIENTS, byte_of(guest.client))?;
+        let keeps_out = if hosting { held && !seen } else { held || seen };
+        if keeps_out {
+            pids.push(guest.pid);
+        }
+    }
+    Ok(pids)
+}
+
+/// Refuses an opener that [`keep_out`] keeps out.
+pub(crate) fn refuse(
+    (medium, path): (&dyn Medium, &str),
+    state: &State,
+    opener: (bool, bool),
+) -> Result<(), OpenError> {
+    let path = path.to_owned();
+    match keep_out(medium, state, opener) {
+        Ok(pids) if pids.is_empty() => Ok(()),
+        Ok(pids) => Err(OpenError::Guests { path, pids }),
+        Err(source) => Err(OpenError::Medium { path, source: Box::new(source) }),
+    }
+}
