@@ -2,6 +2,7 @@
 
 mod common;
 mod costs;
+mod filters;
 mod keys;
 mod large;
 mod models;

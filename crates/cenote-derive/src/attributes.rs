@@ -30,6 +30,8 @@ const BUILT_IN_NAMES: &[&str] = &[
     "char",
     "Option",
     "Ptr",
+    "RelPtr",
+    "RegionPtr",
     "PhantomData",
     "Wrapping",
     "Saturating",

@@ -358,6 +358,12 @@ pub enum Bug {
     ValuesBelieved,
     /// An opener asks for the processes of a daemon's clients alone, and not for their bytes.
     ClientsSeenAlone,
+    /// A store is closed over a transaction that `exit` left.
+    LeftTransactionClosed,
+    /// A filter is asked about every type that has the id of its own.
+    FilterById,
+    /// A type counts as known before the stores that have it otherwise are flagged.
+    TypeKnownEarly,
     /// An object is attached where it was when it was looked up, wherever it is now.
     ObjectNotLookedUpAgain,
     /// What committed psyncs say of a damaged primary is dropped with the journal's records.
@@ -482,6 +488,8 @@ pub enum Step {
     IdentityLookedUp,
     /// Whoever makes a snapshot has the object to himself, and has not opened its file yet.
     SnapshotBegun,
+    /// A type of the program is known, and no store was compared with it.
+    TypeInserted,
     /// An object was looked up, and is not attached yet.
     ObjectLookedUp,
 }

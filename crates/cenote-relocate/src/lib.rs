@@ -36,7 +36,9 @@ pub use cenote_store::relocate::{
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PointerRewriter;
 
-impl Rewriter for PointerRewriter {
+// SAFETY: `image` changes the words that the types' pointer maps name, by the job's moves, and no
+// others.
+unsafe impl Rewriter for PointerRewriter {
     fn rewrite(&self, image: &mut [u8], job: &RewriteJob) -> Result<Rewritten, String> {
         image::rewrite(image, job)
     }

@@ -1,11 +1,17 @@
 //! The types of this program that a store was asked about, and what stores know of them.
 //!
-//! Invariant: one Rust type for each type id, for as long as the process lives.
+//! Invariants:
+//!
+//! * One Rust type for each type id, for as long as the process lives.
+//! * [`one_rust_type`] answers when every open store that has another record of this id is flagged.
+//!   Threads that ask for one type meanwhile wait for that. A store that is opened later compares
+//!   by itself ([`crate::store::Inner::types_agree`]).
 
 use crate::error::Result;
 use crate::persist::{DescribedType, TypeSetError};
 use cenote_layout::id::TypeId;
 use cenote_layout::types::TypeRecord;
+use cenote_medium::planted::{Bug, Step, planted, reach};
 use cenote_sys::process_lock::ProcessLock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,8 +29,15 @@ pub(crate) fn known_types() -> std::sync::MutexGuard<'static, BTreeMap<TypeId, &
     KNOWN.lock()
 }
 
-/// Which Rust type each type id of this program stands for. Two types with one id would be taken for each other, so the second is refused.
+/// Which Rust type each type id of this program stands for. Two types with one id would be taken for
+/// each other, so the second is refused.
+///
+/// Locks, in this order: `LEARNING`, the list of open stores, what a store compares with, the types.
+/// The types are not locked while stores are asked, because a store that compares locks them.
 pub(crate) fn one_rust_type(described: &DescribedType) -> Result<&'static KnownType> {
+    static LEARNING: ProcessLock<()> = ProcessLock::new(());
+    let learning = LEARNING.lock();
+    let _learning = (!planted(Bug::TypeKnownEarly)).then_some(learning);
     let DescribedType { record, rust_type, rust_name, .. } = described;
     let mut types = known_types();
     let known = types.get(&record.id).copied();
@@ -39,7 +52,8 @@ pub(crate) fn one_rust_type(described: &DescribedType) -> Result<&'static KnownT
         Box::leak(Box::new(KnownType { rust_type: *rust_type, rust_name, record: record.clone() }));
     types.insert(record.id, known);
     drop(types);
-    // The first pointer of this type can only come after this: stores that are open must have heard of it by then.
+    reach(Step::TypeInserted);
+    // No pointer of this type is made before this is done: no caller has its answer.
     crate::local::for_each_open(&mut |open| {
         if open.store.type_record(known.record.id).is_some_and(|there| *there != known.record) {
             open.types_differ();
@@ -74,6 +88,6 @@ impl cenote_heap::Types for StoreTypes<'_> {
     }
 
     fn filter(&self, id: TypeId) -> Option<cenote_heap::trace::Filter> {
-        crate::filter::of(id)
+        crate::filter::of(id, || self.record(id))
     }
 }

@@ -44,17 +44,29 @@
 //! * *While a store is open, this crate alone changes its files.* Openers lock the store against
 //!   each other. A program that writes, shortens or replaces the files by other means (`std::fs`, a
 //!   script, a backup that is put back) changes memory under live references: a `bool` that is
-//!   neither, a `NonZero` that is 0, `SIGBUS` where a file ends. No library can prevent that. Keep
-//!   the directory to one user, or to a daemon (`cenoted`), which gives programs pools and no
-//!   files. Cenote's own way to the files, [`Medium`], asks for `unsafe`.
+//!   neither, a `NonZero` that is 0, `SIGBUS` where a file ends. No library can prevent that. A
+//!   hard link to a file of the store is a way to change it, too. Keep the directory to one user,
+//!   or to a daemon (`cenoted`), which gives programs pools and no files. Cenote's own way to the
+//!   files, [`Medium`], asks for `unsafe`, and so does what rewrites them when a pool moves
+//!   ([`RelocationOptions::rewriter`]).
 //! * *A store is believed as far as it is checked.* Opening checks control data, headers, logs and
 //!   layouts. The bytes of values have no checksum, unless the pool is protected at rest
 //!   ([`AtRest`]). [`Pool::check`] looks for bytes that are no value of their type: a `bool`, a
 //!   `char`, a `NonZero`, a [`Ptr`], a discriminant. [`Store::import`] looks for them too, and an
 //!   open that finds damage, or is asked to ([`OpenOptions::verify_values`]).
 //! * *A store or an archive that comes from elsewhere* is believed as one's own in all else: what
-//!   the collections and texts in it say of themselves. Open and import what its author may be
-//!   trusted with.
+//!   the collections and texts in it say of themselves. [`Store::import`] is safe to call and
+//!   believes the archive so, also one that the program has made of bytes in memory: a length that
+//!   was changed leads to memory that is not there. Open and import what its author may be trusted
+//!   with.
+//! * *Damage can be accepted.* Where a log is damaged, its pools show no values until the caller
+//!   decides. [`LogDecision::Discard`] gives up what the log would have undone. Then half a
+//!   transaction may be there: bytes that are no value, and links of collections that lead to
+//!   nothing. It is for programs that look at blocks, and remove the pool.
+//! * *Threads that `exit` overtakes.* `exit` runs the destructors of its thread's variables while
+//!   other threads go on. A transaction that it left is rolled back by the next opener. A view that
+//!   it left is not waited for: a pool whose last handle such a destructor drops is unmapped, as a
+//!   `Box` there is freed, whatever another thread reads.
 //!
 //! # Copies of a store
 //!

@@ -25,7 +25,8 @@ use cenote_store::{
     Access, Anchor, AtRest, Damage, DamagePolicy, Keyring, PoolHandle, PoolStart, StoreError, VerifiedPuddle,
 };
 use cenote_sys::peek;
-use core::ops::ControlFlow;
+use core::mem::ManuallyDrop;
+use core::ops::{ControlFlow, Deref, DerefMut};
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -51,7 +52,17 @@ impl Drop for Pool {
 /// How many types a pool finds again at once, by the low bits of their ids.
 const KNOWN_TYPES: usize = 64;
 
-pub(crate) struct PoolInner {
+/// A pool while it is open.
+///
+/// It is closed when the last handle is dropped, with one exception: a transaction that `exit`
+/// left. `exit` runs the destructors of its thread's variables, and one of them may drop the last
+/// handle while the thread is within [`Pool::write`], whose stack is never unwound. Then half a
+/// transaction is in memory. Closing would show it to the next opener, and call it committed at the
+/// end. So all parts stay as they are: the heap is not opened again, and the store is not closed.
+/// The next process rolls back.
+pub(crate) struct PoolInner(ManuallyDrop<Parts>);
+
+pub(crate) struct Parts {
     pub(crate) heap: TracedHeap,
     pub(crate) handle: PoolHandle,
     /// Writers exclude everybody; readers exclude writers.
@@ -76,6 +87,9 @@ pub(crate) struct PoolInner {
     wanted: Access,
     /// After heap and handle: they are gone when the list hears of it.
     listed: Listed,
+    /// Keeps this memory as long as the parts are not dropped. A thread that left a transaction
+    /// still knows its pools by their places.
+    this: Weak<PoolInner>,
     /// Last: the store stays open as long as its pools.
     pub(crate) store: Arc<Inner>,
 }
@@ -204,7 +218,10 @@ impl OpenPools {
             pool => pool?,
         };
         pool.listed.0 = Some((store.clone(), name.to_string()));
-        let pool = Arc::new(pool);
+        let pool = Arc::new_cyclic(|this| {
+            pool.this = Weak::clone(this);
+            pool
+        });
         store.reclaims.opened(&pool);
         list.push((name.to_string(), Arc::downgrade(&pool)));
         drop(list);
@@ -271,12 +288,36 @@ impl Drop for Listed {
     }
 }
 
+impl Deref for PoolInner {
+    type Target = Parts;
+
+    #[inline(always)]
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}
+
+impl DerefMut for PoolInner {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Parts {
+        &mut self.0
+    }
+}
+
 impl Drop for PoolInner {
     fn drop(&mut self) {
         // In a forked child nobody would let go of the turnstile.
         if self.refuse_forked().is_ok() {
             self.store.reclaims.closing(self);
+            // No handle is left, so no thread is coming back to unlock it.
+            if self.lock.is_locked_exclusive() && !planted(Bug::LeftTransactionClosed) {
+                // Openers of the pool do not wait. They find its heap in use.
+                self.listed = Listed(None);
+                return;
+            }
         }
+        // SAFETY: this is the only place that drops the parts, and nothing uses them afterwards.
+        unsafe { ManuallyDrop::drop(&mut self.0) };
     }
 }
 
@@ -306,7 +347,7 @@ impl PoolInner {
             }
             heap => heap?,
         };
-        let mut pool = Self {
+        let mut pool = Self(ManuallyDrop::new(Parts {
             heap,
             lock: RwLock::new(()),
             readers: Readers::default(),
@@ -325,8 +366,9 @@ impl PoolInner {
             psync_on_commit: AtomicU32::new(0),
             wanted: access,
             listed: Listed(None),
+            this: Weak::new(),
             store,
-        };
+        }));
         if pool.handle.member().is_some() {
             pool.store.group.never_lazy(pool.store.store.persistence());
         }

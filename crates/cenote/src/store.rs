@@ -10,6 +10,7 @@ use cenote_heap::{Progress, RecoveryReport, TraceOptions};
 use cenote_layout::catalog::{AtRest, ClientRecord, LeaseRecord, PoolMode, PuddleRecord};
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::types::TypeRecord;
+use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
 use cenote_store::{
     Access, DamagePolicy, FormatOptions, Keyring, OpenOptions, OpenReport, PoolInfo, PoolOptions,
@@ -625,7 +626,13 @@ impl Inner {
         local::closed(self);
         let logs = core::mem::take(&mut *self.logs.lock().unwrap_or_else(PoisonError::into_inner));
         for log in logs {
-            self.free_log(log);
+            // SAFETY: in the list until now, so not freed. The thread that wrote it last has let go
+            // of the store since. If it left a transaction the log stays, and with it the lease,
+            // which keeps the store from counting as closed: the next opener rolls back.
+            let left = unsafe { (*log.0.as_ptr()).active.get() };
+            if !left || planted(Bug::LeftTransactionClosed) {
+                self.free_log(log);
+            }
         }
     }
 }

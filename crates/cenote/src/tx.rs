@@ -107,7 +107,9 @@ fn begun_here(store: &Inner) -> bool {
 pub(crate) fn covered_here(mut wanted: impl FnMut(&PoolInner) -> bool) -> Option<String> {
     let mut at = CURRENT.with(Cell::get);
     while let Some(frame) = at {
-        // SAFETY: `Entered` puts frames here only as long as they live, and each outlives those within.
+        // SAFETY: `Entered` puts frames here only as long as they live, and each outlives those
+        // within. A frame that `exit` left stays on the stack of this thread, and its pools stay in
+        // memory (`PoolInner`).
         let frame: &Frame<'_> = unsafe { frame.as_ref() };
         if let Some(pool) = frame.covered.all().iter().find(|pool| wanted(pool)) {
             return Some(pool.handle.name().to_string());

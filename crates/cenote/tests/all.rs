@@ -28,6 +28,7 @@ mod sharing;
 mod ship;
 mod ship_planted;
 mod soundness;
+mod sources;
 mod store;
 mod support;
 mod threads;

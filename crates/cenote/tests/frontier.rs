@@ -20,7 +20,8 @@ impl<F> std::fmt::Debug for Slow<F> {
     }
 }
 
-impl<F: Fn(&RewriteJob) + Send + Sync> Rewriter for Slow<F> {
+// SAFETY: `PointerRewriter` changes the image, and nothing else does.
+unsafe impl<F: Fn(&RewriteJob) + Send + Sync> Rewriter for Slow<F> {
     fn rewrite(&self, image: &mut [u8], job: &RewriteJob) -> Result<Rewritten, String> {
         (self.0)(job);
         PointerRewriter.rewrite(image, job)

@@ -291,7 +291,7 @@ fn a_filter_finds_what_a_pointer_map_cannot_say() -> Result<()> {
     }
     // Without the filter: the ends' words are addresses, the others' are not.
     assert!(pool.check()?.leaked_blocks > 40);
-    assert!(cenote::filter::register::<Both>(both).is_none());
+    assert!(cenote::filter::register::<Both>(both)?.is_none());
     let report = pool.check()?;
     assert_eq!((report.leaked_blocks, report.trace.map(|trace| trace.faults)), (0, Some(0)));
     assert_eq!(pool.collect()?.freed_blocks, 0);

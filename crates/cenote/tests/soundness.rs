@@ -8,9 +8,11 @@ use cenote::{
     Store,
 };
 use cenote_medium::Medium;
+use cenote_medium::planted::{Bug, Step, plant, watch};
 use cenote_medium::sim::{CrashKind, SimMedium, SimOptions};
 use cenote_store::StoreError;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 #[derive(Persist)]
 #[persist(name = "soundness::Node")]
@@ -128,6 +130,81 @@ fn a_pointer_of_a_closed_store_is_not_followed_into_another_layout() -> Result<(
     let node = pool.write(|tx| tx.alloc(Node { value: 1, next: None }))?;
     assert_eq!(pool.read()?.get(node)?.value, 1);
     assert!(pool.read()?.get(node)?.next.is_none());
+    Ok(())
+}
+
+/// Two threads learn a type at once, while a store is open that has it otherwise. The one that does
+/// not compare follows a pointer into that store as soon as it has its answer. Whether it got a value.
+fn second_thread_follows(bug: Bug) -> Result<bool> {
+    #[derive(Persist, Clone, Copy)]
+    #[persist(name = "soundness::LearntTwice")]
+    struct Twice([char; 4]);
+    #[derive(Persist, Clone, Copy)]
+    #[persist(name = "soundness::LearntTwiceBuggy")]
+    struct TwiceBuggy([char; 4]);
+    fn run<T: Persist + Copy>(value: T, bug: Bug) -> Result<bool> {
+        let (first, second) = (directory(), directory());
+        let other = Store::open(second.path())?;
+        let mut record = T::record();
+        (record.size, record.align, record.fields) = (8, 8, Vec::new());
+        underneath(&other).register_type(&record)?;
+        let there = other.pool("p")?;
+        // SAFETY: the block holds what another program calls a value.
+        let block = unsafe { there.raw_heap() }.alloc(8, 8, T::TYPE_ID).map_err(TxError::from)?;
+        // SAFETY: a fresh block of 8 bytes.
+        unsafe { block.addr.cast::<u64>().write(u64::MAX) };
+        // SAFETY: followed only with a check.
+        let at = unsafe { Ptr::<T>::from_addr(block.addr.as_ptr() as u64) }.unwrap();
+        // The store compares what it knows with the program, and is done with that.
+        let node = there.write(|tx| tx.alloc(Node { value: 1, next: None }))?;
+        there.read()?.get(node)?;
+        let store = Store::open(first.path())?;
+        // Two, so that no thread waits for the other's transaction.
+        let (pool, another) = (store.pool("p")?, store.pool("q")?);
+        let (inserted, is_inserted) = mpsc::channel();
+        let (go, may_go) = mpsc::channel();
+        let (answer, answered) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let (pool, another) = (&pool, &another);
+            scope.spawn(move || {
+                plant(bug);
+                watch(Some(Box::new(move |step| {
+                    if step == Step::TypeInserted {
+                        inserted.send(()).unwrap();
+                        may_go.recv().unwrap();
+                    }
+                })));
+                pool.write(|tx| tx.alloc(value).map(drop)).unwrap();
+                watch(None);
+            });
+            is_inserted.recv().unwrap();
+            scope.spawn(move || {
+                plant(bug);
+                another.write(|tx| tx.alloc(value).map(drop)).unwrap();
+                answer.send(there.read().unwrap().get(at).is_ok()).unwrap();
+            });
+            // It has no answer before the first thread goes on; a wrong one would come at once.
+            let early = answered.recv_timeout(Duration::from_millis(500));
+            go.send(()).unwrap();
+            Ok(early.or_else(|_| answered.recv()).unwrap())
+        })
+    }
+    // Each of its own id: a type is learnt once in a process.
+    match bug {
+        Bug::None => run(Twice(['a'; 4]), bug),
+        _ => run(TwiceBuggy(['a'; 4]), bug),
+    }
+}
+
+#[test]
+fn a_type_that_two_threads_learn_is_known_when_every_store_was_compared() -> Result<()> {
+    assert!(!second_thread_follows(Bug::None)?);
+    Ok(())
+}
+
+#[test]
+fn a_type_that_counts_as_known_before_stores_were_compared_is_found() -> Result<()> {
+    assert!(second_thread_follows(Bug::TypeKnownEarly)?);
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 
 use crate::support::{directory, within};
 use cenote::{Access, Error, Persist, Pool, Ptr, Reader, Result, Store, View};
+use cenote_medium::planted::{Bug, plant};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
@@ -345,6 +346,119 @@ fn a_process_that_exits_within_a_transaction_has_not_committed_it() {
     assert_eq!(pool.stats().unwrap().blocks, 1);
     let view = pool.read().unwrap();
     assert_eq!(view.get(view.root::<Counter>().unwrap().unwrap()).unwrap().value, 0);
+}
+
+/// How the last handle of a pool goes away after `exit` was called within a transaction.
+const LEFT: [&str; 4] = ["alone", "store kept", "several pools", "by another thread"];
+const LEFT_AT: &str = "CENOTE_TEST_LEFT_AT";
+const LEFT_HOW: &str = "CENOTE_TEST_LEFT_HOW";
+const LEFT_BUG: &str = "CENOTE_TEST_LEFT_BUG";
+
+/// The process that calls `exit`. Its thread-locals hold the last handles; another one, destroyed
+/// after them, uses the library once more. What that finds wrong ends the process by a signal.
+fn leaves_a_transaction(place: &std::path::Path, how: &str) {
+    thread_local! {
+        static POOLS: RefCell<Vec<Arc<Pool>>> = const { RefCell::new(Vec::new()) };
+    }
+    let bug = if std::env::var_os(LEFT_BUG).is_some() { Bug::LeftTransactionClosed } else { Bug::None };
+    plant(bug);
+    let store = Store::open(place.join("store")).unwrap();
+    let other = Store::open(place.join("other")).unwrap().pool("r").unwrap();
+    let pools = ["p", "q"].map(|name| Arc::new(store.pool(name).unwrap()));
+    let roots = [counter(&pools[0]).unwrap(), counter(&pools[1]).unwrap()];
+    let kept = (how == "store kept").then(|| store.clone());
+    let (ask, asked) = std::sync::mpsc::channel();
+    let (answer, answered) = std::sync::mpsc::channel();
+    let elsewhere = (how == "by another thread").then(|| pools.clone());
+    let exits = move || {
+        plant(bug);
+        // Registered first, so destroyed last.
+        EARLY.with_borrow_mut(|early| {
+            early.0 = Some(Box::new(move || {
+                ask.send(()).unwrap();
+                answered.recv().unwrap();
+                if bug == Bug::None {
+                    counter(&other).unwrap();
+                }
+                if let Some(store) = kept {
+                    // Not again in this process, where half a transaction is in memory.
+                    assert!(store.pool("p").is_err() && store.pool_with("p", Access::ReadOnly).is_err());
+                    assert!(store.pool("q").is_ok());
+                }
+            }));
+        });
+        POOLS.set(pools.to_vec());
+        drop(pools);
+        POOLS.with_borrow(|pools| {
+            let leave = |tx: &mut cenote::Tx<'_>| -> Result<()> {
+                tx.get_mut(roots[0])?.value = 99;
+                if how == "several pools" {
+                    tx.get_mut(roots[1])?.value = 99;
+                } else {
+                    tx.alloc(Counter { value: 5, _self: None })?;
+                }
+                std::process::exit(17)
+            };
+            if how == "several pools" {
+                return store.write(&[&*pools[0], &*pools[1]], leave);
+            }
+            drop(store);
+            pools[0].write(leave)
+        })
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(exits);
+        asked.recv().unwrap();
+        // The last one of all, in some rounds.
+        drop(elsewhere);
+        answer.send(()).unwrap();
+        loop {
+            std::thread::park();
+        }
+    })
+}
+
+/// Runs the process above, and opens what it leaves: whether that counts as closed, and the values.
+fn after_leaving(how: &str, bug: bool) -> (bool, [u64; 2], [u64; 2]) {
+    let dir = directory();
+    for name in ["store", "other"] {
+        // By this process, which knows which windows its other tests have.
+        Store::open(dir.path().join(name)).unwrap().close().unwrap();
+    }
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    let test = "threads::exit_within_a_transaction_closes_nothing_whoever_has_the_last_handle";
+    command.args(["--exact", test]).env(LEFT_AT, dir.path()).env(LEFT_HOW, how);
+    if bug {
+        command.env(LEFT_BUG, "1");
+    }
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(17), "{how}: {output:?}");
+    let store = Store::open(dir.path().join("store")).unwrap();
+    assert!(store.report().damage.is_empty());
+    let found = ["p", "q"].map(|name| {
+        let pool = store.pool(name).unwrap();
+        let view = pool.read().unwrap();
+        let root = view.root::<Counter>().unwrap().unwrap();
+        (view.get(root).unwrap().value, pool.stats().unwrap().blocks)
+    });
+    (store.report().clean, found.map(|found| found.0), found.map(|found| found.1))
+}
+
+/// The last handle of the pool is in a thread-local, whose destructor runs within the transaction.
+#[test]
+fn exit_within_a_transaction_closes_nothing_whoever_has_the_last_handle() {
+    if let (Some(place), Ok(how)) = (std::env::var_os(LEFT_AT), std::env::var(LEFT_HOW)) {
+        leaves_a_transaction(place.as_ref(), &how);
+    }
+    for how in LEFT {
+        assert_eq!(after_leaving(how, false), (false, [0, 0], [1, 1]), "{how}");
+    }
+}
+
+#[test]
+fn a_store_that_is_closed_over_a_transaction_that_exit_left_is_found() {
+    // `Bug::LeftTransactionClosed` is planted in the process that exits.
+    assert_eq!(after_leaving("alone", true), (true, [99, 0], [2, 1]));
 }
 
 #[test]

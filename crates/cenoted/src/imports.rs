@@ -90,7 +90,8 @@ impl Session {
 #[derive(Debug)]
 pub(crate) struct Careful<R>(pub(crate) R);
 
-impl<R: Rewriter> Rewriter for Careful<R> {
+// SAFETY: as `R` does. An image on which that panicked is not used, as the error says.
+unsafe impl<R: Rewriter> Rewriter for Careful<R> {
     fn rewrite(&self, image: &mut [u8], job: &RewriteJob) -> Result<Rewritten, String> {
         catch_unwind(AssertUnwindSafe(|| self.0.rewrite(image, job)))
             .unwrap_or_else(|_| Err("what rewrites pointers failed on it; it stays as it was".into()))
@@ -297,7 +298,8 @@ mod tests {
     #[derive(Debug)]
     struct Panics;
 
-    impl Rewriter for Panics {
+    // SAFETY: changes nothing.
+    unsafe impl Rewriter for Panics {
         fn rewrite(&self, image: &mut [u8], _: &RewriteJob) -> Result<Rewritten, String> {
             match image.first() {
                 None => Ok(Rewritten::default()),

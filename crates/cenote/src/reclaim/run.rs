@@ -28,7 +28,7 @@ impl cenote_heap::Types for TypesOf {
     }
 
     fn filter(&self, id: TypeId) -> Option<cenote_heap::trace::Filter> {
-        crate::filter::of(id)
+        StoreTypes(&self.0.upgrade()?.store).filter(id)
     }
 }
 

@@ -8,6 +8,12 @@ struct Impostor {
 }
 
 #[derive(Persist)]
+#[persist(name = "RegionPtr")]
+struct Impostor2 {
+    value: u64,
+}
+
+#[derive(Persist)]
 #[persist(name = "has space")]
 struct Space {
     value: u64,
