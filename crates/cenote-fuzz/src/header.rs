@@ -59,7 +59,8 @@ fn superblock(input: &mut Input<'_>) -> Superblock {
         superblock_inode: input.word(),
         origin: input.below(3) as u64,
         tied_from: 0,
-        reserved1: [0; 3832],
+        journal_states: input.below(17) as u64,
+        reserved1: [0; 3824],
         journals: [JournalMark {
             epoch: input.below(3) as u64,
             generation: input.below(3) as u64,

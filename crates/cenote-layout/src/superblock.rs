@@ -48,6 +48,14 @@ pub const ORIGIN_OWN: u64 = 0;
 /// since.
 pub const ORIGIN_COPY: u64 = 1;
 
+/// The journal has nothing behind the header that the superblock names: the last session that
+/// opened it closed the store.
+pub const JOURNAL_SETTLED: u64 = 1 << 0;
+/// The superblock was put back beside a later journal, which stays refused.
+pub const JOURNAL_REFUSED: u64 = 1 << 1;
+/// Bits of one journal.
+pub const JOURNAL_BITS: u32 = 2;
+
 /// One copy of the superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -96,8 +104,11 @@ pub struct Superblock {
     /// Of journals of sessions that earlier copies name it does not count what they name of each
     /// other: the caller has accepted files of different moments since.
     pub tied_from: u64,
+    /// What is known of each journal: [`JOURNAL_SETTLED`] and [`JOURNAL_REFUSED`], those of the
+    /// second one [`JOURNAL_BITS`] higher.
+    pub journal_states: u64,
     /// Zero.
-    pub reserved1: [u8; 3832],
+    pub reserved1: [u8; 3824],
 }
 
 /// What the superblock says about a journal. All zero: nothing.
@@ -133,7 +144,8 @@ const _: () = assert!(core::mem::offset_of!(Superblock, superblock_inode) == 240
 const _: () = assert!(core::mem::offset_of!(Superblock, origin) == 248);
 // All that is not zero lies in one sector: no loss of power tears a copy that is being written.
 const _: () = assert!(core::mem::offset_of!(Superblock, tied_from) == 256);
-const _: () = assert!(core::mem::offset_of!(Superblock, reserved1) == 264);
+const _: () = assert!(core::mem::offset_of!(Superblock, journal_states) == 264);
+const _: () = assert!(core::mem::offset_of!(Superblock, reserved1) == 272);
 const _: () = assert!(core::mem::offset_of!(Superblock, reserved1) <= 512);
 
 impl Header for Superblock {
@@ -168,6 +180,9 @@ impl Header for Superblock {
         }
         if self.origin > ORIGIN_COPY {
             return bad("origin", self.origin);
+        }
+        if self.journal_states >> (2 * JOURNAL_BITS) != 0 {
+            return bad("journal_states", self.journal_states);
         }
         if self.reserved1.iter().any(|&b| b != 0) {
             return bad("reserved bytes", 1);

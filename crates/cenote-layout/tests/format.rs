@@ -150,6 +150,7 @@ fn headers_are_drawn_as_they_are() {
             (offset_of!(Superblock, superblock_inode), "superblock_inode"),
             (offset_of!(Superblock, origin), "origin"),
             (offset_of!(Superblock, tied_from), "tied_from"),
+            (offset_of!(Superblock, journal_states), "journal_states"),
             (offset_of!(Superblock, reserved1), "zero"),
             (size_of::<Superblock>(), ""),
         ],

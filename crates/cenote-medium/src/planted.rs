@@ -236,6 +236,12 @@ pub enum Bug {
     MembersIgnored,
     /// A journal of a later session than the superblock knows of is believed.
     SessionIgnored,
+    /// A session that has not opened a journal calls it settled when it closes the store.
+    SettledByStranger,
+    /// That a superblock was put back beside a journal is forgotten by sessions without that journal.
+    RefusalForgotten,
+    /// A backup takes a journal along that its session has not compared with anything.
+    BackupUnchecked,
     /// Protected things are believed as they are although the journal's list of them is lost.
     LostListAccepted,
     /// What one journal names of the other is not compared.

@@ -16,6 +16,7 @@ mod older_journal;
 mod planted;
 mod rules;
 mod running;
+mod settled;
 mod snapshot;
 mod surface;
 mod system_calls;

@@ -125,3 +125,55 @@ fn a_backup_that_does_not_wait_for_psyncs_is_found() {
     // A race: on a machine that does other work, most copies are whole.
     assert!((0..60).any(|_| !copies(Bug::BackupNotQuiet, 12).is_empty()));
 }
+
+/// A store whose journal of objects was put back, after the records in it had been recovered.
+fn put_back(dir: &Path) {
+    let medium = Arc::new(RealMedium::open(dir, &MediumOptions::default()).expect("medium"));
+    let format = FormatOptions { window_base: Some(window_base()), window_len: 64 << 20, uuid: None };
+    cenote_store::format(medium, &format).expect("format");
+    let journal = dir.join("journal");
+    let mut old = Vec::new();
+    for value in [1, 2] {
+        let (store, objects) = open(dir).expect("open");
+        if value == 1 {
+            objects.pcreate_with("a", LEN, None, &ObjectOptions::default()).expect("created");
+        }
+        let mut object = objects.attach("a", Permission::ReadWrite, None).expect("attached");
+        object.as_mut_slice().expect("writable").fill(value);
+        object.psync().expect("psync");
+        if value == 1 {
+            old = std::fs::read(&journal).expect("read");
+        }
+        object.detach().expect("detached");
+        drop(objects);
+        store.close().expect("close");
+    }
+    std::fs::write(&journal, old).expect("put back");
+}
+
+/// A backup by a session without objects.
+fn back_up(dir: &Path, copy: &Path) -> Result<(), String> {
+    let medium = Arc::new(RealMedium::open(dir, &MediumOptions::default()).expect("medium"));
+    let (store, _) = Store::open(medium, OpenOptions::default()).expect("open");
+    let mut backup = store.begin_backup(copy).expect("begun");
+    backup.copy_ahead(&mut |_, _| true).map_err(|error| error.to_string())?;
+    backup.copy_held().map_err(|error| error.to_string())?;
+    backup.finish().map(drop).map_err(|error| error.to_string())
+}
+
+#[test]
+fn a_journal_that_was_put_back_is_in_no_backup() {
+    let keep = tempfile::tempdir().expect("a directory");
+    let (dir, copy) = (keep.path().join("store"), keep.path().join("copy"));
+    std::fs::create_dir(&dir).expect("made");
+    put_back(&dir);
+    let refused = back_up(&dir, &copy).expect_err("a journal that was put back");
+    assert!(refused.contains("put back"), "{refused}");
+    assert!(!copy.exists());
+    plant(Bug::BackupUnchecked);
+    let made = back_up(&dir, &copy);
+    plant(Bug::None);
+    assert_eq!(made, Ok(()), "the bug was not found");
+    // Not even that copy serves it.
+    assert!(open(&copy).expect_err("a journal that was put back").contains("put back"));
+}

@@ -3,8 +3,9 @@
 //! States of a close: (1) pools in shadowed mode are psynced, then the puddles of all leased pools
 //! synced; (2) a batch ends the leases and removes the client; (3) the journals that this session
 //! has opened are trimmed ([`crate::journals`]); (4) the superblock says "clean", that the catalog
-//! has this batch, and which headers the journals have: **its sync commits**. A crash before leaves
-//! a store that is recovered, with nothing to do.
+//! has this batch, and which headers those journals have: **its sync commits**. A crash before
+//! leaves a store that is recovered, with nothing to do. A journal that this session has not opened
+//! is as it was before it, recovered or not.
 
 use crate::error::StoreError;
 use crate::store::Inner;

@@ -74,7 +74,8 @@ pub fn format(medium: Arc<dyn Medium>, options: &FormatOptions) -> Result<Uuid, 
         superblock_inode: 0,
         origin: ORIGIN_OWN,
         tied_from: 0,
-        reserved1: [0; 3832],
+        journal_states: 0,
+        reserved1: [0; 3824],
         journals: [JournalMark::NONE; 2],
     };
     let write = |name: &str, contents: &[u8]| -> Result<(), MediumError> {

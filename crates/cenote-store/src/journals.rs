@@ -13,18 +13,36 @@
 //! epoch: **the sync of the superblock's copy commits**. Only then a record is appended.
 //!
 //! **Close.** (1) The journal is trimmed, and nothing writes to it any more; (2) the superblock
-//! that says "clean" names its header: **that sync commits both**.
+//! that says "clean" names its header: **that sync commits both**. It calls the journal *settled* if
+//! nothing is behind that header.
 //!
-//! | a crash | the superblock names | the journal has | the next open |
-//! | --- | --- | --- | --- |
-//! | before 3 | what the last session left | the same | opens it |
-//! | between 3 and 4 | what the last session left | a newer epoch, and no record of it | opens it |
-//! | after 4, before the close | this session's epoch | this epoch, records, trims | opens it |
-//! | after the close | the header | the same header | opens it |
+//! | a crash | the superblock names | settled | the journal has | the next opener |
+//! | --- | --- | --- | --- | --- |
+//! | before 3 | what the last opener left | as it left it | the same | opens it |
+//! | between 3 and 4 | what the last opener left | as it left it | a newer epoch, no record of it | opens it |
+//! | after 4, before the close | this session's epoch | no | this epoch, records, trims | opens it |
+//! | after the close | the header | yes | the same header | opens it |
 //!
-//! So the journal is never older than the superblock says, and in a store that was closed it is
-//! exactly what the superblock says. A journal that is newer than the superblock of a *closed*
-//! store tells that the superblock was put back.
+//! So the journal is never older than the superblock says, and a settled one has nothing that the
+//! superblock does not say. A settled journal that is newer, and has records, tells that the
+//! superblock was put back.
+//!
+//! # Who names a journal
+//!
+//! A session that opens it, at 4 and at its close, and no other one. Sessions that do not open it
+//! write copies of the superblock with the same mark and the same bits, whether they close the store
+//! or die: a journal that a crash left with records stays unsettled, over any number of them, until
+//! a session opens it. So "clean" says nothing about a journal that is not settled. What an open
+//! finds of a journal that nobody has opened since, every later open finds:
+//!
+//! * it is older than its mark: the mark stays;
+//! * it lacks what the other journal names: the other one's header keeps the name, and names are
+//!   read at every open of a store that crashed or has a journal that is not settled;
+//! * the superblock is older than it: generations grow, so the bit *refused* keeps that.
+//!
+//! A caller that accepts the loss has a new journal made, and its naming (4) clears both bits.
+//! Where a copy of the superblock is lost, or put back and accepted, or the files are of different
+//! moments, its bits do not count: no journal is settled.
 //!
 //! A journal's header names the generation of the superblock's copy that names it (4): a superblock
 //! that is older was put back, unless the crash came between 3 and 4, when the journal has no
@@ -49,8 +67,8 @@
 use crate::error::StoreError;
 use crate::report::{Damage, OpenReport};
 use crate::store::{Control, Inner, Store};
-use cenote_journal::{Found, Tie, look, scan};
-use cenote_layout::superblock::JournalMark;
+use cenote_journal::{Found, Scan, Tie, look, scan};
+use cenote_layout::superblock::{JOURNAL_BITS, JOURNAL_REFUSED, JOURNAL_SETTLED, JournalMark, Superblock};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError};
 
@@ -81,17 +99,27 @@ impl JournalOf {
 pub(crate) struct Journals {
     /// What they name of each other.
     ties: [Tie; 2],
-    /// The store was closed: a journal that this session has not opened is exactly what the
-    /// superblock says.
-    exact: [bool; 2],
     /// This session has begun to open it: its header may be a newer one than the superblock names.
     opened: [bool; 2],
+    /// This session has opened it, and named it.
+    named: [bool; 2],
 }
 
 impl Default for Journals {
     fn default() -> Self {
-        Self { ties: Tie::both(), exact: [false; 2], opened: [false; 2] }
+        Self { ties: Tie::both(), opened: [false; 2], named: [false; 2] }
     }
+}
+
+/// Whether the superblock says this of a journal.
+fn says(block: &Superblock, of: JournalOf, bit: u64) -> bool {
+    block.journal_states >> (of as u32 * JOURNAL_BITS) & bit != 0
+}
+
+/// Makes the superblock say it, or not.
+fn say(block: &mut Superblock, of: JournalOf, bit: u64, on: bool) {
+    let bit = bit << (of as u32 * JOURNAL_BITS);
+    block.journal_states = if on { block.journal_states | bit } else { block.journal_states & !bit };
 }
 
 impl Journals {
@@ -127,53 +155,62 @@ fn put_back(generation: u64, found: &Found) -> Option<String> {
 }
 
 /// Why a journal with this header is not the one that the superblock names.
-fn why_not(named: &JournalMark, found: &Found, exact: bool) -> Option<String> {
-    let Found { mark: found, alone, .. } = found;
+fn why_not(named: &JournalMark, found: &Found, settled: bool) -> Option<String> {
+    let Found { mark, alone, used, .. } = found;
     // The header that is named may be the one that is damaged: its predecessor is good enough to
     // recover by.
-    let lost = *alone && found.generation + 1 == named.generation;
+    let lost = *alone && mark.generation + 1 == named.generation;
     if *named == JournalMark::NONE || lost || planted(Bug::OlderJournalAccepted) {
         return None;
     }
-    let older = found.epoch < named.epoch
-        || (found.epoch == named.epoch
-            && (found.generation < named.generation || found.trimmed < named.trimmed));
+    let older = mark.epoch < named.epoch
+        || (mark.epoch == named.epoch
+            && (mark.generation < named.generation || mark.trimmed < named.trimmed));
     if older {
         return Some(format!(
-            "it was put back: it is of epoch {}, trimmed up to record {}, and there was epoch {}, trimmed up to record {}",
-            found.epoch, found.trimmed, named.epoch, named.trimmed
+            "it was put back: it is of epoch {}, trimmed up to record {}, and there was epoch {}, trimmed up to \
+             record {}",
+            mark.epoch, mark.trimmed, named.epoch, named.trimmed
         ));
     }
-    (exact && found != named).then(|| {
+    // A session died between the two steps of opening it.
+    let begun = mark.epoch > named.epoch && !used;
+    (settled && mark != named && !begun).then(|| {
         format!(
             "it is not the one that the store was closed with: it is of epoch {}, generation {}, and the superblock \
              names epoch {}, generation {}; one of the two files was put back",
-            found.epoch, found.generation, named.epoch, named.generation
+            mark.epoch, mark.generation, named.epoch, named.generation
         )
     })
 }
 
 impl Inner {
-    /// Notes whether the superblock's copy is that of a closed store, and how far each journal got.
-    /// The first thing that an open does about journals. `copied`: their files are of different
-    /// moments, and the caller knows.
+    /// Notes how far each journal got, and reports those that were put back, or are gone though
+    /// something needs them. The first thing that an open does about journals; changes no file.
+    /// `clean`: the store was closed.
     pub(crate) fn expect_journals(
         &self,
         control: &mut Control,
         clean: bool,
-        copied: bool,
+        report: &mut OpenReport,
     ) -> Result<(), MediumError> {
-        control.journals.exact = [clean; 2];
+        let whole = !report.damage.iter().any(|damage| matches!(damage, Damage::Superblock { .. }));
+        let mut open = !clean;
         for of in JournalOf::ALL {
             // A header is durable before a superblock names it.
-            control.journals.tie(of).reached(control.superblock.journals[of as usize].trimmed);
+            let named = control.superblock.journals[of as usize];
+            control.journals.tie(of).reached(named.trimmed);
+            if report.copied || !whole {
+                say(&mut control.superblock, of, JOURNAL_SETTLED, false);
+            }
+            open |= named != JournalMark::NONE && !says(&control.superblock, of, JOURNAL_SETTLED);
         }
-        if copied {
+        if report.copied {
             control.superblock.tied_from = control.superblock.generation + 1;
-        } else if !clean {
+        } else if open {
             JournalOf::ALL.into_iter().try_for_each(|of| self.read_tie(control, of))?;
         }
-        Ok(())
+        JournalOf::ALL.into_iter().try_for_each(|of| self.look_at_journal(control, of, whole, report))
     }
 
     /// Reads how far a journal got in the session that crashed, and what it names of the other.
@@ -196,40 +233,52 @@ impl Inner {
         Ok(())
     }
 
-    /// Reports journals that were put back, or are gone though something needs them. Changes
-    /// nothing.
-    pub(crate) fn look_at_journals(
+    /// Reports a journal that was put back, or is gone though something needs it.
+    fn look_at_journal(
         &self,
-        control: &Control,
+        control: &mut Control,
+        of: JournalOf,
+        whole: bool,
         report: &mut OpenReport,
     ) -> Result<(), MediumError> {
-        for of in JournalOf::ALL {
-            let named = control.superblock.journals[of as usize];
-            if named == JournalMark::NONE || !self.medium.exists(of.file())? {
-                continue; // the opener that needs it reports that it is missing
-            }
-            let file = FileHandle::open(&self.medium, of.file())?;
-            // One without a whole header is reported by its opener.
-            let Ok(mut found) = look(&file, self.uuid)? else { continue };
-            if control.journals.tie(of).named() > found.last
-                && let Ok(scan) = scan(&file, self.uuid, false)?
-            {
-                found = scan.found();
-            }
-            let problem = why_not(&named, &found, control.journals.exact[of as usize])
-                .or_else(|| put_back(control.superblock.generation, &found))
-                .or_else(|| control.journals.lacks(of, found.last));
-            let Some(detail) = problem else { continue };
-            let state = &control.catalog.state;
-            let pools = match of {
-                JournalOf::Objects => Vec::new(),
-                JournalOf::Pools => {
-                    state.pools.keys().copied().filter(|pool| state.is_shadowed(*pool)).collect()
-                }
-            };
-            report.damage.push(Damage::Journal { detail: format!("{}: {detail}", of.file()), pools });
+        let named = control.superblock.journals[of as usize];
+        if named == JournalMark::NONE || !self.medium.exists(of.file())? {
+            return Ok(()); // the opener that needs it reports that it is missing
         }
+        let file = FileHandle::open(&self.medium, of.file())?;
+        // One without a whole header is reported by its opener.
+        let Ok(mut found) = look(&file, self.uuid)? else { return Ok(()) };
+        if (found.mark != named || control.journals.tie(of).named() > found.last)
+            && let Ok(scan) = scan(&file, self.uuid, false)?
+        {
+            found = scan.found();
+        }
+        let Some(detail) = self.problem(control, of, &found) else { return Ok(()) };
+        if whole && put_back(control.superblock.generation, &found).is_some() {
+            say(&mut control.superblock, of, JOURNAL_REFUSED, !planted(Bug::RefusalForgotten));
+        }
+        let state = &control.catalog.state;
+        let pools = match of {
+            JournalOf::Objects => Vec::new(),
+            JournalOf::Pools => state.pools.keys().copied().filter(|pool| state.is_shadowed(*pool)).collect(),
+        };
+        report.damage.push(Damage::Journal { detail: format!("{}: {detail}", of.file()), pools });
         Ok(())
+    }
+
+    /// Why a journal is not the one that belongs to this superblock and to the other journal.
+    fn problem(&self, control: &Control, of: JournalOf, found: &Found) -> Option<String> {
+        let block = &control.superblock;
+        let opened = control.journals.opened[of as usize];
+        let settled = !opened && says(block, of, JOURNAL_SETTLED);
+        let refused = || {
+            (!opened && says(block, of, JOURNAL_REFUSED))
+                .then(|| "the superblock was put back beside it, before an earlier session".into())
+        };
+        why_not(&block.journals[of as usize], found, settled)
+            .or_else(|| put_back(block.generation, found))
+            .or_else(refused)
+            .or_else(|| control.journals.lacks(of, found.last))
     }
 
     /// Refuses a journal that is older than the superblock says.
@@ -239,11 +288,7 @@ impl Inner {
         of: JournalOf,
         found: &Found,
     ) -> Result<(), StoreError> {
-        let named = &control.superblock.journals[of as usize];
-        let problem = why_not(named, found, control.journals.exact[of as usize])
-            .or_else(|| put_back(control.superblock.generation, found))
-            .or_else(|| control.journals.lacks(of, found.last));
-        match problem {
+        match self.problem(control, of, found) {
             Some(detail) => Err(StoreError::JournalRolledBack { file: of.file(), detail }),
             None => Ok(()),
         }
@@ -252,7 +297,6 @@ impl Inner {
     /// Before a session changes a journal's header: from here on it is newer than the superblock
     /// says.
     pub(crate) fn journal_opens(&self, control: &mut Control, of: JournalOf) {
-        control.journals.exact[of as usize] = false;
         control.journals.opened[of as usize] = true;
     }
 
@@ -266,27 +310,66 @@ impl Inner {
     ) -> Result<(), StoreError> {
         let mut next = control.superblock;
         next.journals[of as usize] = mark;
+        say(&mut next, of, JOURNAL_SETTLED | JOURNAL_REFUSED, false);
         self.store_superblock(&mut next)?;
         control.superblock = next;
+        control.journals.named[of as usize] = true;
         Ok(())
     }
 
-    /// Puts the headers of the journals that this session has opened, or failed to, into the
-    /// superblock's copy that is about to say "clean". Nothing writes to them any more.
+    /// Puts the headers of the journals that this session has named into the superblock's copy that
+    /// is about to say "clean". Nothing writes to them any more.
     pub(crate) fn name_closed_journals(&self, control: &mut Control) -> Result<(), StoreError> {
         if let Some(journal) = self.shadows.journal() {
             journal.checkpoint()?;
             self.shadows.stop(false);
         }
-        for of in JournalOf::ALL.into_iter().filter(|of| control.journals.opened[*of as usize]) {
-            // It was to be made, and that failed.
+        let mut block = control.superblock;
+        JournalOf::ALL.into_iter().try_for_each(|of| self.settle(control, &mut block, of))?;
+        control.superblock = block;
+        Ok(())
+    }
+
+    /// Makes a copy of the superblock that says "clean" name a journal, if this session has opened
+    /// it. Nothing writes to it.
+    fn settle(&self, control: &Control, block: &mut Superblock, of: JournalOf) -> Result<(), StoreError> {
+        if !control.journals.named[of as usize] {
+            let stranger =
+                planted(Bug::SettledByStranger) && block.journals[of as usize] != JournalMark::NONE;
+            say(block, of, JOURNAL_SETTLED, stranger || says(block, of, JOURNAL_SETTLED));
+            return Ok(());
+        }
+        let file = FileHandle::open(&self.medium, of.file())?;
+        let found = look(&file, self.uuid)?;
+        let found = found.map_err(|detail| StoreError::JournalDamaged { detail })?;
+        block.journals[of as usize] = found.mark;
+        // What is psynced and not trimmed: its user has given it up without a close.
+        let all = found.mark.trimmed >= control.journals.tie(of).floor();
+        say(block, of, JOURNAL_SETTLED, all);
+        Ok(())
+    }
+
+    /// Makes the superblock of a backup name the copies of the journals, which are quiet. One that
+    /// this session has not opened is copied with its mark, if it is the one of this store.
+    pub(crate) fn name_copied_journals(
+        &self,
+        control: &Control,
+        block: &mut Superblock,
+    ) -> Result<(), StoreError> {
+        for of in JournalOf::ALL {
             if !self.medium.exists(of.file())? {
                 continue;
             }
-            let file = FileHandle::open(&self.medium, of.file())?;
-            let found = look(&file, self.uuid)?;
-            let found = found.map_err(|detail| StoreError::JournalDamaged { detail })?;
-            control.superblock.journals[of as usize] = found.mark;
+            if !control.journals.named[of as usize] && !planted(Bug::BackupUnchecked) {
+                let file = FileHandle::open(&self.medium, of.file())?;
+                match scan(&file, self.uuid, false)? {
+                    Ok(Scan { damage: Some(detail), .. }) | Err(detail) => {
+                        return Err(StoreError::JournalDamaged { detail });
+                    }
+                    Ok(scan) => self.check_journal(control, of, &scan.found())?,
+                }
+            }
+            self.settle(control, block, of)?;
         }
         Ok(())
     }
@@ -340,10 +423,10 @@ impl Store {
 mod tests {
     use super::*;
 
-    /// Every pair of small headers: what is older is refused, what is newer in a closed store too,
-    /// and nothing else.
+    /// Every pair of small headers: what is older is refused, of a settled journal everything else
+    /// too that has records, and nothing else.
     #[test]
-    fn older_is_refused_and_in_a_closed_store_everything_else() {
+    fn older_is_refused_and_of_a_settled_journal_everything_else() {
         let marks = || {
             (1..4u64).flat_map(|epoch| {
                 (1..4u64).flat_map(move |generation| {
@@ -351,29 +434,25 @@ mod tests {
                 })
             })
         };
-        for named in marks() {
-            for found in marks() {
-                let why_not = |named: &JournalMark, found: &JournalMark, exact: bool| {
-                    let of = |alone| Found {
-                        mark: *found,
-                        alone,
-                        session: 0,
-                        used: false,
-                        last: found.trimmed,
-                        other: 0,
-                    };
-                    let (alone, told) = (why_not(named, &of(true), exact), why_not(named, &of(false), exact));
+        for (named, mark) in marks().flat_map(|named| marks().map(move |mark| (named, mark))) {
+            for used in [false, true] {
+                let why_not = |named: &JournalMark, settled: bool| {
+                    let (session, last, other) = (0, mark.trimmed, 0);
+                    let of = |alone| Found { mark, alone, session, used, last, other };
+                    let (alone, told) =
+                        (why_not(named, &of(true), settled), why_not(named, &of(false), settled));
                     // Beside a damaged header its predecessor passes, and nothing else.
-                    assert!(alone == told || found.generation + 1 == named.generation);
+                    assert!(alone == told || mark.generation + 1 == named.generation);
                     told
                 };
-                let newer = found.epoch > named.epoch
-                    || (found.epoch == named.epoch
-                        && found.generation >= named.generation
-                        && found.trimmed >= named.trimmed);
-                assert_eq!(why_not(&named, &found, false).is_none(), newer, "{named:?} {found:?}");
-                assert_eq!(why_not(&named, &found, true).is_none(), named == found, "{named:?} {found:?}");
-                assert_eq!(why_not(&JournalMark::NONE, &found, true), None);
+                let newer = mark.epoch > named.epoch
+                    || (mark.epoch == named.epoch
+                        && mark.generation >= named.generation
+                        && mark.trimmed >= named.trimmed);
+                assert_eq!(why_not(&named, false).is_none(), newer, "{named:?} {mark:?}");
+                let settled = named == mark || mark.epoch > named.epoch && !used;
+                assert_eq!(why_not(&named, true).is_none(), settled, "{named:?} {mark:?}");
+                assert_eq!(why_not(&JournalMark::NONE, true), None);
             }
         }
     }

@@ -278,8 +278,7 @@ impl Inner {
             (false, false) => Some(CrashKind::Power),
         };
         report.crash = crash;
-        self.expect_journals(control, clean, report.copied)?;
-        self.look_at_journals(control, report)?;
+        self.expect_journals(control, clean, report)?;
         control.client = self.medium.random_uuid()?;
         // The medium says addresses at home.
         let home = self.window.base().wrapping_sub(self.window.distance());

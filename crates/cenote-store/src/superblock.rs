@@ -189,7 +189,8 @@ mod tests {
             superblock_inode: 0,
             origin: ORIGIN_OWN,
             tied_from: 0,
-            reserved1: [0; 3832],
+            journal_states: 0,
+            reserved1: [0; 3824],
             journals: [JournalMark::NONE; 2],
         };
         header::seal(&mut block);

@@ -53,17 +53,15 @@ mod files;
 
 use crate::catalog;
 use crate::error::StoreError;
-use crate::journals::JournalOf;
 use crate::report::Damage;
 use crate::store::{Control, Inner, LOCK, Store};
 use crate::superblock;
-use cenote_journal::look;
 use cenote_layout::catalog::{LeaseRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_layout::superblock::{STATE_CLEAN, Superblock};
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{FileHandle, LockGuard, LockKind, Medium, MediumOptions, OwnedMedium, RealMedium};
+use cenote_medium::{LockGuard, LockKind, Medium, MediumOptions, OwnedMedium, RealMedium};
 use files::{Copied, Planned, Progress};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -380,14 +378,7 @@ impl Backup {
         (block.opener_pid, block.opener_start_ticks, block.client) = (0, 0, Uuid::NIL);
         (block.device, block.directory_inode, block.superblock_inode) = (0, 0, 0);
         block.catalog_batch = catalog::INITIAL_BATCH;
-        // A store that was closed has exactly the journals that its superblock names.
-        for of in JournalOf::ALL {
-            if inner.medium.exists(of.file())? {
-                let found = look(&FileHandle::open(&inner.medium, of.file())?, inner.uuid)?;
-                let found = found.map_err(|detail| StoreError::JournalDamaged { detail })?;
-                block.journals[of as usize] = found.mark;
-            }
-        }
+        inner.name_copied_journals(control, &mut block)?;
         Ok((block, records))
     }
 
