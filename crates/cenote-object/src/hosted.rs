@@ -276,7 +276,7 @@ impl Host {
             Some(false) => ObjectState::Read,
             None => info.state,
         };
-        let unchecked = self.store().is_unchecked_object(info.object.id());
+        let unchecked = self.raw().is_unchecked_object(info.object.id());
         let (state, found) = (state as u32, info.found.to_code());
         Ok(ListedObject { object: info.object, state, found, unchecked })
     }
