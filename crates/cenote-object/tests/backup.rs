@@ -155,7 +155,7 @@ fn put_back(dir: &Path) {
 fn back_up(dir: &Path, copy: &Path) -> Result<(), String> {
     let medium = Arc::new(RealMedium::open(dir, &MediumOptions::default()).expect("medium"));
     let (store, _) = Store::open(medium, OpenOptions::default()).expect("open");
-    let mut backup = store.begin_backup(copy).expect("begun");
+    let mut backup = raw(&store).begin_backup(copy).expect("begun");
     backup.copy_ahead(&mut |_, _| true).map_err(|error| error.to_string())?;
     backup.copy_held().map_err(|error| error.to_string())?;
     backup.finish().map(drop).map_err(|error| error.to_string())

@@ -2,7 +2,7 @@
 //! the store or dies. A session that does not use a journal changes nothing about it: what was
 //! psynced before is served afterwards, and a journal that is refused is refused afterwards.
 
-use crate::common::{key, options, protect};
+use crate::common::{key, options, protect, raw};
 use crate::mixtures::{fill, made_with, seen};
 use cenote_medium::planted::{Bug, plant};
 
@@ -50,7 +50,7 @@ impl Session {
     fn works(self, store: &Store, value: u8, moment: &mut impl FnMut(bool, bool)) -> Result<(), String> {
         moment(false, false);
         if self.pool {
-            let pool = store.open_pool_with("p", Access::ReadWrite, key());
+            let pool = raw(store).open_pool_with("p", Access::ReadWrite, key());
             let pool = pool.map_err(|error| error.to_string())?;
             // The second one needs the first one trimmed.
             fill(&pool, 200);
