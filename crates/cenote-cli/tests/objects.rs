@@ -103,6 +103,10 @@ fn protected_objects_are_filled_verified_and_put_under_another_key() {
     let run = |arguments: &[&str]| crate::common::run(arguments.iter().copied());
     run(&["object", "create", &dir, "plain", "--size", "64K", "--key-file", &key, "--at-rest", "none"])
         .complains(3, &["not protected"]);
+    for option in ["--key-file", "--passphrase-file"] {
+        run(&["object", "create", &dir, "x", "--size", "64K", option, "/dev/zero", "--at-rest", "both"])
+            .complains(3, &["/dev/zero", "more than 1 MiB"]);
+    }
     run(&["object", "create", &dir, "x", "--size", "64K", "--at-rest", "both"])
         .complains(3, &["give its key"]);
     run(&["object", "create", &dir, "x", "--size", "64K", "--at-rest", "some"])

@@ -249,15 +249,46 @@ fn a_backup_that_cannot_be_made_leaves_nothing() -> Result<()> {
     fs::remove_dir_all(full).unwrap();
     assert_eq!(entries(), before, "something was left");
     // What a crash left is removed by the next one, and an empty directory is a target.
-    fs::create_dir_all(keep.path().join(".copy.cenote-backup-0123456789abcdef/puddles")).unwrap();
+    let abandoned = keep.path().join(".copy.cenote-backup-0123456789abcdef");
+    fs::create_dir_all(abandoned.join("puddles")).unwrap();
+    fs::write(abandoned.join("backup-unfinished"), "").unwrap();
+    fs::create_dir(keep.path().join(".copy.cenote-backup-0123456789abcdee")).unwrap();
     fs::create_dir(&target).unwrap();
     store.backup(&target)?.durable()?;
     assert_eq!(entries(), before + 1);
+    assert!(!target.join("backup-unfinished").exists());
     // It is a store of its own, also beside the one that it is of.
     drop(Store::open_with(&target, &OpenOptions::default())?);
     drop(pool);
     store.close()?;
     assert_eq!(sound(&target, &["p"])?, [1]);
+    Ok(())
+}
+
+#[test]
+fn a_backup_removes_no_directory_that_is_not_one_in_the_making() -> Result<()> {
+    let keep = directory();
+    let store = Store::open(keep.path().join("store"))?;
+    // A backup that is finished, of such a name; what a user made; and one with a mark.
+    let finished = keep.path().join(".copy.cenote-backup-0123456789abcdef");
+    store.backup(&finished)?.durable()?;
+    let notes = keep.path().join(".copy.cenote-backup-0123456789abcdee");
+    fs::create_dir(&notes).unwrap();
+    fs::write(notes.join("notes"), "precious").unwrap();
+    let marked = keep.path().join(".copy.cenote-backup-notes");
+    fs::create_dir(&marked).unwrap();
+    fs::write(marked.join("backup-unfinished"), "of that name only").unwrap();
+    let target = keep.path().join("copy");
+    store.backup(&target)?.durable()?;
+    assert_eq!(fs::read_to_string(notes.join("notes")).unwrap(), "precious");
+    assert!(marked.join("backup-unfinished").exists());
+    // Of a store without a pool, too: these are two.
+    store.close()?;
+    for copy in [&finished, &target] {
+        let copy = Store::open_with(copy, &OpenOptions::default())?;
+        assert!(copy.report().clean && copy.pools().is_empty());
+        copy.close()?;
+    }
     Ok(())
 }
 

@@ -3,6 +3,8 @@
 use crate::cli::KeyOf;
 use crate::failure::Failure;
 use cenote_object::{Argon2Params, Keyring, Locking, MasterKey, Mode};
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 /// A mode of protection at rest by its name on the command line.
@@ -28,8 +30,18 @@ pub(crate) fn name_of(mode: Mode) -> &'static str {
     }
 }
 
+/// Most bytes of a file with a key or a passphrase.
+const KEY_FILE_LEN_MAX: u64 = 1 << 20;
+
 fn read(path: &Path) -> Result<Vec<u8>, Failure> {
-    std::fs::read(path).map_err(|error| Failure::Failed(format!("cannot read {}: {error}", path.display())))
+    let mut bytes = Vec::new();
+    let read = |bytes| File::open(path)?.take(KEY_FILE_LEN_MAX + 1).read_to_end(bytes);
+    read(&mut bytes).map_err(|error| Failure::Failed(format!("cannot read {}: {error}", path.display())))?;
+    if bytes.len() as u64 > KEY_FILE_LEN_MAX {
+        let path = path.display();
+        return Err(Failure::Failed(format!("{path} has more than 1 MiB: it is no file with a key")));
+    }
+    Ok(bytes)
 }
 
 /// The key in a file, or derived from the passphrase in another; `None` if neither is named.

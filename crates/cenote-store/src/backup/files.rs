@@ -22,6 +22,9 @@ pub(super) const DIRS: [&str; 2] = [DIR, PRIMARY_DIR];
 const STEP: u64 = 1 << 20;
 /// What stands in the name of a directory that becomes a backup.
 const MARK: &str = ".cenote-backup-";
+/// A file that says that a directory is a backup in the making: it is there before all others, until
+/// the directory has its name. Only what has it is ever removed.
+const UNFINISHED: &str = "backup-unfinished";
 
 /// A file that is to be copied.
 #[derive(Clone, Debug)]
@@ -260,7 +263,9 @@ pub(super) fn make_directory(target: &Path, store: &Path) -> Result<PathBuf, Sto
     }
     let prefix = format!(".{name}{MARK}");
     for entry in std::fs::read_dir(&parent).into_iter().flatten().flatten() {
-        if entry.file_name().to_string_lossy().starts_with(&prefix) {
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix(&prefix));
+        if number.is_some_and(|number| number.len() == 16 && number.bytes().all(|b| b.is_ascii_hexdigit())) {
             remove_abandoned(&entry.path());
         }
     }
@@ -270,8 +275,22 @@ pub(super) fn make_directory(target: &Path, store: &Path) -> Result<PathBuf, Sto
     Ok(path)
 }
 
-/// Removes what a crash left, unless a process holds it.
+/// Says in a directory that was just made that it may be removed.
+pub(super) fn mark_unfinished(medium: &OwnedMedium) -> Result<(), MediumError> {
+    medium.create(UNFINISHED, 0)
+}
+
+/// Takes the mark away: the directory has its name. A mark that stays, in a store, means nothing.
+pub(super) fn unmark(target: &Path) {
+    let _ = std::fs::remove_file(target.join(UNFINISHED));
+}
+
+/// Removes what a crash left: an empty directory, or one that says that it is a backup in the
+/// making, unless a process holds it.
 fn remove_abandoned(path: &Path) {
+    if std::fs::remove_dir(path).is_ok() || !path.join(UNFINISHED).is_file() {
+        return;
+    }
     let Ok(medium) = RealMedium::open(path, &MediumOptions::default()) else { return };
     if let Ok(Ok(_held)) = medium.hold("", LockKind::Exclusive) {
         let _ = std::fs::remove_dir_all(path);

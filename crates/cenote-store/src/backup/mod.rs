@@ -165,6 +165,7 @@ impl Store {
             Ok(Err(holder)) => return Err(failed(format!("{} is in use by {holder}", temporary.display()))),
             Err(error) => return Err(failed(error.to_string())),
         };
+        files::mark_unfinished(&medium).map_err(|error| failed(error.to_string()))?;
         Ok(Backup {
             store: self.clone(),
             target: target.to_owned(),
@@ -406,6 +407,9 @@ impl Backup {
         medium.create(LOCK, 0)?;
         write(superblock::FILE, &superblock::initial(block))?;
         for dir in files::DIRS {
+            if !medium.exists(dir)? {
+                medium.make_dir(dir)?;
+            }
             medium.sync_dir(dir)?;
         }
         medium.sync_dir("")?;
@@ -414,6 +418,7 @@ impl Backup {
         self.report.objects = records.iter().filter(|r| matches!(r, Record::Object(_))).count() as u64;
         files::rename_directory(&self.temporary, &self.target)?;
         self.finished = true;
+        files::unmark(&self.target);
         let report = core::mem::take(&mut self.report);
         Ok(match files::sync_parent(&self.target) {
             Ok(()) => BackedUp::Durable(report),
