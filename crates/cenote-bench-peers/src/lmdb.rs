@@ -2,8 +2,8 @@
 //! where that psyncs.
 //!
 //! *Kernels*: the program computes in its own memory. A commit finds the pages of 4 KiB that differ
-//! from what was committed, by comparison with a copy, and puts them under their numbers. *Files*: a
-//! value for each file; an update reads it, changes it and puts it.
+//! from what was committed, by comparison with a copy, and puts them under their numbers. *Files*:
+//! a value for each file; an update reads it, changes it and puts it.
 //!
 //! The crate `lmdb-master-sys` builds the C library and declares its functions; `Base` and
 //! `Transaction` are all that the figures need of it.
@@ -46,8 +46,8 @@ struct Base {
     _directory: TempDir,
 }
 
-// SAFETY: LMDB allows several threads to use one environment and its tables; it takes its own locks.
-// A transaction stays in its thread: `Transaction` is not `Send`.
+// SAFETY: LMDB allows several threads to use one environment and its tables; it takes its own
+// locks. A transaction stays in its thread: `Transaction` is not `Send`.
 unsafe impl Send for Base {}
 // SAFETY: no method changes a field after `new`, and LMDB takes locks where threads share one
 // environment.
@@ -58,8 +58,8 @@ impl Base {
         let directory = settings.temporary()?;
         let path = CString::new(directory.path().as_os_str().as_bytes())?;
         let mut base = Self { env: null_mut(), table: 0, _directory: directory };
-        // SAFETY: the function writes a pointer to a new environment, which `base` closes when it is
-        // dropped.
+        // SAFETY: the function writes a pointer to a new environment, which `base` closes when it
+        // is dropped.
         checked(unsafe { c::mdb_env_create(&raw mut base.env) })?;
         // SAFETY: a new environment, in a new directory that no other program knows; the path ends
         // in a zero and is copied.

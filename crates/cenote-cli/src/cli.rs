@@ -182,7 +182,8 @@ pub(crate) enum LogsCommand {
     Apply(LogsDecide),
     /// Forget the logs of one program: its pools can be written again, and hold what its transactions had done, half of one perhaps
     ///
-    /// Programs may misbehave that read half of a transaction: restore the pools, or remove them, unless no transaction was running.
+    /// Programs may misbehave that read half of a transaction: restore the pools, or remove them,
+    /// unless no transaction was running.
     ///
     /// DIR is the store's directory, or the socket of the daemon that keeps it.
     #[command(after_help = EXIT_HELP)]
@@ -534,9 +535,9 @@ pub(crate) struct Restore {
 /// of another name, which is no store, and which the next backup to the same target removes.
 ///
 /// A store that a program has open is copied by that program, while it goes on (`Store::backup`).
-/// One that a daemon keeps is copied by the daemon, whose socket is named in the place of the store:
-/// for the superuser and the daemon's own user, into a directory that the daemon may write. Its
-/// clients go on, but for a moment. A client that has no moment between transactions within 2
+/// One that a daemon keeps is copied by the daemon, whose socket is named in the place of the
+/// store: for the superuser and the daemon's own user, into a directory that the daemon may write.
+/// Its clients go on, but for a moment. A client that has no moment between transactions within 2
 /// seconds, or is stopped, ends the backup, which names its process. `cp -a` is for stores that are
 /// closed: its copy of an open store is refused.
 #[derive(Debug, Args)]

@@ -1,11 +1,13 @@
 //! Attacks on the inside of hash maps through safe code: keys that collide, all of them or in part;
 //! keys that lie, panic and change their mind in the middle of growth; values that are made by
-//! closures which change or destroy the map that is being changed; iterators that are left half way.
+//! closures which change or destroy the map that is being changed; iterators that are left half
+//! way.
 //!
 //! What holds after each step: the map counts what it iterates over; blocks are exactly those that
 //! maps lead to; and with keys that tell the truth the map is what the model is.
 //!
-//! `CENOTE_KEYS_ROUNDS` sets the rounds of each test, `CENOTE_KEYS_COLLIDING` how many keys collide.
+//! `CENOTE_KEYS_ROUNDS` sets the rounds of each test, `CENOTE_KEYS_COLLIDING` how many keys
+//! collide.
 
 use crate::common::{assert_sound, directory, pool, random};
 use cenote::{Error, Persist, Pool, Ptr, Reader, Result, Tx};

@@ -3,8 +3,8 @@
 //! Each test prints what it visits: every history up to a depth, and beyond it a sample of those of
 //! up to 6 operations. Two tiers:
 //!
-//! * Each change: depth 5 with one log, which commits sealed and lazily, at both levels; in the other
-//!   strategies depth 4 at level `process` and 3 at `power`.
+//! * Each change: depth 5 with one log, which commits sealed and lazily, at both levels; in the
+//!   other strategies depth 4 at level `process` and 3 at `power`.
 //! * `scripts/histories.sh` (`just histories`): depth 6 with one log at both levels and in all
 //!   strategies at level `process`; 4 in the other strategies at `power`.
 //!

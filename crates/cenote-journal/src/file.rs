@@ -53,7 +53,8 @@ pub struct Found {
     pub used: bool,
     /// Number of the last record that counts; of a look at the header alone, of the last trim.
     pub last: u64,
-    /// Number of the other journal's last record that was durable when this one was written to last.
+    /// Number of the other journal's last record that was durable when this one was written to
+    /// last.
     pub other: u64,
 }
 

@@ -304,7 +304,7 @@ fn long_histories_keep_what_short_ones_keep() {
                 }
             })
             .collect();
-        // A record that finds no room waits for psyncs that nobody goes on with.
+        // A record that finds no room waits for psyncs that no thread goes on with.
         let steps = with_room(&steps);
         let (rig, refused) = Rig::run(&steps, 8192).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         pairs += refused;

@@ -327,8 +327,8 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
     }
 
     /// Whether any process holds the byte at `at` of a file by
-    /// [`held_byte`](cenote_sys::held_byte), in whatever container or namespace it runs. False where
-    /// there is no such file, or its file system has no such locks.
+    /// [`held_byte`](cenote_sys::held_byte), in whatever container or namespace it runs. False
+    /// where there is no such file, or its file system has no such locks.
     fn is_byte_held(&self, name: &str, at: u64) -> Result<bool> {
         let _ = (name, at);
         Ok(false)

@@ -7,9 +7,9 @@
 //! caller takes the store as it is ([`PowerLossPolicy::AsIs`]).
 //!
 //! Through a daemon, which has no keys, the client verifies: the daemon says which objects are
-//! unchecked when it attaches one, and the client looks at all pages before its caller has it, once in
-//! a session. An object without a tree is refused by the daemon. No client says that an object is
-//! checked: others would have to believe it.
+//! unchecked when it attaches one, and the client looks at all pages before its caller has it, once
+//! in a session. An object without a tree is refused by the daemon. No client says that an object
+//! is checked: others would have to believe it.
 //!
 //! A snapshot of a sealed object is refused until the object was attached once: it is made without
 //! a key.

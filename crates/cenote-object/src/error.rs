@@ -99,7 +99,7 @@ pub enum ObjectError {
         /// The object.
         name: String,
     },
-    /// A protected object of a copy of an open store that nobody has verified since.
+    /// A protected object of a copy of an open store that was not verified since.
     #[error(
         "object \"{name}\" is of a copy of a store that was open, and was not verified yet: attach it once, under its key"
     )]
@@ -217,7 +217,7 @@ pub enum ObjectError {
         source: std::io::Error,
     },
     /// [`crate::Objects::abandon`] was called: what was psynced may come into the objects' files at
-    /// any moment, so that nobody may look at them.
+    /// any moment, so no program may look at them.
     #[error(
         "the objects of this store were abandoned, as if this process had died: close the store and open it again"
     )]

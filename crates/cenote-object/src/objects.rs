@@ -48,8 +48,8 @@ impl Objects {
     /// The journal is damaged, or a committed psync cannot be completed: nothing was changed, or recovery was interrupted, which the
     /// next call repeats. The medium.
     pub fn open(store: &Handle, options: &ObjectsOptions) -> Result<Self, ObjectError> {
-        // SAFETY: this crate changes objects' files and their mappings, and each only while its table
-        // of attachments says that nobody else uses it; it hands the store to nobody.
+        // SAFETY: this crate changes objects' files and their mappings, and each only while its
+        // table of attachments says that it has no other user; it hands the store to no caller.
         let store = unsafe { store.as_raw() };
         options.check().map_err(ObjectError::Options)?;
         store.check_usable()?;
@@ -71,7 +71,7 @@ impl Objects {
     /// The store.
     #[must_use]
     pub fn store(&self) -> Handle {
-        // SAFETY: as in `open`; the handle gives the store to nobody who does not promise the same.
+        // SAFETY: as in `open`; the handle gives the store only to a caller that promises the same.
         unsafe { Handle::of(&self.0.store) }
     }
 
@@ -270,7 +270,7 @@ impl Objects {
     /// another store, it takes [`Objects::restore_as`], if it has a key. Durable on return.
     ///
     /// Without a key nothing can be proved of a protected snapshot here: [`Restored::of`] says what
-    /// it says of itself, and whoever attaches the object finds a name, length or store that it
+    /// it says of itself, and an attachment of the object finds a name, length or store that it
     /// does not have. A snapshot is of any age: an older one of the object is a snapshot as any
     /// other ([`Attached::check_anchor`] tells).
     ///
@@ -333,8 +333,8 @@ impl Objects {
         if let Some(used) = uses.get(&info.id()) {
             return Err(busy(name, used));
         }
-        // SAFETY: this store is open for writing in this process alone, and here nobody has the object
-        // attached, or can attach it while the table is locked.
+        // SAFETY: this store is open for writing in this process alone, and here no handle has the
+        // object attached, or can attach it while the table is locked.
         unsafe { shared.store.remove_object(name) }?;
         if let Some(journal) = shared.journal.get() {
             journal.forget(info.id());

@@ -27,8 +27,8 @@
 //!
 //! * *Identity, mode, number of pages* are in the protection's header. Every restore compares them
 //!   with the trailer.
-//! * *Name, length, store* are in the header's binding. Whoever attaches the object compares it with
-//!   the catalog. A restore under another name, or from another store, compares it with the trailer
+//! * *Name, length, store* are in the header's binding. Each attachment compares it with the
+//!   catalog. A restore under another name, or from another store, compares it with the trailer
 //!   before it makes a new binding.
 //! * *Contents* are in tree and tags. They are compared when a page is touched.
 //! * *Age* is in nothing: a snapshot may be of any age, and anchors tell.

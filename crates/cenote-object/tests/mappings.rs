@@ -163,8 +163,8 @@ fn stores_here_and_there_leave_the_program_its_mappings_and_every_psync_is_exact
     near_the_limit(dir.path());
 }
 
-/// The kernel's own limit, and more pages than it has mappings. Without the bound the process aborts
-/// at the first allocation that needs a mapping.
+/// The kernel's own limit, and more pages than it has mappings. Without the bound the process
+/// aborts at the first allocation that needs a mapping.
 #[test]
 fn at_the_kernels_own_limit_the_program_goes_on() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -125,7 +125,8 @@ fn an_object_that_is_detached_before_its_primary_is_written() {
     assert_eq!(seen_by_the_next_reader(Bug::DetachNotSettled), 0, "the bug was not found");
 }
 
-/// Bytes under a reader's `&[u8]` before and after a psync comes into the file; none: it is refused.
+/// Bytes under a reader's `&[u8]` before and after a psync comes into the file; none: it is
+/// refused.
 #[test]
 fn an_object_that_is_attached_although_it_was_abandoned() {
     let seen_by_a_reader = |bug: Bug| {

@@ -58,7 +58,8 @@ struct Round {
     /// For snapshots.
     outside: PathBuf,
     keys: [Keyring; 2],
-    /// What was psynced last, of objects whose contents are known; held by whoever compares.
+    /// What was psynced last, of objects whose contents are known; held by the thread that
+    /// compares.
     psynced: Mutex<BTreeMap<&'static str, u64>>,
     stamps: AtomicU64,
     files: AtomicU64,
@@ -169,7 +170,7 @@ impl Round {
     fn write(&self, name: &'static str, seed: &mut u64, said: &dyn Fn(&str, u64)) -> Result<(), ObjectError> {
         let mut object = self.attach(name, Permission::ReadWrite, seed)?;
         for _ in 0..1 + random(seed) % 3 {
-            // Nobody else changes it as long as this is attached.
+            // No other thread changes it as long as this is attached.
             assert_eq!(stamp_of(object.as_slice(), name), self.last(name), "{name}, attached for writing");
             let stamp = self.stamps.fetch_add(1, Ordering::Relaxed);
             store_stamp(&mut object, stamp, 1 + random(seed) as usize % 3)?;

@@ -1,8 +1,8 @@
 //! What this crate gives a program that has no `unsafe`: each function is in a list here, so that
 //! one more is a decision. None gives a way to what is mapped.
 //!
-//! The lists say what each type is for. The sources are read, because a test cannot ask the compiler
-//! which functions a type has.
+//! The lists say what each type is for. The sources are read, because a test cannot ask the
+//! compiler which functions a type has.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,8 +11,8 @@ use std::path::Path;
 const HANDLE: &str = "open close abandon check_usable uuid info durability is_writable is_connected \
     is_unchecked_copy damage objects object";
 
-/// Objects: all but `open`, `store` and the questions enter the table of attachments before they touch
-/// an object's file or its record.
+/// Objects: all but `open`, `store` and the questions enter the table of attachments before they
+/// touch an object's file or its record.
 const OBJECTS: &str = "open store recovery pcreate pcreate_with rekey snapshot snapshot_on restore \
     restore_as pdestroy attach attach_with set_mode set_owner list info checkpoint journal_figures abandon";
 

@@ -249,8 +249,8 @@ fn a_psync_reads_what_was_written_writes_the_journal_once_and_syncs_once() {
     // Neighbours are read together.
     assert_eq!(calls_of(&[7, 8]), "read primary, write journal, sync journal");
     assert_eq!(calls_of(&[3, 200]), "read primary, read primary, write journal, sync journal");
-    // Five runs in all, which no psync waited for. The journal gets a header, so the fence reads the
-    // superblock.
+    // Five runs in all, which no psync waited for. The journal gets a header, so the fence reads
+    // the superblock.
     medium.calls.lock().expect("not poisoned").clear();
     objects.checkpoint().expect("checkpoint");
     let calls = medium.calls.lock().expect("not poisoned").join(", ");

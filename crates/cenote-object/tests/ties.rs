@@ -410,8 +410,8 @@ fn a_lost_list_that_is_accepted_is_found() {
     assert_eq!(served, Ok([0, 3]), "the bug was not found");
 }
 
-/// Object "a" is psynced, the journal trimmed, object "still" psynced. The newest header is damaged,
-/// and the file of "a" put back. What is served of both.
+/// Object "a" is psynced, the journal trimmed, object "still" psynced. The newest header is
+/// damaged, and the file of "a" put back. What is served of both.
 fn lost_list_of_objects(bug: Bug, accept_damaged_journal: bool) -> Result<[u8; 2], String> {
     let sim = SimMedium::from_image_unrecorded(&made_with(Mode::Authenticated, LARGE));
     let (store, objects) = open_with(&sim, LARGE).expect("open");

@@ -40,6 +40,6 @@ pub enum Stance {
     Held,
     /// They could not be had in time. Nothing is held of the last call.
     Failed,
-    /// Transactions go on, though nobody has said so.
+    /// Transactions go on, without a request to go on.
     WentOn,
 }

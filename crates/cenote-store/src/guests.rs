@@ -433,8 +433,8 @@ impl Store {
     /// The medium has no descriptors, or reports an error.
     ///
     /// # Safety
-    /// The descriptor goes to a process that holds the lease for the puddle's pool, of this kind. What
-    /// is written through it changes memory wherever the puddle is mapped.
+    /// The descriptor goes to a process that holds the lease for the puddle's pool, of this kind.
+    /// What is written through it changes memory wherever the puddle is mapped.
     pub unsafe fn grant_file(&self, puddle: &PuddleRecord, writable: bool) -> Result<File, StoreError> {
         self.grant_named(text(&file_name(puddle.uuid)), writable)
     }

@@ -1,7 +1,7 @@
 //! A handle of a store that says what the store is, and gives no way to what is mapped.
 //!
-//! [`Store`] serves the layers above: some of its functions rely on what only these know (who has an
-//! object attached, which blocks are values). [`Handle`] is for programs. Invariant: whatever a
+//! [`Store`] serves the layers above: some of its functions rely on what only these know (who has
+//! an object attached, which blocks are values). [`Handle`] is for programs. Invariant: whatever a
 //! program without `unsafe` calls here, no byte changes under a reference, and no address that a
 //! reference leads to is given back. So it hands out no [`Store`], no file that can be written, and
 //! no heap.
@@ -16,8 +16,8 @@ use cenote_medium::{Durability, Medium};
 use core::fmt;
 use std::sync::Arc;
 
-/// An open store, for programs. Cloning is cheap; the store is closed when the last handle of it and
-/// of what is open in it is dropped, or by [`Handle::close`].
+/// An open store, for programs. Cloning is cheap; the store is closed when the last handle of it
+/// and of what is open in it is dropped, or by [`Handle::close`].
 #[derive(Clone)]
 pub struct Handle(Store);
 
@@ -40,8 +40,8 @@ impl Handle {
     /// A handle of a store that is open.
     ///
     /// # Safety
-    /// The caller keeps the contract of [`Handle::as_raw`] for `store`, and for every other handle of
-    /// it that it has or gives away.
+    /// The caller keeps the contract of [`Handle::as_raw`] for `store`, and for every other handle
+    /// of it that it has or gives away.
     #[must_use]
     pub unsafe fn of(store: &Store) -> Self {
         Self(store.clone())

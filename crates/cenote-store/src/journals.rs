@@ -13,8 +13,8 @@
 //! epoch: **the sync of the superblock's copy commits**. Only then a record is appended.
 //!
 //! **Close.** (1) The journal is trimmed, and nothing writes to it any more; (2) the superblock
-//! that says "clean" names its header: **that sync commits both**. It calls the journal *settled* if
-//! nothing is behind that header.
+//! that says "clean" names its header: **that sync commits both**. It calls the journal *settled*
+//! if nothing is behind that header.
 //!
 //! | a crash | the superblock names | settled | the journal has | the next opener |
 //! | --- | --- | --- | --- | --- |
@@ -30,10 +30,10 @@
 //! # Who names a journal
 //!
 //! A session that opens it, at 4 and at its close, and no other one. Sessions that do not open it
-//! write copies of the superblock with the same mark and the same bits, whether they close the store
-//! or die: a journal that a crash left with records stays unsettled, over any number of them, until
-//! a session opens it. So "clean" says nothing about a journal that is not settled. What an open
-//! finds of a journal that nobody has opened since, every later open finds:
+//! write copies of the superblock with the same mark and the same bits, whether they close the
+//! store or die: a journal that a crash left with records stays unsettled, over any number of them,
+//! until a session opens it. So "clean" says nothing about a journal that is not settled. What an
+//! open finds of a journal that no session has opened since, every later open finds:
 //!
 //! * it is older than its mark: the mark stays;
 //! * it lacks what the other journal names: the other one's header keeps the name, and names are

@@ -12,16 +12,16 @@
 //! 2. *Kept.* What they say of that primary is in the kept file: **its renaming commits**, once the
 //!    directory is synced. Nothing of the journal has changed. A crash before finds state 1, and
 //!    does the same again, with the same runs.
-//! 3. *Resumed.* The other primaries are written and synced, and the journal begins a new epoch. The
-//!    runs are in the kept file alone. No psync of the pool happens, because the pool is refused, so
-//!    they stay the newest that there is of it.
+//! 3. *Resumed.* The other primaries are written and synced, and the journal begins a new epoch.
+//!    The runs are in the kept file alone. No psync of the pool happens, because the pool is
+//!    refused, so they stay the newest that there is of it.
 //! 4. *Brought back.* The next open for writing finds the primary whole again, writes the runs, and
 //!    syncs it.
 //! 5. *Removed.* The kept file is removed, and the directory synced: before any psync of the pool,
 //!    so that the runs are never written over a later one. A crash before starts again at 4, which
 //!    writes the same.
 //!
-//! Whoever removes the pool discards them. A reader lays the runs over the primary, before what the
+//! Removing the pool discards them. A reader lays the runs over the primary, before what the
 //! journal says.
 
 use crate::catalog::State;

@@ -60,8 +60,8 @@ impl Inner {
         for record in puddles {
             let name = crate::puddle::file_name(record.uuid);
             match self.medium.sync(crate::puddle::text(&name)) {
-                // A puddle that is damaged is reported where it is missed. Its pool's lease stays with
-                // the session that stored into it.
+                // A puddle that is damaged is reported where it is missed. Its pool's lease stays
+                // with the session that stored into it.
                 Err(error) if verify_file(&self.medium, record, self.uuid, true)?.is_none() => {
                     return Err(error);
                 }

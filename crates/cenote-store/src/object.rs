@@ -194,9 +194,9 @@ impl Store {
         self.create_object_at_rest(name, data_len, permissions, AtRest::None, |_, _| Ok(Vec::new()))
     }
 
-    /// As [`Store::create_object`], with protection at rest: `header` makes the protection's header for
-    /// the new identity and its number of pages. It is called with no lock held, and what it made is
-    /// written where the regions begin before the object is there.
+    /// As [`Store::create_object`], with protection at rest: `header` makes the protection's header
+    /// for the new identity and its number of pages. It is called with no lock held, and what it
+    /// made is written where the regions begin before the object is there.
     ///
     /// # Errors
     /// As [`Store::create_object`], and what `header` says. Nothing has changed then.

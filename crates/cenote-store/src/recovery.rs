@@ -27,10 +27,12 @@
 //! * A client with a log that failed its checks, or a log space that cannot be read: it keeps client record, leases and
 //!   logs. Its pools are reported and open read-only, at this open and later ones, until they are removed.
 //! * A client with a log that needs a puddle which is damaged or cannot be read now: the log is not touched, so that it
-//!   can be replayed when the puddle has been brought back. The pools that the log is about wait with it. The
-//!   client's other pools do not: its leases on them end, and this session inherits them.
-//! * A lease of the dead on a pool whose files are damaged: what was stored may not be on the medium, and which pages
-//!   a psync has to compare is not known. Recovery looks at it again at each open, until the files are whole.
+//!   can be replayed when the puddle has been brought back. The pools that the log is about wait
+//!   with it. The client's other pools do not: its leases on them end, and this session inherits
+//!   them.
+//! * A lease of the dead on a pool whose files are damaged: what was stored may not be on the
+//!   medium, and which pages a psync has to compare is not known. Recovery looks at it again at
+//!   each open, until the files are whole.
 //!
 //! # A transaction over a damaged pool and healthy ones
 //!
@@ -41,8 +43,8 @@
 //! ([`crate::PoolHandle::doubts`]) or is written, and the log stays as it is. It ends by repair, or
 //! by an operator who discards it ([`crate::LogDecision`]) or removes the damaged pool.
 //!
-//! *A loss of power stays one.* The next open finds another boot id in the superblock. `TraceDue` on
-//! a pool that waits says that its logs are to be read as after a loss of power.
+//! *A loss of power stays one.* The next open finds another boot id in the superblock. `TraceDue`
+//! on a pool that waits says that its logs are to be read as after a loss of power.
 //! * A log puddle that no log in use lies in, or a spare one, whose file is missing: reported at this open, its record removed with the batch of 3.
 //! * A client that wrote to pools which a loss of power may have torn, unless the caller takes them as they are: a
 //!   record says so, and the logs wait for a later decision.
@@ -444,8 +446,8 @@ impl<'a> Session<'a> {
             .clone()
     }
 
-    /// Pools of which a file is damaged. Those that went back to their last psync, or have no shadow
-    /// to lose, are not among them; nor do puddles count that nobody has stored into since they
+    /// Pools of which a file is damaged. Those that went back to their last psync, or have no
+    /// shadow to lose, are not among them; nor do puddles count that took no store since they
     /// moved.
     fn unusable(&mut self, pools: &BTreeSet<PoolId>) -> BTreeSet<PoolId> {
         if !self.inner.writable || planted(Bug::DamagedInherited) {
@@ -645,8 +647,9 @@ impl<'a> Session<'a> {
         pools.peek().is_some() && pools.all(|pool| self.void.contains(&pool))
     }
 
-    /// Verifies and maps all that a replay of this log will touch. If some of it cannot be used: why, and the pools that the log is about. The log is then not
-    /// replayed and not touched, because replay would set it aside for good, and the puddle may come back.
+    /// Verifies and maps all that a replay of this log will touch. If some of it cannot be used:
+    /// why, and the pools that the log is about. The log is then not replayed and not touched,
+    /// because replay would set it aside for good, and the puddle may come back.
     fn prepare(&mut self, head: Body, crash: CrashKind) -> Option<(String, BTreeSet<PoolId>)> {
         let segments: Vec<PuddleRecord> = self.segments.values().copied().collect();
         let unusable = segments.iter().find_map(|record| {

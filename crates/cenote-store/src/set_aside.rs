@@ -80,8 +80,8 @@ impl Store {
     /// No log of this client is set aside; a pool is not the caller's, or open; the logs fail their checks still (nothing but their marks has changed then); an error of the medium.
     ///
     /// # Safety
-    /// After [`LogDecision::Discard`] the pools may hold bytes that are no values of their types. The
-    /// caller answers for what safe code reads from them.
+    /// After [`LogDecision::Discard`] the pools may hold bytes that are no values of their types.
+    /// The caller answers for what safe code reads from them.
     pub unsafe fn decide_logs(
         &self,
         credentials: &Credentials,

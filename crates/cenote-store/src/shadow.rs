@@ -401,8 +401,8 @@ impl Inner {
         Ok(roots)
     }
 
-    /// Refuses a journal whose list of protected pools is lost, unless the caller leaves out what is
-    /// damaged: then protected pools are believed as they are.
+    /// Refuses a journal whose list of protected pools is lost, unless the caller leaves out what
+    /// is damaged: then protected pools are believed as they are.
     fn check_list(&self, state: &State, scan: &Scan) -> Result<(), StoreError> {
         let listed = |pool: &PoolId| state.at_rest(*pool).mode().has_tree();
         let accepts = self.options.damage == DamagePolicy::SkipDamaged || planted(Bug::LostListAccepted);

@@ -245,8 +245,8 @@ impl Store {
         self.0.window.find(addr)
     }
 
-    /// Whether the byte at `addr` is in a puddle of another pool than `pool`, open or not. Of a pool
-    /// that is not open the catalog says so, under a lock.
+    /// Whether the byte at `addr` is in a puddle of another pool than `pool`, open or not. Of a
+    /// pool that is not open the catalog says so, under a lock.
     #[must_use]
     pub fn is_of_another(&self, pool: PoolId, addr: u64) -> bool {
         if let Some(puddle) = self.puddle_of(addr) {

@@ -5,9 +5,9 @@
 //! what is unmapped becomes reserved again, so that no other part of the process ever slips into a window.
 //!
 //! None of it goes over to a forked child (`MADV_DONTFORK`): a child that touches a window faults,
-//! instead of changing a store that its parent has open. The address space stays taken there (module
-//! `taken`). Between placing a mapping and marking it a fork in another thread may carry it over;
-//! [`crate::fork_guard`] catches the rest.
+//! instead of changing a store that its parent has open. The address space stays taken there
+//! (module `taken`). Between placing a mapping and marking it a fork in another thread may carry it
+//! over; [`crate::fork_guard`] catches the rest.
 //!
 //! Addresses are plain numbers here, because they name address space and not objects.
 //!

@@ -1,13 +1,13 @@
 //! Locks of the whole process that no thread has while the process forks.
 //!
-//! A child has one thread, and copies of all locks. One that another thread had at that moment would
-//! be waited for without end, and what it guards might be half changed. So a fork handler of the C
-//! library takes all of these locks before a fork, and gives them back behind it, in parent and
-//! child: the child finds each free, and what it guards whole.
+//! A child has one thread, and copies of all locks. One that another thread had at that moment
+//! would be waited for without end, and what it guards might be half changed. So a fork handler of
+//! the C library takes all of these locks before a fork, and gives them back behind it, in parent
+//! and child: the child finds each free, and what it guards whole.
 //!
-//! The handler waits for none of them while it has another: it tries all, and starts again if one is
-//! taken. It gives up after five seconds, for the case that the thread that forks has one itself.
-//! A raw `clone` runs no handler.
+//! The handler waits for none of them while it has another: it tries all, and starts again if one
+//! is taken. It gives up after five seconds, for the case that the thread that forks has one
+//! itself. A raw `clone` runs no handler.
 //!
 //! # Safety argument
 //!

@@ -6,22 +6,22 @@
 //! that transactions take:
 //!
 //! * of a pool that this process has alone, the lock of its threads, for reading;
-//! * of a pool that it shares, the lock between the processes ([`crate::between`]), for reading, and
-//!   no other: a thread that waits for that lock has the one of its threads already, and has begun
-//!   nothing. One process that has it keeps the transactions of all others out;
+//! * of a pool that it shares, the lock between the processes ([`crate::between`]), for reading,
+//!   and no other: a thread that waits for that lock has the one of its threads already, and has
+//!   begun nothing. One process that has it keeps the transactions of all others out;
 //! * of a pool that is closed, the name: no thread opens it meanwhile
 //!   ([`crate::pool::HeldPools`]).
 //!
-//! Views go on. *Who waits for whom:* the thread waits for transactions that run, holding pools that
-//! others wait for. None of those it waits for waits for it: transactions take the locks of a
+//! Views go on. *Who waits for whom:* the thread waits for transactions that run, holding pools
+//! that others wait for. None of those it waits for waits for it: transactions take the locks of a
 //! process in the order of the pools, as this thread does, and hold no lock between processes while
 //! they wait for another; and the daemon asks for pools that processes have alone first. Where that
 //! is not enough, the time ends it.
 //!
-//! States: *waiting* for a call; *taking* locks, until the time that the call gives; *holding* them,
-//! until the daemon says `Resume`, its socket closes because it has ended, or the call's longest
-//! time is over: then the thread says `WentOn` **before** it gives the locks back. Between the
-//! daemon's end and the next daemon it connects again, so that this one can call it too.
+//! States: *waiting* for a call; *taking* locks, until the time that the call gives; *holding*
+//! them, until the daemon says `Resume`, its socket closes because it has ended, or the call's
+//! longest time is over: then the thread says `WentOn` **before** it gives the locks back. Between
+//! the daemon's end and the next daemon it connects again, so that this one can call it too.
 //!
 //! Raw transactions ([`crate::raw`]) take no lock, and are not kept from running.
 
@@ -107,8 +107,8 @@ enum Stood {
 }
 
 impl Inner {
-    /// A pool was opened for writing. If transactions on it ask nobody, there is a thread from now
-    /// on that the daemon can ask. Without it backups fail, and nothing else.
+    /// A pool was opened for writing. If transactions on it ask no daemon, there is a thread from
+    /// now on that the daemon can ask. Without it backups fail, and nothing else.
     pub(crate) fn attend(self: &Arc<Self>, pool: &PoolInner) {
         let Some(keeper) = self.store.keeper() else { return };
         let commits = pool.handle.is_writable() && pool.handle.record().mode == PoolMode::Direct;
@@ -149,7 +149,8 @@ impl Inner {
         }
     }
 
-    /// Says that they stand still, and waits for what ends that. The caller keeps them from running.
+    /// Says that they stand still, and waits for what ends that. The caller keeps them from
+    /// running.
     fn stay(&self, ear: &Ear, terms: Terms, buffer: &mut [u8]) -> Stood {
         if !say(ear, terms.number, Stance::Held) {
             return Stood::Over;

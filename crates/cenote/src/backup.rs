@@ -33,8 +33,8 @@ impl Store {
     /// copy is complete under its name, or not there, whatever crashes when. It survives loss of
     /// power if the answer is [`BackedUp::Durable`].
     ///
-    /// A daemon copies the store that it keeps, for the superuser and its own user, into a directory
-    /// that it may write. Transactions of all clients go on, but for that moment.
+    /// A daemon copies the store that it keeps, for the superuser and its own user, into a
+    /// directory that it may write. Transactions of all clients go on, but for that moment.
     ///
     /// # Errors
     /// [`StoreError::Backup`]: the target is not empty, or cannot be made; the disk is full;

@@ -48,7 +48,8 @@ fn waits_for_check(name: &str) -> Error {
     Error::WouldDeadlock { pool: name.into(), by: "a check" }
 }
 
-/// Refuses what would wait for the end of a check by this thread. `name`: the pool that it concerns.
+/// Refuses what would wait for the end of a check by this thread. `name`: the pool that it
+/// concerns.
 pub(crate) fn refuse_within(store: &Inner, name: &str) -> Result<()> {
     match core::ptr::eq(CHECKED.with(Cell::get), store) {
         true => Err(waits_for_check(name)),

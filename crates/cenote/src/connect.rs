@@ -16,8 +16,8 @@ use cenote_layout::types::TypeRecord;
 use cenote_log::CrashKind;
 use cenote_medium::{Durability, MediumError, MediumInfo, MediumKind, Operation};
 use cenote_proto::{
-    Channel, ClientItem, ImportPoolSpec, ImportSpec, MESSAGE_LEN_MAX, ObjectItem, Place, PoolSpec, Refusal,
-    Reply, Request, Stat, decode, encode,
+    Channel, ImportPoolSpec, ImportSpec, MESSAGE_LEN_MAX, ObjectItem, Place, PoolSpec, Refusal, Reply,
+    Request, decode, encode,
 };
 use cenote_store::relocate::{ImportManifest, ImportPool};
 use cenote_store::{
@@ -44,7 +44,8 @@ impl Store {
     /// differs. The store is closed, and the session with it, when the last handle is dropped.
     ///
     /// A pool is one process's that writes it ([`Access::ReadWrite`], the default), or any number's that read it, or any number's that share it ([`Access::Shared`]): other processes get [`StoreError::PoolBusy`].
-    /// A pool in shadowed mode is one process's that writes it. Objects are attached by `cenote_object`, on [`Store::handle`].
+    /// A pool in shadowed mode is one process's that writes it. Objects are attached by
+    /// `cenote_object`, on [`Store::handle`].
     ///
     /// # Errors
     /// [`Error::Open`](crate::Error::Open): nobody listens there, the daemon does not let this process in, or the window's addresses are taken.
@@ -89,8 +90,9 @@ impl Store {
         Ok(self.inner.store.set_aside()?)
     }
 
-    /// Replays the logs of such a client, if they pass their checks now, because what was damaged has
-    /// been brought back. Durable on return. The pools are traced when the first pool is opened next.
+    /// Replays the logs of such a client, if they pass their checks now, because what was damaged
+    /// has been brought back. Durable on return. The pools are traced when the first pool is opened
+    /// next.
     ///
     /// # Errors
     /// [`Error::Store`](crate::Error::Store): no log of it is set aside, a pool of it is open or
@@ -101,17 +103,17 @@ impl Store {
     }
 
     /// Forgets the logs of such a client. Its pools can be written again, and hold what the
-    /// transactions had done when the client ended, half of one perhaps. Durable on return. The pools
-    /// are traced when the first pool is opened next.
+    /// transactions had done when the client ended, half of one perhaps. Durable on return. The
+    /// pools are traced when the first pool is opened next.
     ///
     /// # Errors
     /// As [`Store::apply_logs`].
     ///
     /// # Safety
-    /// The pools may hold torn values from now on, in every later session: bytes that are no value of
-    /// their type, and collections that say of themselves what is not so. The caller answers for what
-    /// safe code reads from them, as with [`Store::open_torn`]. It restores them, removes them, or
-    /// knows that no transaction was running.
+    /// The pools may hold torn values from now on, in every later session: bytes that are no value
+    /// of their type, and collections that say of themselves what is not so. The caller answers for
+    /// what safe code reads from them, as with [`Store::open_torn`]. It restores them, removes
+    /// them, or knows that no transaction was running.
     pub unsafe fn discard_logs(&self, client: Uuid) -> Result<()> {
         // SAFETY: the caller's promise is about the same pools.
         unsafe { self.decide_logs(client, LogDecision::Discard) }
@@ -128,99 +130,8 @@ impl Store {
     }
 }
 
-/// A daemon that is asked what it is doing, by a session of its own.
-#[derive(Debug)]
-pub struct Watcher {
-    line: Line,
-    client: Uuid,
-}
-
-impl Watcher {
-    /// Connects to the daemon at a socket. What it is asked for counts as messages, and this as one of its clients.
-    ///
-    /// # Errors
-    /// Nobody listens there, or the daemon does not let this process in.
-    pub fn connect(socket: impl AsRef<Path>) -> io::Result<Self> {
-        let (line, home, _) = Line::open(socket.as_ref(), None)?;
-        Ok(Self { line, client: home.client })
-    }
-
-    /// This session, as the daemon lists it.
-    #[must_use]
-    pub fn client(&self) -> Uuid {
-        self.client
-    }
-
-    /// What the daemon is doing.
-    ///
-    /// # Errors
-    /// It has ended, or its answer is none.
-    pub fn stat(&mut self) -> io::Result<Stat> {
-        match self.line.ask(&Request::Stat)?.0 {
-            Reply::Stat(stat) => Ok(stat),
-            other => Err(nonsense(&other)),
-        }
-    }
-
-    /// Who is there: sessions by identity.
-    ///
-    /// # Errors
-    /// As for [`Watcher::stat`].
-    pub fn clients(&mut self) -> io::Result<Vec<ClientItem>> {
-        let mut clients: Vec<ClientItem> = Vec::new();
-        loop {
-            let after = clients.last().map(|last| last.client);
-            match self.line.ask(&Request::Clients { after })?.0 {
-                Reply::Clients { items, more } => {
-                    // Whatever it sends, this ends.
-                    let goes_on = items.last().map(|last| last.client) > after;
-                    clients.extend(items);
-                    if !more || !goes_on {
-                        return Ok(clients);
-                    }
-                }
-                other => return Err(nonsense(&other)),
-            }
-        }
-    }
-
-    /// The pools of the store: name, bytes and puddles.
-    ///
-    /// # Errors
-    /// As for [`Watcher::stat`].
-    pub fn pools(&mut self) -> io::Result<Vec<Listed>> {
-        pages_of_pools(|request| Ok(self.line.ask(request)?.0), |other| nonsense(&other))
-    }
-
-    /// What it counts, in Prometheus' text format.
-    ///
-    /// # Errors
-    /// As for [`Watcher::stat`].
-    pub fn metrics(&mut self) -> io::Result<String> {
-        match self.line.ask(&Request::Metrics)?.0 {
-            Reply::Metrics { text } => Ok(text),
-            other => Err(nonsense(&other)),
-        }
-    }
-}
-
-impl Drop for Watcher {
-    fn drop(&mut self) {
-        // Of a session that was given nothing, the end of its connection is as good.
-        let _ = self.line.ask(&Request::Goodbye);
-    }
-}
-
-/// What a daemon at a socket is doing: asked by a session of its own, which ends with the answer.
-///
-/// # Errors
-/// Nobody listens there, or the answer is none.
-pub fn daemon_stat(socket: impl AsRef<Path>) -> io::Result<Stat> {
-    Watcher::connect(socket)?.stat()
-}
-
 /// All pools, page by page.
-fn pages_of_pools<E>(
+pub(crate) fn pages_of_pools<E>(
     mut ask: impl FnMut(&Request) -> core::result::Result<Reply, E>,
     wrong: impl Fn(Reply) -> E,
 ) -> core::result::Result<Vec<Listed>, E> {
@@ -252,7 +163,7 @@ pub(crate) struct Line {
     buffer: Vec<u8>,
 }
 
-fn nonsense(reply: &Reply) -> io::Error {
+pub(crate) fn nonsense(reply: &Reply) -> io::Error {
     match reply {
         Reply::Refused(refusal) => io::Error::other(words(refusal)),
         _ => io::Error::other("the daemon's answer is to another question"),
@@ -289,12 +200,12 @@ impl Line {
     }
 
     /// Sends a request and waits for its reply.
-    fn ask(&mut self, request: &Request) -> io::Result<(Reply, Vec<OwnedFd>)> {
+    pub(crate) fn ask(&mut self, request: &Request) -> io::Result<(Reply, Vec<OwnedFd>)> {
         Ok(self.ask_while(request, None)?.unwrap_or((Reply::Done, Vec::new())))
     }
 
-    /// The same for an answer that takes long. `None`: there was no more patience; the connection is
-    /// of no use then.
+    /// The same for an answer that takes long. `None`: there was no more patience; the connection
+    /// is of no use then.
     pub(crate) fn ask_while(
         &mut self,
         request: &Request,

@@ -4,15 +4,16 @@
 //! [`Persist::describe`] which words it has
 //! ([`LayoutBuilder::possible_pointers`](crate::persist::LayoutBuilder::possible_pointers)) and
 //! registers a [`Filter`]. Recovery and `check` in this process use the function. Other programs do
-//! not have it, and look at where those words would lead. What neither finds is lost after a loss of
-//! power, so a type whose words do not lead to its targets as they are must be recovered by a program
-//! that registers its filter. Register filters before a store is opened: opening may recover.
+//! not have it, and look at where those words would lead. What neither finds is lost after a loss
+//! of power, so a type whose words do not lead to its targets as they are must be recovered by a
+//! program that registers its filter. Register filters before a store is opened: opening may
+//! recover.
 //!
-//! Invariant: a filter is asked about blocks of its own type alone. What it leaves out may be freed.
-//! A pointer of the program is checked when it is followed, so that does no harm; the collections
-//! follow the links of their own types unchecked. Ids are 64-bit hashes, for which a collision can
-//! be computed. So the id does not decide: this program uses the id for that type and no other
-//! ([`register`] fails otherwise), and the store's whole record of the id is that type's.
+//! Invariant: a filter is asked about blocks of its own type alone. What it leaves out may be
+//! freed. A pointer of the program is checked when it is followed, so that does no harm; the
+//! collections follow the links of their own types unchecked. Ids are 64-bit hashes, for which a
+//! collision can be computed. So the id does not decide: this program uses the id for that type and
+//! no other ([`register`] fails otherwise), and the store's whole record of the id is that type's.
 
 use crate::error::Result;
 use crate::known::{KnownType, one_rust_type};
@@ -30,9 +31,9 @@ type Registered = (Filter, &'static KnownType);
 
 static FILTERS: ProcessLock<BTreeMap<TypeId, Registered>> = ProcessLock::new(BTreeMap::new());
 
-/// From now on `filter` finds the pointers in values of type `T`, in place of the type's pointer map:
-/// in all stores of this process that have `T` as this program has it. Returns the filter that did
-/// before.
+/// From now on `filter` finds the pointers in values of type `T`, in place of the type's pointer
+/// map: in all stores of this process that have `T` as this program has it. Returns the filter that
+/// did before.
 ///
 /// # Errors
 /// [`Error::Types`](crate::Error::Types): the program has used the id of `T` for another type, or

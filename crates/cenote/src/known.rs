@@ -29,11 +29,12 @@ pub(crate) fn known_types() -> std::sync::MutexGuard<'static, BTreeMap<TypeId, &
     KNOWN.lock()
 }
 
-/// Which Rust type each type id of this program stands for. Two types with one id would be taken for
-/// each other, so the second is refused.
+/// Which Rust type each type id of this program stands for. Two types with one id would be taken
+/// for each other, so the second is refused.
 ///
-/// Locks, in this order: `LEARNING`, the list of open stores, what a store compares with, the types.
-/// The types are not locked while stores are asked, because a store that compares locks them.
+/// Locks, in this order: `LEARNING`, the list of open stores, what a store compares with, the
+/// types. The types are not locked while stores are asked, because a store that compares locks
+/// them.
 pub(crate) fn one_rust_type(described: &DescribedType) -> Result<&'static KnownType> {
     static LEARNING: ProcessLock<()> = ProcessLock::new(());
     let learning = LEARNING.lock();

@@ -109,6 +109,7 @@ mod store;
 mod trim;
 mod tx;
 mod view;
+mod watch;
 
 pub use cenote_derive::Persist;
 pub use cenote_heap::locks;
@@ -126,7 +127,6 @@ pub use cenote_store::{
     OpenOptions, OpenReport, PermissionChange, PoolInfo, PoolMode, PoolOptions, PoolStart, PowerLossPolicy,
     Psync, RestoredPool, SetAside, StoreInfo, VerifiedPuddle, WindowPolicy,
 };
-pub use connect::{Watcher as DaemonWatcher, daemon_stat};
 pub use error::{Error, Result};
 pub use holder::{RegionPtr, RelPtr};
 pub use names::NamedRoot;
@@ -147,3 +147,4 @@ pub use store::{OnRecovery, RecoveryOptions, RecoveryProgress, Store};
 pub use trim::{AutoTrim, TrimFigures};
 pub use tx::Tx;
 pub use view::View;
+pub use watch::{Watcher as DaemonWatcher, daemon_stat};

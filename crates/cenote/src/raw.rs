@@ -1,6 +1,7 @@
 //! The raw interface: addresses, bytes and promises. For other languages, for collections, and for measuring what the safe interface
-//! adds. Nothing here takes a lock on a pool: a program that shares data between threads or processes brings its own. Nor does a backup
-//! ([`Store::backup`], or one of the daemon that keeps the store) wait for raw transactions: make none while it runs.
+//! adds. Nothing here takes a lock on a pool: a program that shares data between threads or
+//! processes brings its own. Nor does a backup ([`Store::backup`], or one of the daemon that keeps
+//! the store) wait for raw transactions: make none while it runs.
 
 use crate::error::{Error, Result};
 use crate::local;

@@ -9,8 +9,8 @@ use crate::ptr::Ptr;
 pub(crate) mod sealed {
     use cenote_layout::pointer::RegionAddress;
 
-    /// Only this crate's accesses read: their locks are what makes references sound. Any program may
-    /// call these functions, through a bound on [`super::Reader`]: so none hands out the store.
+    /// Only this crate's accesses read: their locks are what makes references sound. Any program
+    /// may call these functions, through a bound on [`super::Reader`]: so none hands out the store.
     pub trait Sealed {
         /// Pool, puddle and offset of an address in an open pool of its store.
         fn region_of(&self, addr: u64) -> Option<RegionAddress>;

@@ -282,17 +282,20 @@ impl Store {
     /// A handle of the store for the layer of objects (`cenote_object::Objects::open`).
     #[must_use]
     pub fn handle(&self) -> cenote_store::Handle {
-        // SAFETY: this crate keeps the contract: it has no objects, and changes pools by its own heaps;
-        // `as_raw` asks the same of its callers.
+        // SAFETY: this crate keeps the contract: it has no objects, and changes pools by its own
+        // heaps; `as_raw` asks the same of its callers.
         unsafe { cenote_store::Handle::of(&self.inner.store) }
     }
 
     /// The store underneath. What tools ask of it is also here, as safe functions.
     ///
     /// # Safety
-    /// What safe code believes of the store stays true, also of objects ([`cenote_store::Handle::as_raw`]). Nobody opens a heap on its pools that allocates, frees or sets roots: a block of a type that a root or
-    /// pointer leads to is taken for a value of that type. No type is registered that is not as its record says, no mapping of its window is changed through its
-    /// medium, and [`cenote_store::PoolHandle::trace_done`] is called only by who has traced.
+    /// What safe code believes of the store stays true, also of objects
+    /// ([`cenote_store::Handle::as_raw`]). No caller opens a heap on its pools that allocates,
+    /// frees or sets roots: a block of a type that a root or pointer leads to is taken for a value
+    /// of that type. No type is registered that is not as its record says, no mapping of its window
+    /// is changed through its medium, and [`cenote_store::PoolHandle::trace_done`] is called only
+    /// by who has traced.
     #[must_use]
     pub unsafe fn as_raw(&self) -> &cenote_store::Store {
         &self.inner.store

@@ -29,7 +29,8 @@ enum Ended {
 /// Forks here. In the child: an alarm, so that one that waits for ever ends.
 fn fork() -> Option<i32> {
     let _ = std::io::stdout().flush();
-    // SAFETY: no other thread of this program has a lock that the child takes: each test here is the only one that runs.
+    // SAFETY: no other thread of this program has a lock that the child takes: each test here is
+    // the only one that runs.
     match unsafe { libc::fork() } {
         0 => {
             // SAFETY: a system call.
@@ -127,7 +128,8 @@ fn copy(from: &Path, to: &Path) {
 }
 
 fn a_transaction_that_is_forked_is_no_transaction_of_the_child() -> Result<()> {
-    // What the child does with it: nothing, read, change, allocate, free; then it commits, gives up or panics.
+    // What the child does with it: nothing, read, change, allocate, free; then it commits, gives up
+    // or panics.
     for act in 0..5 {
         for end in 0..3 {
             let fixture = fixture()?;
@@ -239,7 +241,7 @@ fn a_reference_from_before_never_leads_into_memory_of_the_child() -> Result<()> 
     unharmed(fixture)
 }
 
-/// Whatever the child drops, and however it ends, it waits for nobody, and changes no file.
+/// Whatever the child drops, and however it ends, it waits for no thread, and changes no file.
 fn handles_are_dropped_in_a_child_in_any_order() -> Result<()> {
     for order in 0..6 {
         let fixture = background(fixture()?)?;

@@ -170,7 +170,7 @@ fn a_damaged_file_of_kept_psyncs_refuses_its_pool() {
         let store = Store::open_with(&path, &OpenOptions { access, ..OpenOptions::default() }).unwrap();
         refused(store.pool_with("bad", access), &kept);
     }
-    // Whoever removes the pool discards them.
+    // Removing the pool discards them.
     let store = open(&path).unwrap();
     store.remove_pool("bad").unwrap();
     assert!(!kept.exists());

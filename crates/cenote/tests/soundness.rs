@@ -134,7 +134,8 @@ fn a_pointer_of_a_closed_store_is_not_followed_into_another_layout() -> Result<(
 }
 
 /// Two threads learn a type at once, while a store is open that has it otherwise. The one that does
-/// not compare follows a pointer into that store as soon as it has its answer. Whether it got a value.
+/// not compare follows a pointer into that store as soon as it has its answer. Whether it got a
+/// value.
 fn second_thread_follows(bug: Bug) -> Result<bool> {
     #[derive(Persist, Clone, Copy)]
     #[persist(name = "soundness::LearntTwice")]

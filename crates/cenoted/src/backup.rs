@@ -8,10 +8,11 @@
 //! 1. *Ahead*: files are copied as they are, while clients go on.
 //! 2. *Calling*: pools that one process has alone are called for first, and then those that
 //!    processes share, of which one process is enough: it has the lock between them. A pool of a
-//!    client that has died is waited for until the client's logs are replayed. A client has the time
-//!    `within`; one that misses it ends the backup with an error that names its process.
+//!    client that has died is waited for until the client's logs are replayed. A client has the
+//!    time `within`; one that misses it ends the backup with an error that names its process.
 //! 3. *Standing*: under the store's lock each pool is looked at once more, and changed pages are
-//!    copied. **The copy stands for this moment.** It has a bound, [`LONGEST`], because clients wait.
+//!    copied. **The copy stands for this moment.** It has a bound, [`LONGEST`], because clients
+//!    wait.
 //! 4. *Confirmed*: no ear says that its client went on, and none is closed, unless the client is
 //!    dead: what a dead client had stood still until its end, and its logs are replayed only when
 //!    the store's lock is free. Only then the copy counts.

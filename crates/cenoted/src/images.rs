@@ -9,9 +9,10 @@
 //! session**: the kernel takes memory from a process before it closes its descriptors. A later
 //! daemon, which has no connection to the client yet, finds the same.
 //!
-//! A forked child closes its copy of the descriptor ([`cenote_sys::description_lock::NotForked`]). One that a raw
-//! `clone` made keeps the byte held: then the session ends with the process. A client that closes it by hand, and stores on, has what it has after a goodbye. One
-//! that holds the bytes of others makes their sessions end with their processes.
+//! A forked child closes its copy of the descriptor ([`cenote_sys::description_lock::NotForked`]).
+//! One that a raw `clone` made keeps the byte held: then the session ends with the process. A
+//! client that closes it by hand, and stores on, has what it has after a goodbye. One that holds
+//! the bytes of others makes their sessions end with their processes.
 
 use cenote_layout::id::Uuid;
 use cenote_store::{CLIENTS, byte_of};

@@ -19,8 +19,8 @@ impl Shared {
         if let Some(objects) = self.objects.get() {
             return Ok(objects);
         }
-        // SAFETY: this daemon has objects only as their host (below), opens no heap, and gives no way to
-        // the store to anybody but by its requests, which are checked.
+        // SAFETY: this daemon has objects only as their host (below), opens no heap, and gives no
+        // way to the store to anybody but by its requests, which are checked.
         let store = unsafe { Handle::of(&self.store) };
         let opened = Objects::open(&store, &ObjectsOptions::default())?;
         // SAFETY: the daemon attaches no object.

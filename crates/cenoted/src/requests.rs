@@ -223,7 +223,8 @@ fn try_answer(
         Request::SetAside => Ok((set_aside(shared, credentials), Vec::new())),
         Request::DecideLogs { client, apply } => {
             let decision = if apply { LogDecision::Apply } else { LogDecision::Discard };
-            // SAFETY: the owner of the pools has asked for it, whose library asks for `unsafe` before.
+            // SAFETY: the owner of the pools has asked for it, whose library asks for `unsafe`
+            // before.
             unsafe { store.decide_logs(credentials, client, decision) }.map_err(refusal)?;
             tracing::warn!(uid = credentials.uid, %client, "logs that were set aside are decided about: {decision:?}");
             done()
@@ -362,7 +363,8 @@ fn remove(shared: &Shared, client: Uuid, credentials: &Credentials, name: &str) 
 /// Puddles with a descriptor each.
 fn give(shared: &Shared, records: Vec<PuddleRecord>, writable: bool, more: bool) -> Result<Answer, Refusal> {
     let descriptor = |record: &PuddleRecord| {
-        // SAFETY: the guest's lease was looked up: it has the pool, for writing if `writable` says so.
+        // SAFETY: the guest's lease was looked up: it has the pool, for writing if `writable` says
+        // so.
         unsafe { shared.store.grant_file(record, writable) }.map(OwnedFd::from)
     };
     let descriptors = records.iter().map(descriptor).collect::<Result<Vec<_>, _>>().map_err(refusal)?;

@@ -183,8 +183,8 @@ fn remove_damaged(store: &Store, wanted: &[(u64, String)]) -> Result<Objects, Fa
             Err(ObjectError::PrimaryDamaged { name, .. })
                 if wanted.iter().any(|(_, other)| *other == name) =>
             {
-                // SAFETY: nobody has the object attached: this process alone writes the store, and here
-                // its objects could not be opened.
+                // SAFETY: no process has the object attached: this process alone writes the store,
+                // and here its objects could not be opened.
                 unsafe { store.as_raw().remove_object(&name) }?;
             }
             opened => return Ok(opened?),

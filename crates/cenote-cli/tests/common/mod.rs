@@ -10,8 +10,8 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Once;
 
 /// The program that recovers, beside the command. Cargo builds it with these tests only if it tests
-/// the whole workspace; otherwise it is built here, with the profile and the features of these tests:
-/// so either way nothing else is built, and the program is never older than its source.
+/// the whole workspace; otherwise it is built here, with the profile and the features of these
+/// tests: so either way nothing else is built, and the program is never older than its source.
 pub(crate) fn recover() -> PathBuf {
     static BUILT: Once = Once::new();
     let program = Path::new(env!("CARGO_BIN_EXE_cenote")).with_file_name("cenote-recover");

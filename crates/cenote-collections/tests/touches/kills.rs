@@ -92,7 +92,8 @@ fn round(seed: u64) -> Result<()> {
     let mut acknowledged = 0;
     let mut before = 0;
     for turn in 0..3 {
-        // Two of three when it has begun, else while it opens the store and touches its first puddles.
+        // Two of three when it has begun, else while it opens the store and touches its first
+        // puddles.
         let at_work = !random(&mut choice).is_multiple_of(3);
         let after = Duration::from_micros(random(&mut choice) % 80_000);
         let said = kill(dir.path(), name, seed * 10 + turn, at_work, after);

@@ -151,8 +151,8 @@ fn round(seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// A puddle that is mapped before it is rewritten shows pointers to where it was: the looks of these
-/// tests find that.
+/// A puddle that is mapped before it is rewritten shows pointers to where it was: the looks of
+/// these tests find that.
 #[test]
 fn a_puddle_that_is_mapped_before_it_is_rewritten_is_found() {
     for way in WAYS {

@@ -96,8 +96,8 @@ pub(crate) fn open(sim: &Arc<SimMedium>, half_len: u64) -> Result<(Store, Object
 
 /// The store underneath.
 pub(crate) fn raw(store: &Store) -> &cenote_store::Store {
-    // SAFETY: a test opens no heap, removes nothing that is attached, and its guests attach what this
-    // process does not.
+    // SAFETY: a test opens no heap, removes nothing that is attached, and its guests attach what
+    // this process does not.
     unsafe { store.as_raw() }
 }
 

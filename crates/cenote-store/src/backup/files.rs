@@ -22,8 +22,8 @@ pub(super) const DIRS: [&str; 2] = [DIR, PRIMARY_DIR];
 const STEP: u64 = 1 << 20;
 /// What stands in the name of a directory that becomes a backup.
 const MARK: &str = ".cenote-backup-";
-/// A file that says that a directory is a backup in the making: it is there before all others, until
-/// the directory has its name. Only what has it is ever removed.
+/// A file that says that a directory is a backup in the making: it is there before all others,
+/// until the directory has its name. Only what has it is ever removed.
 const UNFINISHED: &str = "backup-unfinished";
 
 /// A file that is to be copied.
@@ -71,8 +71,8 @@ pub(super) fn set_aside(control: &Control) -> BTreeSet<Uuid> {
 }
 
 /// All files that the copy has, but for catalog and superblock; and what is damaged. A damaged file
-/// that is as long as it should be is copied as it is, so that nothing of it is lost; of another one
-/// the copy has no file. Either costs its pool, in the copy as in the store.
+/// that is as long as it should be is copied as it is, so that nothing of it is lost; of another
+/// one the copy has no file. Either costs its pool, in the copy as in the store.
 pub(super) fn plan(inner: &Inner, control: &Control) -> Result<(Vec<Planned>, Vec<Damage>), StoreError> {
     let state = &control.catalog.state;
     let logs_go = !set_aside(control).is_empty();

@@ -11,12 +11,13 @@
 //!
 //! # Guests
 //!
-//! A daemon's guests store into mappings and ask nobody. Those that write pools in direct mode are
-//! asked to stand between two transactions, by the caller ([`Store::pools_at_work`]); the others
-//! change files only by psyncs, which the daemon makes. What the copy stands for is the moment of 3
-//! in which the control lock is held: under it, each pool that guests write has one that keeps
-//! transactions from it ([`Backup::copy_standing`]); nothing is granted and no guest is ended until
-//! the lock is released. A guest that has died is not standing, until its logs are replayed.
+//! A daemon's guests store into mappings and ask no process. Those that write pools in direct mode
+//! are asked to stand between two transactions, by the caller ([`Store::pools_at_work`]); the
+//! others change files only by psyncs, which the daemon makes. What the copy stands for is the
+//! moment of 3 in which the control lock is held: under it, each pool that guests write has one
+//! that keeps transactions from it ([`Backup::copy_standing`]); nothing is granted and no guest is
+//! ended until the lock is released. A guest that has died is not standing, until its logs are
+//! replayed.
 //!
 //! # Steps
 //!
@@ -30,8 +31,8 @@
 //!    writing what changed since 2.
 //! 4. *Finished* ([`Backup::finish`]): the catalog and the superblock of the copy are written, all
 //!    is synced, and **the renaming of the directory to the target commits**.
-//! 5. *Named*: the parent of the target is synced, and with that the copy survives loss of power. If
-//!    this sync fails, the copy is there all the same ([`BackedUp::Unsynced`]).
+//! 5. *Named*: the parent of the target is synced, and with that the copy survives loss of power.
+//!    If this sync fails, the copy is there all the same ([`BackedUp::Unsynced`]).
 //!
 //! A crash before 4 leaves the target as it was, and the directory of 1, which the next backup
 //! beside it removes. An error, a full disk, and a caller that stops it remove that directory at

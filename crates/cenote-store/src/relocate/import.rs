@@ -397,8 +397,8 @@ impl Import {
         &self.slots
     }
 
-    /// Makes the file of a slot: zeros, with its space taken. [`Import::write`] fills it; the puddle's
-    /// first page, which is the old header, and zeros may be left out.
+    /// Makes the file of a slot: zeros, with its space taken. [`Import::write`] fills it; the
+    /// puddle's first page, which is the old header, and zeros may be left out.
     ///
     /// # Errors
     /// There is no such slot, or its file was made before; a full disk; the medium.
@@ -406,7 +406,8 @@ impl Import {
         self.make(slot).map(drop)
     }
 
-    /// As [`Import::create`], with the file. It is written before the import commits, and not later.
+    /// As [`Import::create`], with the file. It is written before the import commits, and not
+    /// later.
     pub(super) fn make(&mut self, slot: usize) -> Result<FileHandle, StoreError> {
         let inner = self.store.inner();
         let slot = self.slots.get(slot).ok_or_else(|| refused("there is no such slot"))?;

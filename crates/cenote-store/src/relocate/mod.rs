@@ -78,8 +78,8 @@ pub type TypeTable = BTreeMap<TypeId, Arc<TypeRecord>>;
 ///
 /// # Safety
 /// What it makes of an image is believed, by safe code too. It changes words that are pointers, or
-/// roots, and no other byte; each leads afterwards to where its target is now, by the job's moves, or
-/// stays as it was. [`Rewriter::repeatable`] names no stretch where that is not so.
+/// roots, and no other byte; each leads afterwards to where its target is now, by the job's moves,
+/// or stays as it was. [`Rewriter::repeatable`] names no stretch where that is not so.
 pub unsafe trait Rewriter: Send + Sync + core::fmt::Debug {
     /// Rewrites the image of a heap puddle, its header page excepted. May look at nothing but what it is given, and touch no memory of a store: it runs while a
     /// thread waits at a fault.

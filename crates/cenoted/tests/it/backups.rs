@@ -1,5 +1,5 @@
 //! A backup of a store that a daemon keeps, while its clients write: of one moment, or not there,
-//! whoever is stopped or killed in between; and clients go on.
+//! whichever process is stopped or killed in between; and clients go on.
 
 use crate::common::{Actor, Counter, Daemon, Heard, add, count, listen, make_counter, say};
 use cenote::{Error, Pool, PoolMode, PoolOptions, Reader, Store, field};
@@ -267,7 +267,7 @@ enum Victim {
 }
 
 #[test]
-fn whoever_is_killed_in_a_backup_the_copy_is_whole_or_not_there_and_clients_go_on() {
+fn any_process_killed_in_a_backup_leaves_a_whole_copy_or_none_and_clients_go_on() {
     const VICTIMS: [Victim; 5] =
         [Victim::Writer, Victim::Sharer, Victim::SharerForAWhile, Victim::Daemon, Victim::Command];
     let mut scene = Scene::start();

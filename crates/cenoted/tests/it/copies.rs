@@ -96,7 +96,7 @@ fn copy_of_open(daemon: &Daemon) -> (PathBuf, PathBuf, u64) {
     (copy, file, info.data_offset())
 }
 
-/// A child: is a daemon that keeps the copy that it is told of, until nobody tells it more.
+/// A child: is a daemon that keeps the copy that it is told of, until its input ends.
 pub(crate) fn keep(socket: &Path) {
     let told = listen();
     let (policy, copy) = told.split_once(' ').expect("a policy and a path");

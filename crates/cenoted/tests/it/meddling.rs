@@ -1,5 +1,5 @@
-//! A client holds references, an iterator and transactions; others, and whoever starts daemons, do
-//! what they may to its pools and to the daemon. What it holds stays what it was.
+//! A client holds references, an iterator and transactions; other clients, and the operator of
+//! daemons, do what they may to its pools and to the daemon. What it holds stays what it was.
 
 use crate::common::{Actor, Counter, Daemon, Item, add, count, listen, make_counter, say};
 use cenote::{Access, PermissionChange, Pool, Reader, Store};
@@ -112,7 +112,7 @@ fn what_a_client_holds_stays_what_it_was_whatever_others_do() {
     // It has not connected to this one yet: the byte that it holds says that it lives.
     meddle(&daemon);
     looks(&mut looker, "under the next daemon");
-    // A daemon that finds no file of bytes knows nothing, and takes nobody to be gone.
+    // A daemon that finds no file of bytes knows nothing, and takes no client to be gone.
     daemon.kill();
     std::fs::remove_file(daemon.store().join("clients")).expect("removed");
     daemon.restart();
