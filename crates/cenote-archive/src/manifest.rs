@@ -9,7 +9,7 @@ use cenote_layout::heap::HeapGeometry;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::header_space;
 use cenote_layout::types::TypeRecord;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// What an archive holds: everything but the bytes of the puddles.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub struct Manifest {
     pub made_at_s: u64,
     /// Pools, by rising number.
     pub pools: Vec<PoolEntry>,
+    /// Those of the pools that may hold half a transaction, because their logs were discarded.
+    pub torn: BTreeSet<PoolId>,
     /// Their puddles, by pool and index. An archive's chunks name a puddle by its place here.
     pub puddles: Vec<PuddleEntry>,
     /// Types, by rising id.
@@ -63,7 +65,10 @@ impl Manifest {
 
     /// All entries, in the order in which an archive has them.
     pub(crate) fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
-        let pools = self.pools.iter().cloned().map(Entry::Pool);
+        let pools = self.pools.iter().cloned().map(|pool| match self.torn.contains(&pool.id) {
+            true => Entry::TornPool(pool),
+            false => Entry::Pool(pool),
+        });
         let puddles = self.puddles.iter().copied().map(Entry::Puddle);
         let types = self.types.iter().cloned().map(Entry::Type);
         pools.chain(puddles).chain(types).chain(self.left.iter().cloned().map(Entry::Left))

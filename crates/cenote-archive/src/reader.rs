@@ -7,10 +7,11 @@ use crate::codec::Packer;
 use crate::error::ArchiveError;
 use crate::manifest::Manifest;
 use cenote_layout::archive::{
-    ArchiveHeader, CHUNK_LEN_MAX, Codec, Entry, FLAG_SKIP, INCOMPAT_SEALED, MANIFEST_LEN_MAX, SECTION_MAGIC,
+    ArchiveHeader, CHUNK_LEN_MAX, Codec, Entry, FLAG_SKIP, INCOMPAT_SEALED, INCOMPAT_TORN, MANIFEST_LEN_MAX, SECTION_MAGIC,
     SectionHeader, SectionKind, Totals, is_chunk, section_sum,
 };
 use cenote_layout::header::read;
+use std::collections::BTreeSet;
 use std::io::{self, BufReader, Read};
 use zerocopy::{FromZeros as _, IntoBytes as _};
 
@@ -78,6 +79,7 @@ impl<R: Read> ArchiveReader<R> {
             window: (header.window_base, header.window_len),
             made_at_s: header.made_at_s,
             pools: Vec::new(),
+            torn: BTreeSet::new(),
             puddles: Vec::new(),
             types: Vec::new(),
             left: Vec::new(),
@@ -149,6 +151,10 @@ impl<R: Read> ArchiveReader<R> {
                 };
                 match (kind, entry) {
                     (0, Entry::Pool(pool)) => self.manifest.pools.push(pool),
+                    (0, Entry::TornPool(pool)) => {
+                        self.manifest.torn.insert(pool.id);
+                        self.manifest.pools.push(pool);
+                    }
                     (1, Entry::Puddle(puddle)) => self.manifest.puddles.push(puddle),
                     (2, Entry::Type(record)) => {
                         // Before it is kept: one that passes is no larger than its bytes allow.
@@ -165,6 +171,10 @@ impl<R: Read> ArchiveReader<R> {
         self.manifest.check()?;
         if self.manifest.is_sealed() != (header.prefix.incompat & INCOMPAT_SEALED != 0) {
             let detail = "the header and the pools disagree about their protection at rest";
+            return Err(ArchiveError::manifest("pools", detail));
+        }
+        if self.manifest.torn.is_empty() == (header.prefix.incompat & INCOMPAT_TORN != 0) {
+            let detail = "the header and the pools disagree about which of them may be torn";
             return Err(ArchiveError::manifest("pools", detail));
         }
         self.place = Place::new(&self.manifest);

@@ -7,7 +7,7 @@ use crate::error::ArchiveError;
 use crate::manifest::Manifest;
 use crate::reader::Place;
 use cenote_layout::archive::{
-    ArchiveHeader, CHUNK_LEN_MAX, Codec, INCOMPAT_SEALED, MANIFEST_LEN_MAX, SECTION_MAGIC, SectionHeader,
+    ArchiveHeader, CHUNK_LEN_MAX, Codec, INCOMPAT_SEALED, INCOMPAT_TORN, MANIFEST_LEN_MAX, SECTION_MAGIC, SectionHeader,
     SectionKind, Totals, section_sum,
 };
 use cenote_layout::header::{Header as _, HeaderPrefix, seal};
@@ -57,6 +57,9 @@ impl<W: Write> ArchiveWriter<W> {
         };
         if manifest.is_sealed() {
             header.prefix.incompat |= INCOMPAT_SEALED;
+        }
+        if !manifest.torn.is_empty() {
+            header.prefix.incompat |= INCOMPAT_TORN;
         }
         seal(&mut header);
         header.check_fields()?;

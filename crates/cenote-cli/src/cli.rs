@@ -180,14 +180,31 @@ pub(crate) enum LogsCommand {
     /// DIR is the store's directory, or the socket of the daemon that keeps it.
     #[command(after_help = EXIT_HELP)]
     Apply(LogsDecide),
-    /// Forget the logs of one program: its pools can be written again, and hold what its transactions had done, half of one perhaps
+    /// Forget the logs of one program: its pools hold what its transactions had done, half of one perhaps
     ///
-    /// Programs may misbehave that read half of a transaction: restore the pools, or remove them,
-    /// unless no transaction was running.
+    /// The store remembers that, and programs are refused these pools: restore them, remove them,
+    /// or declare them whole (`cenote logs declare-whole`).
     ///
     /// DIR is the store's directory, or the socket of the daemon that keeps it.
     #[command(after_help = EXIT_HELP)]
     Discard(LogsDecide),
+    /// Declare a pool whole whose logs were discarded: programs can use it again
+    ///
+    /// Programs may misbehave that read half of a transaction, and `cenote check` does not tell: a
+    /// list that is half cut has valid values. Use it if no transaction was running, or if the pool
+    /// was repaired.
+    ///
+    /// DIR is the store's directory, or the socket of the daemon that keeps it.
+    #[command(after_help = EXIT_HELP)]
+    DeclareWhole(LogsDeclare),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LogsDeclare {
+    #[command(flatten)]
+    pub(crate) store: StoreDir,
+    /// The pool
+    pub(crate) pool: String,
 }
 
 #[derive(Debug, Args)]

@@ -195,6 +195,11 @@ impl From<StoreError> for Failure {
                 "pool \"{name}\" was open for writing when power failed, at durability level process, which does not cover that: look \
                  with `cenote check`; a program has to decide whether to use it (PowerLossPolicy)"
             )),
+            StoreError::PoolTorn { name } => Self::Failed(format!(
+                "pool \"{name}\" may hold half a transaction, because logs were discarded: restore it from \
+                 a backup or an archive, remove it with `cenote rm`, or answer for it by `cenote logs \
+                 declare-whole`"
+            )),
             error => Self::failed(error),
         }
     }

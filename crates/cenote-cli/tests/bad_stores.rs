@@ -513,6 +513,15 @@ fn what_was_decided_about_a_log_is_no_finding_any_more() {
     let dir = fixture.store.to_str().expect("text");
     let client = run(["logs", "list", dir, "--json"]).exits(1).json()["client"].clone();
     run(["logs", "discard", dir, client.as_str().expect("text")]).exits(0);
+    // The store remembers it, also after a session of another program.
+    drop(cenote::Store::open(&fixture.store).expect("opened"));
+    let check = fixture.run("check", &["--json"]).exits(1).json();
+    let findings = check["findings"].as_array().expect("a list");
+    assert!(findings.len() == 1 && findings[0]["kind"] == "torn", "{check}");
+    assert_eq!(fixture.run("info", &["--json"]).exits(1).json()["torn"][0], "tour");
+    fixture.run("trim", &["--pool", "tour"]).complains(3, &["declare-whole"]);
+    run(["logs", "declare-whole", dir, "nobody"]).complains(3, &["nobody"]);
+    run(["logs", "declare-whole", dir, "tour"]).exits(0);
     // The pool waits for tracing, and nothing is wrong with it.
     let check = fixture.run("check", &["--json"]).exits(0).json();
     assert_eq!(check["pools"][0]["recovery_due"], true, "{check}");

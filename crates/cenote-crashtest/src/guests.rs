@@ -79,6 +79,8 @@ struct Pool {
     half: bool,
     /// Its log is damaged, or set aside.
     aside: bool,
+    /// Its logs were discarded.
+    torn: bool,
     /// Somebody has decided, so that it must be traced.
     due: bool,
     /// Somebody may write it, or has and it was not closed since.
@@ -258,8 +260,7 @@ impl Run {
             }
             Step::Decide(guest, decision) => {
                 let store = self.store()?;
-                // SAFETY: the pools are read as bytes.
-                unsafe { store.decide_logs(&root(), client(guest), decision) }.map_err(text)?;
+                store.decide_logs(&root(), client(guest), decision).map_err(text)?;
             }
             Step::Stop => self.store.take().ok_or("no daemon")?.end_hosting().map_err(text)?,
             Step::Kill => self.stop(),
@@ -411,6 +412,7 @@ fn after(known: &Known, step: Step) -> Known {
                 if decision == LogDecision::Discard && pool.half {
                     pool.value += HALF;
                 }
+                pool.torn |= decision == LogDecision::Discard;
                 (pool.half, pool.aside, pool.due) = (false, false, true);
             });
             known.guests.remove(&guest);
@@ -609,6 +611,9 @@ impl Check {
                 Err(StoreError::PoolNotCovered { .. }) if lost && pool.leased => continue,
                 other => other.map_err(|e| format!("pool {name}: {e}"))?,
             };
+            if handle.is_torn() != pool.torn {
+                return Err(format!("pool {name} is {}torn", if pool.torn { "not " } else { "" }));
+            }
             let puddle = handle.puddles().pop().ok_or("no puddle")?;
             if let Some(Shadowed { stored, before, psynced }) = pool.shadowed {
                 let found = words(sim, &file_in("puddles", puddle.uuid()), puddle.size())?;

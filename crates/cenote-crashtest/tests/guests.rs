@@ -204,6 +204,11 @@ fn a_discarded_log_whose_pool_is_not_traced_is_found() {
 }
 
 #[test]
+fn a_discarded_log_that_nothing_remembers_is_found() {
+    caught(Bug::TornForgotten, DISCARDED, Durability::Power, false, 8);
+}
+
+#[test]
 fn an_applied_log_that_was_not_replayed_is_found() {
     caught(Bug::ApplyNotReplayed, APPLIED, Durability::Power, false, 9);
 }

@@ -91,6 +91,7 @@ impl Asks {
                     size_max: u64::MAX,
                     permissions: 0o600,
                     at_rest: AtRest::None,
+                    torn: false,
                     puddles: vec![ImportPuddle { old_addr, size, identity: Uuid::NIL }],
                 };
                 let manifest = ImportManifest { pools: vec![pool], types: Vec::new() };

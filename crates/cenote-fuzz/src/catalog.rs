@@ -174,7 +174,7 @@ fn name(input: &mut Input<'_>) -> String {
 
 fn record(input: &mut Input<'_>) -> Record {
     let pool = PoolId(input.number(1));
-    match input.below(18) {
+    match input.below(19) {
         0 => Record::Pool(PoolRecord {
             id: pool,
             name: name(input),
@@ -220,6 +220,7 @@ fn record(input: &mut Input<'_>) -> Record {
         14 => Record::ObjectLeaseEnded { client: Uuid(input.array()), object: Uuid(input.array()) },
         15 => Record::PoolAtRest(pool, AtRest::Authenticated),
         16 => Record::SealedAs { puddle: Uuid(input.array()), identity: Uuid(input.array()) },
+        17 => Record::PoolTorn(pool),
         _ => Record::PoolNotCovered(pool),
     }
 }

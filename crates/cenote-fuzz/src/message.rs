@@ -64,6 +64,7 @@ fn import(input: &mut Input<'_>) {
         puddle_size: input.word(),
         size_max: input.word(),
         permissions: input.word() as u32,
+        torn: input.one_in(2),
         puddles: (0..input.below(4)).map(|_| (input.word(), input.word())).collect(),
     };
     let spec = ImportSpec { pools: (0..input.below(3)).map(|_| pool(input)).collect(), types: Vec::new() };
@@ -189,6 +190,7 @@ fn request(input: &mut Input<'_>) -> Request {
         38 => Request::AbandonImport { import: input.word() },
         39 => Request::Attend,
         40 => Request::Backup { target: text(input), within_ms: input.word() as u32 },
+        41 => Request::DeclareWhole { name: text(input) },
         _ => Request::Goodbye,
     }
 }

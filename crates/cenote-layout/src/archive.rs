@@ -32,6 +32,8 @@ pub const MANIFEST_LEN_MAX: u64 = 64 << 20;
 pub const SECTION_MAGIC: [u8; 8] = *b"CENASECT";
 /// Incompatible feature of [`ArchiveHeader`]: pools are protected at rest, and their puddles are sealed.
 pub const INCOMPAT_SEALED: u64 = 1 << 0;
+/// Incompatible feature of [`ArchiveHeader`]: some pools may be torn ([`Entry::TornPool`]).
+pub const INCOMPAT_TORN: u64 = 1 << 1;
 /// A reader that does not know the kind of this section skips it.
 pub const FLAG_SKIP: u32 = 1;
 
@@ -73,7 +75,7 @@ impl Header for ArchiveHeader {
     const NAME: &'static str = "archive";
     const MAGIC: [u8; 8] = *b"CENARCHV";
     const SEED: u64 = seed::ARCHIVE;
-    const KNOWN_INCOMPAT: u64 = INCOMPAT_SEALED;
+    const KNOWN_INCOMPAT: u64 = INCOMPAT_SEALED | INCOMPAT_TORN;
 
     fn check_fields(&self) -> Result<(), HeaderError> {
         let bad = |field, value| Err(HeaderError::Field { what: Self::NAME, field, value });
@@ -205,6 +207,9 @@ pub enum Entry {
     Type(TypeRecord),
     /// Pointers lead to a pool that is not in the archive.
     Left(LeftEntry),
+    /// A pool that may hold half a transaction, because its logs were discarded; in the place of
+    /// [`Entry::Pool`]. Only with [`INCOMPAT_TORN`].
+    TornPool(PoolEntry),
 }
 
 /// A pool in an archive.

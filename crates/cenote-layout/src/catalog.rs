@@ -390,6 +390,13 @@ pub enum Record {
         /// Bytes.
         len: u64,
     },
+    /// What the pool holds may be half of a transaction, because the logs that would undo it were
+    /// discarded: in the batch that removes them. A copy of the pool has it too. It ends with
+    /// [`Record::PoolWhole`], or with the pool. Only in stores whose superblock has
+    /// [`crate::superblock::INCOMPAT_TORN`].
+    PoolTorn(PoolId),
+    /// A caller answers for the pool's values: it is whole.
+    PoolWhole(PoolId),
 }
 
 impl Record {

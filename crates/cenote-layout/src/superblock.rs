@@ -34,6 +34,9 @@ pub const INCOMPAT_SEALED_AS: u64 = 1 << 2;
 pub const INCOMPAT_WINDOW_MOVED: u64 = 1 << 6;
 /// Incompatible feature: there may be files of kept psyncs ([`crate::kept`]).
 pub const INCOMPAT_KEPT: u64 = 1 << 7;
+/// Incompatible feature: the catalog may have records of pools that may be torn
+/// ([`crate::catalog::Record::PoolTorn`]).
+pub const INCOMPAT_TORN: u64 = 1 << 9;
 
 /// No writer has opened the store yet.
 pub const DURABILITY_UNSAID: u32 = 0;
@@ -152,8 +155,7 @@ impl Header for Superblock {
     const NAME: &'static str = "superblock";
     const MAGIC: [u8; 8] = *b"CENOTESB";
     const SEED: u64 = crate::checksum::seed::SUPERBLOCK;
-    const KNOWN_INCOMPAT: u64 =
-        INCOMPAT_HOSTED | INCOMPAT_POOLS_AT_REST | INCOMPAT_SEALED_AS | INCOMPAT_WINDOW_MOVED | INCOMPAT_KEPT;
+    const KNOWN_INCOMPAT: u64 = INCOMPAT_HOSTED | INCOMPAT_POOLS_AT_REST | INCOMPAT_SEALED_AS | INCOMPAT_WINDOW_MOVED | INCOMPAT_KEPT | INCOMPAT_TORN;
 
     fn check_fields(&self) -> Result<(), HeaderError> {
         let bad = |field, value| Err(HeaderError::Field { what: Self::NAME, field, value });

@@ -310,6 +310,8 @@ fn the_catalog_is_drawn_as_it_is() {
         Record::TypeRemoved(TypeId(1)),
         Record::PoolNotCovered(pool),
         Record::PoolCovered(pool),
+        Record::PoolTorn(pool),
+        Record::PoolWhole(pool),
         Record::TraceDue(pool),
         Record::Traced(pool),
         Record::PoolUsed(pool),

@@ -324,6 +324,10 @@ pub enum Bug {
     GuestLeaseNotInherited,
     /// Logs are discarded, and their pools not traced.
     DiscardNotTraced,
+    /// Logs are discarded, and no record says that their pools may be torn.
+    TornForgotten,
+    /// A copy of a pool that may be torn counts as whole.
+    TornNotCopied,
     /// The recovery of a store that was closed appends batches before the superblock says that it is open.
     OpenSaidLate,
     /// A puddle that was found rewritten is called done, although that may not be durable.

@@ -73,7 +73,7 @@ pub struct ClientItem {
 
 impl Request {
     /// Names of the kinds of requests, by [`Request::kind`].
-    pub const KINDS: [&str; 43] = [
+    pub const KINDS: [&str; 44] = [
         "hello",
         "ping",
         "stat",
@@ -117,6 +117,7 @@ impl Request {
         "abandon_import",
         "attend",
         "backup",
+        "declare_whole",
     ];
 
     /// Which kind it is.
@@ -166,13 +167,14 @@ impl Request {
             Self::AbandonImport { .. } => 40,
             Self::Attend => 41,
             Self::Backup { .. } => 42,
+            Self::DeclareWhole { .. } => 43,
         }
     }
 }
 
 impl Refusal {
     /// Names of the reasons, by [`Refusal::reason`].
-    pub const REASONS: [&str; 23] = [
+    pub const REASONS: [&str; 24] = [
         "pool_unknown",
         "pool_exists",
         "pool_in_use",
@@ -196,6 +198,7 @@ impl Refusal {
         "import",
         "backup_failed",
         "not_still",
+        "pool_torn",
     ];
 
     /// Which reason it is.
@@ -225,6 +228,7 @@ impl Refusal {
             Self::Import { .. } => 20,
             Self::Backup { .. } => 21,
             Self::NotStill { .. } => 22,
+            Self::PoolTorn => 23,
         }
     }
 }
@@ -250,9 +254,9 @@ mod tests {
             assert_eq!(usize::from(packet[16]), request.kind(), "{request:?}");
             assert!(Request::KINDS.get(request.kind()).is_some(), "{request:?}");
         }
-        let last = Request::Backup { target: String::new(), within_ms: 0 };
+        let last = Request::DeclareWhole { name: String::new() };
         assert_eq!(Request::KINDS.len(), last.kind() + 1);
-        assert_eq!(Refusal::REASONS.len(), Refusal::NotStill { pids: Vec::new(), waited_ms: 0 }.reason() + 1);
+        assert_eq!(Refusal::REASONS.len(), Refusal::PoolTorn.reason() + 1);
         let mut names: Vec<&str> = Request::KINDS.iter().chain(&Refusal::REASONS).copied().collect();
         names.sort_unstable();
         names.dedup();

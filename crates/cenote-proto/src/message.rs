@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// The version that this release speaks, and the only one that it understands.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 /// Most bytes of one message, its header included.
 pub const MESSAGE_LEN_MAX: usize = 64 << 10;
 /// `CNTE`, little endian.
@@ -344,6 +344,11 @@ pub enum Request {
         /// How long clients may take to stand still, in milliseconds; 0: as the daemon has it.
         within_ms: u32,
     },
+    /// Says that a pool that may be torn is whole.
+    DeclareWhole {
+        /// Its name.
+        name: String,
+    },
 }
 
 /// An object in a list.
@@ -545,6 +550,8 @@ pub enum Refusal {
         /// How long they had, in milliseconds.
         waited_ms: u32,
     },
+    /// The pool may hold half a transaction, because logs were discarded.
+    PoolTorn,
 }
 
 /// What the daemon answers. The order of variants is part of the protocol: add at the end only.

@@ -39,6 +39,8 @@ pub struct ImportPoolSpec {
     pub size_max: u64,
     /// Permission bits.
     pub permissions: u32,
+    /// Whether it may hold half a transaction.
+    pub torn: bool,
     /// Puddles in index order: the address for which their pointers are right, and bytes.
     pub puddles: Vec<(u64, u64)>,
 }
@@ -85,6 +87,7 @@ mod tests {
             puddle_size: 2 << 20,
             size_max: u64::MAX,
             permissions: 0o640,
+            torn: number % 2 == 1,
             puddles: vec![(1 << 41, 2 << 20); 3],
         };
         ImportSpec { pools: (0..pools).map(pool).collect(), types: Vec::new() }

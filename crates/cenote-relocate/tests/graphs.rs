@@ -378,6 +378,7 @@ fn export(store: &Store, graph: &Graph, pools: &[usize]) -> (ImportManifest, Vec
             size_max: from.record.size_max,
             permissions: 0o600,
             at_rest: from.at_rest,
+            torn: from.torn,
             puddles: from
                 .puddles
                 .iter()

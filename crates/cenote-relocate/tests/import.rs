@@ -43,6 +43,7 @@ fn pool(name: &str, old_id: u64, puddles: &[(u64, u64)]) -> ImportPool {
         size_max: u64::MAX,
         permissions: 0o600,
         at_rest: AtRest::None,
+        torn: false,
         puddles: puddles
             .iter()
             .map(|&(old_addr, size)| ImportPuddle { old_addr, size, identity: Uuid::NIL })

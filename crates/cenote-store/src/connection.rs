@@ -202,6 +202,11 @@ pub trait Keeper: Send + Sync + core::fmt::Debug {
     /// # Errors
     /// As [`Store::decide_logs`].
     fn decide_logs(&self, client: Uuid, decision: LogDecision) -> Result<(), StoreError>;
+    /// Says that a torn pool is whole.
+    ///
+    /// # Errors
+    /// As [`Store::declare_whole`].
+    fn declare_whole(&self, name: &str) -> Result<(), StoreError>;
     /// The primaries of a granted pool in shadowed mode, to be read, from number `first` on: what its last psync left, all of it in the files.
     ///
     /// # Errors

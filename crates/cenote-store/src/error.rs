@@ -524,6 +524,16 @@ pub enum StoreError {
         /// The name.
         name: String,
     },
+    /// Logs were discarded that would have undone or completed the pool's last transactions.
+    #[error(
+        "pool \"{name}\" may hold half a transaction, because logs were discarded: restore it from a \
+         backup or an archive, remove it, open it with the unsafe Store::open_torn, or declare it \
+         whole (the unsafe Store::declare_whole, `cenote logs declare-whole`)"
+    )]
+    PoolTorn {
+        /// The name.
+        name: String,
+    },
     /// A psync of a pool that has no primary.
     #[error(
         "pool \"{name}\" is in direct mode: its transactions are as durable as they can be there without psync; create a pool with PoolMode::Shadowed to psync it"

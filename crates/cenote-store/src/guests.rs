@@ -251,6 +251,9 @@ impl Store {
         if state.not_covered.contains(&id) {
             return Err(StoreError::PoolNotCovered { name: name.into() });
         }
+        if state.torn.contains(&id) {
+            return Err(StoreError::PoolTorn { name: name.into() });
+        }
         if control.superblock.origin == ORIGIN_COPY && !control.checked_pools.contains(&id) {
             let what = format!("pool \"{name}\" is of a copy of an open store, and was not checked since");
             return Err(StoreError::NotHosted { what });

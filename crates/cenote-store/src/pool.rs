@@ -274,6 +274,14 @@ impl PoolHandle {
         self.core.damage.iter().chain(elsewhere).cloned().collect()
     }
 
+    /// Whether the pool may hold half a transaction, because logs about it were discarded
+    /// ([`Store::decide_logs`]). Stays so, over any number of opens, until
+    /// [`Store::declare_whole`].
+    #[must_use]
+    pub fn is_torn(&self) -> bool {
+        self.store.inner().control().catalog.state.torn.contains(&self.id())
+    }
+
     /// Whether the heap must compute again which blocks are allocated, because power failed while the pool was held writable. Stays so, over any number
     /// of opens, until [`PoolHandle::trace_done`].
     #[must_use]

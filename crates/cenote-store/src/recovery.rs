@@ -48,7 +48,10 @@
 //! * A log puddle that no log in use lies in, or a spare one, whose file is missing: reported at this open, its record removed with the batch of 3.
 //! * A client that wrote to pools which a loss of power may have torn, unless the caller takes them as they are: a
 //!   record says so, and the logs wait for a later decision.
+//! * A pool that the caller takes as it is ([`PowerLossPolicy::AsIs`]), or whose logs go because of
+//!   that: it is torn for later sessions ([`crate::set_aside`]), by the batch of 3.
 
+use crate::error::StoreError;
 use crate::options::PowerLossPolicy;
 use crate::puddle::{Puddle, verify_file, verify_primary};
 use crate::relocate::Found;
@@ -65,7 +68,7 @@ use cenote_layout::puddle::{Role, header_space};
 use cenote_layout::superblock::DURABILITY_POWER;
 use cenote_log::{Body, CrashKind, Outcome, Refusal, ReplayTarget, inspect, replay};
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{Durability, MapMode, MediumError, Persistence};
+use cenote_medium::{Durability, MapMode, MediumError, Operation, Persistence};
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering as AtomicOrdering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -185,7 +188,11 @@ pub(crate) fn recover(
         // concerns no pool any more is of no use.
         let stays = match verdict {
             Verdict::Stays(concerned) if !torn && !pools.is_empty() => Some(concerned),
-            _ => None,
+            Verdict::Stays(_) => {
+                records.extend(pools.iter().copied().map(Record::PoolTorn));
+                None
+            }
+            Verdict::Done => None,
         };
         records.push(Record::LeasesEnded(client));
         let unusable = session.unusable(&pools);
@@ -212,6 +219,10 @@ pub(crate) fn recover(
     }
     if as_is {
         records.extend(not_covered.iter().map(|pool| Record::PoolCovered(*pool)));
+        // The caller of this session answers for them, and not the next one.
+        if !planted(Bug::TornForgotten) {
+            records.extend(not_covered.iter().map(|pool| Record::PoolTorn(*pool)));
+        }
         report.damage.retain(|d| {
             !matches!(d, Damage::Log { pools, .. } | Damage::LogSpace { pools, .. }
             if pools.iter().any(|p| not_covered.contains(p)))
@@ -235,6 +246,7 @@ pub(crate) fn recover(
     records.extend(
         inherited.into_iter().map(|pool| Record::Lease(LeaseRecord { client, pool, writable: true })),
     );
+    inner.say_features(control, &records).map_err(of_superblock)?;
     if !records.is_empty() {
         control.catalog.append(&records).map_err(|error| match error {
             crate::catalog::AppendError::Undone(e) | crate::catalog::AppendError::Unknown(e) => e,
@@ -272,6 +284,14 @@ pub(crate) fn recover(
         drop_spare_logs(inner, control)?;
     }
     Ok(())
+}
+
+/// Why the superblock could not be written.
+fn of_superblock(error: StoreError) -> MediumError {
+    match error {
+        StoreError::Medium(error) => error,
+        other => MediumError::from_io(Operation::Write, "superblock", std::io::Error::other(other.to_string())),
+    }
 }
 
 /// Recovers one guest whose process has ended, in a store that is open (see [`crate::guests`]). If its logs are empty now: those that it lists and whose headers are its own, which nobody

@@ -237,7 +237,8 @@ impl Inner {
         Ok(record)
     }
 
-    /// The superblock says by these bits which records the catalog may have, of protected pools. On the medium before the first of them is.
+    /// The superblock says by these bits which records the catalog may have. On the medium before
+    /// the first of them is.
     pub(crate) fn announce(&self, control: &mut Control, incompat: u64) -> Result<(), StoreError> {
         if control.superblock.prefix.incompat & incompat == incompat {
             return Ok(());

@@ -3,20 +3,37 @@
 //! A client with a log that failed its checks stays in the catalog with its leases and logs, and the pools that it could write are for looking at only. Two ways lead on:
 //!
 //! * *Apply*: the logs are read once more. Whoever has brought back what was damaged (a log's file, a puddle) calls for this. A log that fails again stays set aside.
-//! * *Discard*: what its transactions had begun stays as it is, half done perhaps. Whoever decides that answers for it.
+//! * *Discard*: what its transactions had begun stays as it is, half done perhaps. The catalog
+//!   remembers that (see below).
 //!
 //! # States, and what commits
 //!
 //! **Apply.** (1) each log that is marked "set aside" loses the mark, by one store: whoever recovers the store from here on replays it, or marks it again; (2) the logs are replayed, which is idempotent; (3) as for *discard*.
 //!
 //! **Discard.** One batch ends the client's leases and removes it, says that its pools in direct mode are to be traced (what the transactions took and did not attach is given back), and gives this session the leases on
-//! what the client could write, whose bytes may be in the page cache only: **it commits**. The logs' puddles are nobody's from here on; the next open for writing uses them as spare ones. Those that were
+//! what the client could write, whose bytes may be in the page cache only, and that its pools may be torn: **it commits**. The logs' puddles are nobody's from here on; the next open for writing uses them as spare ones. Those that were
 //! replayed, and are the client's beyond doubt, are removed in the same batch, and their files after it: orphans.
 //!
 //! Nobody has one of the pools open meanwhile, not for reading either.
+//!
+//! # Pools that may be torn
+//!
+//! States of a pool: *whole*; *torn*, from the batch that removes the last log which could have made
+//! it whole ([`Record::PoolTorn`]). So there is no moment at which neither the log is there nor the
+//! record. A torn pool is whole again with [`Record::PoolWhole`], which [`Store::declare_whole`]
+//! writes and nothing else: **that batch commits**. Recovery keeps the record, and so do clones,
+//! archives, imports and backups. A check of values does not end the state: a vector that is half
+//! truncated has valid values.
+//!
+//! A session that takes pools as they are ([`crate::PowerLossPolicy::AsIs`]) answers for them, and
+//! leaves them torn for the next one.
+//!
+//! This crate hands out a handle of a torn pool, which shows bytes and blocks. The layer of values
+//! asks [`crate::PoolHandle::is_torn`]. A daemon grants no torn pool.
 
 use crate::error::StoreError;
 use crate::guests::Credentials;
+use crate::pools::find;
 use crate::puddle::{file_name, text};
 use crate::recovery::retry;
 use crate::report::{Damage, OpenReport};
@@ -74,15 +91,14 @@ impl Store {
         found
     }
 
-    /// Decides about the logs of one client that are set aside. Afterwards its pools can be opened for writing; after [`LogDecision::Discard`] they hold what its transactions had done when it ended.
+    /// Decides about the logs of one client that are set aside. Afterwards its pools can be opened
+    /// for writing. After [`LogDecision::Discard`] they hold what its transactions had done when it
+    /// ended, and are torn ([`crate::PoolHandle::is_torn`]) until [`Store::declare_whole`].
     ///
     /// # Errors
-    /// No log of this client is set aside; a pool is not the caller's, or open; the logs fail their checks still (nothing but their marks has changed then); an error of the medium.
-    ///
-    /// # Safety
-    /// After [`LogDecision::Discard`] the pools may hold bytes that are no values of their types.
-    /// The caller answers for what safe code reads from them.
-    pub unsafe fn decide_logs(
+    /// No log of this client is set aside; a pool is not the caller's, or open; the logs fail their
+    /// checks still (nothing but their marks has changed then); an error of the medium.
+    pub fn decide_logs(
         &self,
         credentials: &Credentials,
         client: Uuid,
@@ -162,6 +178,9 @@ impl Store {
         if !planted(Bug::DiscardNotTraced) {
             records.extend(direct.map(|id| Record::TraceDue(*id)));
         }
+        if decision == LogDecision::Discard && !planted(Bug::TornForgotten) {
+            records.extend(found.pools.iter().map(|(id, _)| Record::PoolTorn(*id)));
+        }
         let keep = |pool: &PoolId| Record::Lease(LeaseRecord { client: us, pool: *pool, writable: true });
         records.extend(leased.iter().map(keep));
         records.extend(logs.iter().map(|puddle| Record::PuddleRemoved(puddle.uuid)));
@@ -175,6 +194,47 @@ impl Store {
             control.dirty.entry(pool).or_insert(CrashKind::Process);
         }
         Ok(())
+    }
+}
+
+impl Store {
+    /// Says that a torn pool is whole: values of it are shown again. Durable on return. Nothing
+    /// happens where the pool is not torn.
+    ///
+    /// # Errors
+    /// There is no such pool; it is not the caller's, or open; an error of the medium.
+    ///
+    /// # Safety
+    /// The pool holds what whole transactions left: each block holds a value of its type, and
+    /// collections are what they say of themselves. Safe code in all later sessions relies on it.
+    pub unsafe fn declare_whole(&self, credentials: &Credentials, name: &str) -> Result<(), StoreError> {
+        let inner = self.inner();
+        if let Some(connection) = &inner.connection {
+            inner.check_usable()?;
+            return connection.keeper.declare_whole(name);
+        }
+        let mut guard = inner.begin_write("declare a pool whole")?;
+        let control = &mut *guard;
+        let id = find(control, name)?;
+        let state = &control.catalog.state;
+        if state.pools.get(&id).is_some_and(|pool| !credentials.own(pool)) {
+            return Err(StoreError::Permission { name: name.into(), what: "declared whole" });
+        }
+        if control.pools.get(&id).is_some_and(|core| Arc::strong_count(core) > 1) || control.held.any(id) {
+            return Err(StoreError::PoolInUse { name: name.into() });
+        }
+        if state.torn.contains(&id) {
+            inner.commit(control, &[Record::PoolWhole(id)])?;
+        }
+        Ok(())
+    }
+
+    /// Pools that may be torn, by name.
+    #[must_use]
+    pub fn torn_pools(&self) -> Vec<String> {
+        let control = self.inner().control();
+        let state = &control.catalog.state;
+        state.torn.iter().filter_map(|id| Some(state.pools.get(id)?.name.clone())).collect()
     }
 }
 

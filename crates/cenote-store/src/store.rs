@@ -23,7 +23,7 @@ use cenote_layout::catalog::Record;
 use cenote_layout::header::FORMAT_VERSION;
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::puddle::Role;
-use cenote_layout::superblock::{INCOMPAT_HOSTED, ORIGIN_COPY, ORIGIN_OWN, Superblock};
+use cenote_layout::superblock::{INCOMPAT_HOSTED, INCOMPAT_TORN, ORIGIN_COPY, ORIGIN_OWN, Superblock};
 use cenote_layout::types::TypeRecord;
 use cenote_log::CrashKind;
 use cenote_medium::{Durability, LockGuard, Medium, MediumError, MediumInfo, OwnedMedium, Persistence};
@@ -545,17 +545,17 @@ impl Inner {
         }
     }
 
-    /// Before the first record about guests: programs that would not understand it refuse the store from now on. **The superblock's sync commits that**; the record follows it.
-    fn say_hosted(&self, control: &mut Control, records: &[Record]) -> Result<(), StoreError> {
-        let said = control.superblock.prefix.incompat & INCOMPAT_HOSTED != 0;
-        if said || self.connection.is_some() || !records.iter().any(Record::is_hosted) {
-            return Ok(());
-        }
-        let mut block = control.superblock;
-        block.prefix.incompat |= INCOMPAT_HOSTED;
-        self.store_superblock(&mut block)?;
-        control.superblock = block;
-        Ok(())
+    /// Before the first record about guests, or about pools that may be torn: programs that would
+    /// not understand it refuse the store from now on. **The superblock's sync commits that**; the
+    /// record follows it.
+    pub(crate) fn say_features(&self, control: &mut Control, records: &[Record]) -> Result<(), StoreError> {
+        let bit = |record: &Record| match record {
+            Record::PoolTorn(_) | Record::PoolWhole(_) => INCOMPAT_TORN,
+            hosted if hosted.is_hosted() => INCOMPAT_HOSTED,
+            _ => 0,
+        };
+        let bits = records.iter().map(bit).fold(0, core::ops::BitOr::bitor);
+        if self.connection.is_some() { Ok(()) } else { self.announce(control, bits) }
     }
 
     /// Makes one change of the catalog, which says too which puddles have been rewritten since the last one.
@@ -571,7 +571,7 @@ impl Inner {
         if records.is_empty() {
             return Ok(());
         }
-        self.say_hosted(control, &records).inspect_err(|_| {
+        self.say_features(control, &records).inspect_err(|_| {
             done.iter().for_each(|puddle| self.frontier.note_done(*puddle));
         })?;
         control.catalog.append(&records).map_err(split).inspect_err(|_| {

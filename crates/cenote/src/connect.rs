@@ -98,35 +98,59 @@ impl Store {
     /// [`Error::Store`](crate::Error::Store): no log of it is set aside, a pool of it is open or
     /// another user's, or the logs fail their checks still.
     pub fn apply_logs(&self, client: Uuid) -> Result<()> {
-        // SAFETY: what is applied leaves whole transactions.
-        unsafe { self.decide_logs(client, LogDecision::Apply) }
+        self.decide_logs(client, LogDecision::Apply)
     }
 
-    /// Forgets the logs of such a client. Its pools can be written again, and hold what the
-    /// transactions had done when the client ended, half of one perhaps. Durable on return. The
-    /// pools are traced when the first pool is opened next.
+    /// Forgets the logs of such a client. Its pools hold what the transactions had done when the
+    /// client ended, half of one perhaps, and the store remembers that: in every session they are
+    /// refused ([`StoreError::PoolTorn`]), or shown as blocks alone under another
+    /// [`DamagePolicy`](cenote_store::DamagePolicy) than `Refuse`. Durable on return.
+    ///
+    /// What goes on from there: restore the pools, remove them, open the store by
+    /// [`Store::open_torn`] and repair them, and then call [`Store::declare_whole`].
     ///
     /// # Errors
     /// As [`Store::apply_logs`].
-    ///
-    /// # Safety
-    /// The pools may hold torn values from now on, in every later session: bytes that are no value
-    /// of their type, and collections that say of themselves what is not so. The caller answers for
-    /// what safe code reads from them, as with [`Store::open_torn`]. It restores them, removes
-    /// them, or knows that no transaction was running.
-    pub unsafe fn discard_logs(&self, client: Uuid) -> Result<()> {
-        // SAFETY: the caller's promise is about the same pools.
-        unsafe { self.decide_logs(client, LogDecision::Discard) }
+    pub fn discard_logs(&self, client: Uuid) -> Result<()> {
+        self.decide_logs(client, LogDecision::Discard)
     }
 
+    /// Says that a pool whose logs were discarded is whole: its values are shown again, in this
+    /// session and in later ones. Durable on return. Nothing happens if the pool is not torn.
+    ///
+    /// # Errors
+    /// [`Error::Store`](crate::Error::Store): there is no such pool, it is open, or the user may
+    /// not.
+    ///
     /// # Safety
-    /// As [`Store::discard_logs`], if that is decided.
-    unsafe fn decide_logs(&self, client: Uuid, decision: LogDecision) -> Result<()> {
+    /// The pool holds what whole transactions left: bytes of each block are a value of its type,
+    /// and collections are what they say of themselves. [`crate::Pool::check`] does not tell: a
+    /// vector that is half truncated has valid values. The caller has repaired the pool, or knows
+    /// that no transaction was running.
+    pub unsafe fn declare_whole(&self, pool: &str) -> Result<()> {
         self.inner.refuse_forked()?;
         // As for permissions.
         let credentials = cenote_store::Credentials { uid: 0, gid: 0, groups: Vec::new() };
-        // SAFETY: the caller answers for what logs that are discarded leave.
-        Ok(unsafe { self.inner.store.decide_logs(&credentials, client, decision) }?)
+        // A handle that is being dropped counts as open below.
+        let declare = || {
+            // SAFETY: the caller's promise.
+            unsafe { self.inner.store.declare_whole(&credentials, pool) }
+        };
+        Ok(self.inner.pools.while_closed(|name| name == pool, declare)?)
+    }
+
+    /// Names of pools that may be torn, because logs were discarded. Through a daemon: none, which
+    /// says so when one is opened.
+    #[must_use]
+    pub fn torn_pools(&self) -> Vec<String> {
+        self.inner.store.torn_pools()
+    }
+
+    fn decide_logs(&self, client: Uuid, decision: LogDecision) -> Result<()> {
+        self.inner.refuse_forked()?;
+        // As for permissions.
+        let credentials = cenote_store::Credentials { uid: 0, gid: 0, groups: Vec::new() };
+        Ok(self.inner.store.decide_logs(&credentials, client, decision)?)
     }
 }
 
@@ -532,6 +556,7 @@ fn spec_of(manifest: &ImportManifest) -> ImportSpec {
         puddle_size: pool.puddle_size,
         size_max: pool.size_max,
         permissions: pool.permissions,
+        torn: pool.torn,
         puddles: pool.puddles.iter().map(|puddle| (puddle.old_addr, puddle.size)).collect(),
     };
     ImportSpec { pools: manifest.pools.iter().map(pool).collect(), types: manifest.types.clone() }
@@ -584,9 +609,17 @@ pub(crate) fn error_of(refusal: Refusal, name: &str) -> StoreError {
         Refusal::PoolUnknown => StoreError::PoolUnknown { name },
         Refusal::PoolExists => StoreError::PoolExists { name },
         Refusal::PoolInUse => StoreError::PoolInUse { name },
+        Refusal::PoolTorn => StoreError::PoolTorn { name },
         Refusal::PoolBusy { by } => StoreError::PoolBusy { name, by },
         Refusal::Permission { what } => {
-            let known = ["read", "written", "removed", "given other permissions", "decided about"];
+            let known = [
+                "read",
+                "written",
+                "removed",
+                "given other permissions",
+                "decided about",
+                "declared whole",
+            ];
             let what = known.into_iter().find(|known| *known == what).unwrap_or("used");
             StoreError::Permission { name, what }
         }
@@ -838,6 +871,10 @@ impl Keeper for Client {
     fn decide_logs(&self, client: Uuid, decision: LogDecision) -> core::result::Result<(), StoreError> {
         let apply = decision == LogDecision::Apply;
         self.done(&Request::DecideLogs { client, apply }, &format!("of client {client}"))
+    }
+
+    fn declare_whole(&self, name: &str) -> core::result::Result<(), StoreError> {
+        self.done(&Request::DeclareWhole { name: name.into() }, name)
     }
 
     fn grant_to_read(&self, name: &str) -> core::result::Result<PoolRecord, StoreError> {

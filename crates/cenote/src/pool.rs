@@ -100,6 +100,8 @@ pub(crate) struct Parts {
 enum Doubt {
     /// Power failed while it was written at a level that does not cover that.
     PowerLoss,
+    /// See [`PoolHandle::is_torn`].
+    Torn,
     /// See [`PoolHandle::doubts`].
     Damage(Vec<Damage>),
     /// Something is damaged, and bytes are no value of their type. How many, and the first.
@@ -339,6 +341,9 @@ impl PoolInner {
         }
         let handle = store.store.open_pool_with(name, access, key)?;
         let doubt = doubt_of(&store, &handle);
+        if matches!(doubt, Some(Doubt::Torn)) && store.damage_policy == DamagePolicy::Refuse {
+            return Err(StoreError::PoolTorn { name: name.into() }.into());
+        }
         let heap = match TracedHeap::open(handle.clone()) {
             // Why there is none: its file is gone, or not as it should be.
             Err(cenote_heap::OpenError::NoPuddle) if !handle.damage().is_empty() => {
@@ -451,6 +456,7 @@ impl PoolInner {
         match &self.doubt {
             None => Ok(()),
             Some(Doubt::PowerLoss) => Err(StoreError::PoolNotCovered { name: pool() }.into()),
+            Some(Doubt::Torn) => Err(StoreError::PoolTorn { name: pool() }.into()),
             Some(Doubt::Damage(why)) => Err(Error::NotWhole { pool: pool(), why: why.clone() }),
             Some(Doubt::Values(count, first)) => {
                 Err(Error::InvalidValues { pool: pool(), count: *count, first: first.clone() })
@@ -589,6 +595,9 @@ fn doubt_of(store: &Inner, handle: &PoolHandle) -> Option<Doubt> {
         return Some(Doubt::PowerLoss);
     }
     let why = handle.doubts();
+    if why.is_empty() && handle.is_torn() {
+        return Some(Doubt::Torn);
+    }
     (!why.is_empty()).then_some(Doubt::Damage(why))
 }
 
@@ -657,9 +666,10 @@ fn trace_due_pools(store: &Inner, open: &[(String, Weak<PoolInner>)]) -> Result<
         .collect::<Result<Vec<_>>>()?;
     let by_id: Heaps<'_> = heaps.iter().map(|(handle, heap)| (handle.id(), heap)).collect();
     let reached = reached_from_elsewhere(&store.store, &by_id)?;
-    let traced = |handle: &PoolHandle| {
-        due.contains(&handle.id()) && handle.is_writable() && doubt_of(store, handle).is_none()
-    };
+    // One that may be torn has no log left that could come back to it.
+    let traceable = |handle: &PoolHandle| matches!(doubt_of(store, handle), None | Some(Doubt::Torn));
+    let traced =
+        |handle: &PoolHandle| due.contains(&handle.id()) && handle.is_writable() && traceable(handle);
     for (handle, heap) in heaps.iter().filter(|(handle, _)| traced(handle)) {
         let roots: Vec<u64> = reached[&handle.id()].iter().copied().collect();
         let report = store.recovery_of(handle.name(), |mut options| {

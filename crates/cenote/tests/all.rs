@@ -32,6 +32,7 @@ mod sources;
 mod store;
 mod support;
 mod threads;
+mod torn;
 mod values;
 mod windows;
 mod writers;

@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 #[derive(Persist)]
 #[persist(name = "doubt::Node")]
-struct Node {
-    value: u64,
+pub(crate) struct Node {
+    pub(crate) value: u64,
     next: Option<Ptr<Node>>,
 }
 
@@ -34,7 +34,7 @@ impl SegmentSource for NoSegments {
     }
 }
 
-fn with_root(pool: &Pool) -> Result<Ptr<Node>> {
+pub(crate) fn with_root(pool: &Pool) -> Result<Ptr<Node>> {
     pool.write(|tx| {
         let node = tx.alloc(Node { value: 7, next: None })?;
         tx.set_root(node)?;
@@ -44,7 +44,7 @@ fn with_root(pool: &Pool) -> Result<Ptr<Node>> {
 }
 
 /// A store whose last writer died with a log that names what it could not write, so that the log is set aside; it held pool "p", not pool "other".
-fn with_log_set_aside() -> Result<tempfile::TempDir> {
+pub(crate) fn with_log_set_aside() -> Result<tempfile::TempDir> {
     let dir = directory();
     let store = Store::open(dir.path())?;
     for name in ["p", "other"] {

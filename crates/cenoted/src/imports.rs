@@ -233,6 +233,7 @@ fn manifest(parcel: &File, len: u32) -> Result<ImportManifest, Refusal> {
         permissions: pool.permissions,
         // The protocol has no word for another.
         at_rest: AtRest::None,
+        torn: pool.torn,
         puddles: pool.puddles.into_iter().map(puddle).collect(),
     };
     Ok(ImportManifest { pools: spec.pools.into_iter().map(pool).collect(), types: spec.types })

@@ -223,10 +223,15 @@ fn try_answer(
         Request::SetAside => Ok((set_aside(shared, credentials), Vec::new())),
         Request::DecideLogs { client, apply } => {
             let decision = if apply { LogDecision::Apply } else { LogDecision::Discard };
-            // SAFETY: the owner of the pools has asked for it, whose library asks for `unsafe`
-            // before.
-            unsafe { store.decide_logs(credentials, client, decision) }.map_err(refusal)?;
+            store.decide_logs(credentials, client, decision).map_err(refusal)?;
             tracing::warn!(uid = credentials.uid, %client, "logs that were set aside are decided about: {decision:?}");
+            done()
+        }
+        Request::DeclareWhole { name } => {
+            // SAFETY: the owner of the pool has asked for it, whose library asks for `unsafe`
+            // before.
+            unsafe { store.declare_whole(credentials, &name) }.map_err(refusal)?;
+            tracing::warn!(uid = credentials.uid, pool = name, "a pool that may be torn is declared whole");
             done()
         }
         Request::Hello { .. } | Request::Goodbye => Err(malformed("the session has begun already")),
@@ -411,6 +416,7 @@ pub(crate) fn refusal(error: StoreError) -> Refusal {
         StoreError::PoolUnknown { .. } => Refusal::PoolUnknown,
         StoreError::PoolExists { .. } => Refusal::PoolExists,
         StoreError::PoolInUse { .. } => Refusal::PoolInUse,
+        StoreError::PoolTorn { .. } => Refusal::PoolTorn,
         StoreError::PoolBusy { by, .. } => Refusal::PoolBusy { by },
         StoreError::Permission { what, .. } => Refusal::Permission { what: what.into() },
         StoreError::PoolFull { wanted, used, size_max, .. } => Refusal::PoolFull { wanted, used, size_max },

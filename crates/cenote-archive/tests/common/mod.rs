@@ -69,6 +69,7 @@ pub(crate) fn manifest() -> Manifest {
         window: (BASE, 64 * SLOT_SIZE),
         made_at_s: 1_800_000_000,
         pools: vec![pool(3, "first"), PoolEntry { mode: PoolMode::Shadowed, ..pool(7, "second") }],
+        torn: std::collections::BTreeSet::new(),
         puddles: vec![puddle(3, 0, 1, SLOT_SIZE), puddle(3, 1, 4, 2 * SLOT_SIZE), puddle(7, 0, 2, 128 << 10)],
         types: vec![node()],
         left: vec![LeftEntry {

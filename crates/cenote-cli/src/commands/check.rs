@@ -109,6 +109,11 @@ fn control_data(store: &Store, findings: &mut Findings) {
         let text = "it was in use when power failed, at a durability level that does not cover that: values may be torn";
         findings.add("torn", Some(name), None, text.into());
     }
+    for name in store.torn_pools() {
+        let text = "logs were discarded: it may hold half a transaction, which no check finds; restore \
+                    it, remove it, or see `cenote logs declare-whole`";
+        findings.add("torn", Some(&name), None, text.into());
+    }
 }
 
 /// What opening the store does not look at, and a psync writes into.

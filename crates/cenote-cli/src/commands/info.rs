@@ -93,6 +93,11 @@ pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
             format!("pool \"{name}\" was in use when power failed, at a level that does not cover that");
         out.wrong("torn?", text)?;
     }
+    let torn = store.torn_pools();
+    for name in &torn {
+        let text = format!("logs of pool \"{name}\" were discarded: it may hold half a transaction");
+        out.wrong("torn?", text)?;
+    }
     for waiting in ls::due(&pools) {
         out.field("moved", waiting)?;
     }
@@ -112,14 +117,14 @@ pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
         "log_puddles": info.log_puddles, "spare_puddles": info.spare_puddles, "spare_bytes": info.spare_bytes,
         "types": info.types, "clients": info.clients,
         "superblock_generation": info.generation, "catalog_batch": info.catalog_batch,
-        "catalog_bytes": info.catalog_bytes, "damage": damage, "unreadable": unreadable, "not_covered": not_covered,
+        "catalog_bytes": info.catalog_bytes, "damage": damage, "unreadable": unreadable, "not_covered": not_covered, "torn": torn,
         "quarantined": quarantined.iter()
             .map(|(pool, damage)| json!({ "pool": pool, "damage": damage })).collect::<Vec<Value>>(),
         "at_last_psync": at_last_psync,
         "pools": pools.iter().map(ls::as_json).collect::<Vec<Value>>(),
     }))?;
     let wrong = [damage.is_empty(), unreadable.is_empty(), quarantined.is_empty()].contains(&false);
-    Ok(Verdict::found(wrong || !report.not_covered.is_empty()))
+    Ok(Verdict::found(wrong || !report.not_covered.is_empty() || !torn.is_empty()))
 }
 
 /// Superblocks that are out of use because their descriptors or marks are damaged, with the pool.

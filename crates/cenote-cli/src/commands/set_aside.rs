@@ -2,7 +2,7 @@
 //!
 //! As `cenote chmod`, it takes the socket of a daemon in place of the store's directory.
 
-use crate::cli::{Logs, LogsCommand, LogsDecide, LogsList};
+use crate::cli::{Logs, LogsCommand, LogsDecide, LogsDeclare, LogsList};
 use crate::failure::{Failure, Verdict, closed};
 use crate::opening;
 use crate::output::Out;
@@ -13,6 +13,7 @@ pub(crate) fn run(arguments: &Logs, out: &mut Out) -> Result<Verdict, Failure> {
         LogsCommand::List(list) => show(list, out),
         LogsCommand::Apply(decide) => decided(decide, true, out),
         LogsCommand::Discard(decide) => decided(decide, false, out),
+        LogsCommand::DeclareWhole(declare) => declared(declare, out),
     }
 }
 
@@ -41,13 +42,22 @@ fn decided(arguments: &LogsDecide, apply: bool, out: &mut Out) -> Result<Verdict
     if apply {
         store.apply_logs(arguments.client)?;
     } else {
-        // SAFETY: this command reads no value; the operator answers for the pools from here on, as
-        // `cenote logs discard --help` says.
-        unsafe { store.discard_logs(arguments.client) }?;
+        store.discard_logs(arguments.client)?;
     }
     closed(store.close())?;
     let what = if apply { "replayed" } else { "forgotten" };
     out.line(format_args!("{} the logs of client {} are {what}", out.good("done:"), arguments.client))?;
     out.object(&json!({ "client": arguments.client.to_string(), "logs": what }))?;
+    Ok(Verdict::Clean)
+}
+
+fn declared(arguments: &LogsDeclare, out: &mut Out) -> Result<Verdict, Failure> {
+    let store = opening::asked_or_change(&arguments.store)?;
+    // SAFETY: this command reads no value; the operator answers for the pool from here on, as
+    // `cenote logs declare-whole --help` says.
+    unsafe { store.declare_whole(&arguments.pool) }?;
+    closed(store.close())?;
+    out.line(format_args!("{} pool \"{}\" is declared whole", out.good("done:"), arguments.pool))?;
+    out.object(&json!({ "pool": arguments.pool, "declared": "whole" }))?;
     Ok(Verdict::Clean)
 }

@@ -150,6 +150,7 @@ pub fn export<W: Write>(
         window: store.window(),
         made_at_s: store.medium().now_s(),
         pools: sources.values().map(|source| pool_entry(&source.record, source.at_rest)).collect(),
+        torn: sources.iter().filter(|(_, source)| source.torn).map(|(id, _)| *id).collect(),
         puddles: sources
             .values()
             .flat_map(|source| source.puddles.iter().map(|(puddle, _)| puddle_entry(puddle)))

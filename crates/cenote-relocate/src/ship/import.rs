@@ -236,6 +236,7 @@ fn wanted(manifest: &Manifest, names: Vec<String>) -> Result<ImportManifest, Shi
         size_max: pool.size_max,
         permissions: pool.permissions,
         at_rest: pool.at_rest,
+        torn: manifest.torn.contains(&pool.id),
         puddles: puddles(pool.id),
     };
     Ok(ImportManifest { pools: manifest.pools.iter().map(pool).collect(), types: manifest.types.clone() })

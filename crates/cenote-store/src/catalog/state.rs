@@ -33,6 +33,8 @@ pub(crate) struct State {
     pub(crate) shared: BTreeSet<(Uuid, PoolId)>,
     /// Pools whose contents a loss of power may have torn.
     pub(crate) not_covered: BTreeSet<PoolId>,
+    /// Pools whose logs were discarded, and that no caller has declared whole since.
+    pub(crate) torn: BTreeSet<PoolId>,
     /// Pools whose heap must be traced before it is used.
     pub(crate) trace_due: BTreeSet<PoolId>,
     /// Objects by their puddles.
@@ -74,6 +76,7 @@ impl State {
                     self.names.remove(&old.name);
                 }
                 self.not_covered.remove(id);
+                self.torn.remove(id);
                 self.trace_due.remove(id);
                 self.used.remove(id);
                 self.at_rest.remove(id);
@@ -132,6 +135,12 @@ impl State {
             }
             Record::PoolCovered(id) => {
                 self.not_covered.remove(id);
+            }
+            Record::PoolTorn(id) => {
+                self.torn.insert(*id);
+            }
+            Record::PoolWhole(id) => {
+                self.torn.remove(id);
             }
             Record::TraceDue(id) => {
                 self.trace_due.insert(*id);
@@ -218,6 +227,7 @@ impl State {
         let shared = self.shared.iter();
         out.extend(shared.map(|(client, pool)| Record::LeaseShared { client: *client, pool: *pool }));
         out.extend(self.not_covered.iter().copied().map(Record::PoolNotCovered));
+        out.extend(self.torn.iter().copied().map(Record::PoolTorn));
         out.extend(self.trace_due.iter().copied().map(Record::TraceDue));
         out.extend(self.objects.values().cloned().map(Record::Object));
         out.extend(self.used.iter().copied().map(Record::PoolUsed));
@@ -434,6 +444,8 @@ mod tests {
             Record::LeasesEnded(Uuid([6; 16])),
             Record::Lease(LeaseRecord { client: Uuid([5; 16]), pool: PoolId(1), writable: true }),
             Record::PoolNotCovered(PoolId(1)),
+            Record::PoolTorn(PoolId(1)),
+            Record::PoolTorn(PoolId(2)),
             Record::PoolUsed(PoolId(1)),
             Record::PoolUsed(PoolId(2)),
             Record::PoolRemoved(PoolId(2)),

@@ -183,7 +183,7 @@ impl Store {
     pub fn guest_source(&self, credentials: &Credentials, name: &str) -> Result<GuestSource, StoreError> {
         let inner = self.inner();
         self.refuse_protected(name, "a copy of a pool that a daemon keeps")?;
-        let (held, record, puddles) = {
+        let (held, record, torn, puddles) = {
             let mut control = inner.begin_write("copy a pool")?;
             let (id, record) = control.readable(credentials, name)?;
             let state = &control.catalog.state;
@@ -200,13 +200,15 @@ impl Store {
             if due > 0 {
                 return Err(StoreError::RelocationDue { name: name.into(), puddles: due });
             }
-            (control.hold(self, (id, name), Hold::Copied(1))?, record, puddles)
+            let torn = state.torn.contains(&id);
+            (control.hold(self, (id, name), Hold::Copied(1))?, record, torn, puddles)
         };
         self.verify_files(&record, &puddles)?;
         let named = |puddle: PuddleRecord| (puddle, text(&file_name(puddle.uuid)).to_owned());
         let pool = QuiescentPool {
             record,
             at_rest: AtRest::None,
+            torn,
             puddles: puddles.into_iter().map(named).collect(),
         };
         Ok(GuestSource { pool, _held: held })

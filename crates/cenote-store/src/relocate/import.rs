@@ -95,6 +95,8 @@ pub struct ImportPool {
     pub permissions: u32,
     /// How it is protected at rest: then its puddles come sealed.
     pub at_rest: AtRest,
+    /// Whether it may hold half a transaction ([`crate::PoolHandle::is_torn`]): then it does here.
+    pub torn: bool,
     /// In index order, from the root puddle on, without a gap.
     pub puddles: Vec<ImportPuddle>,
 }
@@ -679,6 +681,9 @@ impl Import {
             if pool.at_rest != AtRest::None {
                 inner.announce(&mut control, INCOMPAT_POOLS_AT_REST | INCOMPAT_SEALED_AS)?;
                 records.push(Record::PoolAtRest(*id, pool.at_rest));
+            }
+            if pool.torn && !planted(Bug::TornNotCopied) {
+                records.push(Record::PoolTorn(*id));
             }
             // It is not as a pool is when it is created.
             records.push(Record::PoolUsed(*id));

@@ -38,6 +38,8 @@ pub struct QuiescentPool {
     pub record: PoolRecord,
     /// How it is protected at rest.
     pub at_rest: AtRest,
+    /// Whether it may hold half a transaction ([`crate::PoolHandle::is_torn`]).
+    pub torn: bool,
     /// Its puddles in index order, each with the name of the file that holds it. Of a pool in shadowed mode that is what whoever opens it next will see; of one that is protected, sealed, and behind
     /// the puddle's bytes what belongs to that ([`AtRest::stored_len`]).
     pub puddles: Vec<(PuddleRecord, String)>,
@@ -47,7 +49,8 @@ impl QuiescentPool {
     fn new(control: &Control, record: PoolRecord, at_rest: AtRest) -> Self {
         let puddles = control.catalog.state.puddles_of(record.id);
         let named = |puddle: PuddleRecord| (puddle, text(&file_name(puddle.uuid)).to_owned());
-        Self { record, at_rest, puddles: puddles.into_iter().map(named).collect() }
+        let torn = control.catalog.state.torn.contains(&record.id);
+        Self { record, at_rest, torn, puddles: puddles.into_iter().map(named).collect() }
     }
 
     /// Bytes of the file of one of its puddles.
@@ -191,6 +194,7 @@ impl Store {
             size_max: from.record.size_max,
             permissions: from.record.permissions,
             at_rest: from.at_rest,
+            torn: from.torn,
             puddles: from
                 .puddles
                 .iter()

@@ -141,8 +141,8 @@ impl Store {
             }
         }
         self.learn_types()?;
-        // A daemon grants no pool that is protected.
-        Ok(QuiescentPool { record, at_rest: AtRest::None, puddles })
+        // A daemon grants no pool that is protected, and none that may be torn.
+        Ok(QuiescentPool { record, at_rest: AtRest::None, torn: false, puddles })
     }
 
     /// Opens the file of a puddle of a [`QuiescentPool`], to be read.

@@ -13,8 +13,7 @@ fn of_a_store(store: &Store) {
 }
 
 fn half_of_a_transaction(store: &Store) {
-    let client = store.set_aside().unwrap()[0].client;
-    let _ = store.discard_logs(client);
+    let _ = store.declare_whole("p");
 }
 
 fn main() {}

@@ -289,6 +289,13 @@ fn damage_the_log(daemon: &Daemon) {
     assert_eq!(changed, 1, "logs");
 }
 
+/// Whether a pool is refused because its logs were discarded.
+fn torn<T>(result: cenote::Result<T>) {
+    let error = result.err().expect("half of a transaction may be there");
+    let is_it = matches!(error, cenote::Error::Store(StoreError::PoolTorn { .. }));
+    assert!(is_it && error.to_string().contains("declare-whole"), "{error}");
+}
+
 #[test]
 fn logs_that_are_set_aside_are_applied_or_discarded_by_an_operator() {
     let mut daemon = Daemon::start(&[]);
@@ -326,8 +333,7 @@ fn logs_that_are_set_aside_are_applied_or_discarded_by_an_operator() {
         assert!(other.ends());
         store.apply_logs(client).expect("as it was");
         assert_eq!(store.set_aside().expect("list"), []);
-        // SAFETY: nothing is set aside any more.
-        assert!(unsafe { store.discard_logs(client) }.is_err(), "that is decided");
+        assert!(store.discard_logs(client).is_err(), "that is decided");
         let pool = store.pool("numbers").expect("to be written again");
         assert_eq!((count(&pool), add(&pool)), (1, 2));
         assert_eq!(pool.check().expect("check").leaked_blocks, 0);
@@ -339,10 +345,31 @@ fn logs_that_are_set_aside_are_applied_or_discarded_by_an_operator() {
     let client = store.set_aside().expect("list")[0].client;
     let others = cenote_store::Credentials { uid: 4242, gid: 4242, groups: Vec::new() };
     // SAFETY: nothing is done to the store: this user may not.
-    let refused = unsafe { store.as_raw().decide_logs(&others, client, LogDecision::Discard) };
+    let raw = unsafe { store.as_raw() };
+    let refused = raw.decide_logs(&others, client, LogDecision::Discard);
     assert!(matches!(refused, Err(StoreError::Permission { .. })), "{refused:?}");
-    // SAFETY: of what the transaction stores, any part is a counter.
-    unsafe { store.discard_logs(client) }.expect("discard");
+    store.discard_logs(client).expect("discard");
+    torn(store.pool("numbers"));
+    store.close().expect("close");
+    // A daemon's clients learn of it, and one that owns the pool decides.
+    daemon.restart();
+    {
+        let store = daemon.connect();
+        torn(store.pool("numbers"));
+        torn(store.pool_with("numbers", cenote::Access::ReadOnly));
+        torn(store.export(&["numbers"], Vec::new(), cenote::ExportOptions::default()));
+        store.clone_pool("numbers", "copy").expect("a copy");
+        torn(store.pool("copy"));
+        store.remove_pool("copy").expect("removed");
+        // SAFETY: of what the transaction stores, any part is a counter.
+        unsafe { store.declare_whole("numbers") }.expect("declared");
+        assert_eq!(count(&store.pool("numbers").expect("whole")), 77);
+    }
+    daemon.stop();
+    let store = Store::open(daemon.store()).expect("open");
+    // SAFETY: nothing is done to the store: this user may not.
+    let refused = unsafe { store.as_raw().declare_whole(&others, "numbers") };
+    assert!(matches!(refused, Err(StoreError::Permission { .. })), "{refused:?}");
     let pool = store.pool("numbers").expect("to be written again");
     pool.write(|tx| -> cenote::Result<()> {
         let at = tx.root::<Counter>()?.expect("a counter");

@@ -391,6 +391,7 @@ pub(crate) fn spec(name: &str, puddles: Vec<(u64, u64)>) -> ImportSpec {
         puddle_size: 2 << 20,
         size_max: u64::MAX,
         permissions: 0o600,
+        torn: false,
         puddles,
     };
     ImportSpec { pools: vec![pool], types: Vec::new() }
