@@ -3,6 +3,7 @@
 mod common;
 mod costs;
 mod filters;
+mod headers;
 mod keys;
 mod large;
 mod models;

@@ -1,4 +1,5 @@
-//! Looks for bytes that are no value of their type, in all allocated blocks of a heap.
+//! Looks for bytes that are no value of their type, in all allocated blocks of a heap, and for
+//! collections that are not what their headers say ([`Structures`]).
 //!
 //! *What is read:* blocks that their marks call allocated, of types that have rules
 //! ([`cenote_layout::values`]); blocks that nothing leads to as well, because a program may have
@@ -10,15 +11,17 @@
 
 use crate::error::RecoverError;
 use crate::ground::Ground;
-use crate::heap::BlockInfo;
+use crate::heap::{BlockInfo, Heap};
 use crate::report::{LISTED_MAX, ValueReport};
 use crate::trace::{Progress, TraceOptions, copy_into};
 use crate::traced::TracedHeap;
 use cenote_layout::id::TypeId;
-use cenote_layout::values::{InvalidValue, Rules, Values};
+use cenote_layout::types::TypeRecord;
+use cenote_layout::values::{Blocks, InvalidValue, Rules, Structures, Values, is_header, no_room};
 use cenote_medium::planted::{Bug, planted};
 use core::ops::ControlFlow;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Bytes that are copied at once of a block that holds many values.
@@ -41,22 +44,27 @@ impl<G: Ground> TracedHeap<G> {
     ) -> Result<ValueReport, RecoverError> {
         let TraceOptions { mut progress, interval, .. } = options;
         let superblocks = progress.as_ref().map_or(Ok(0), |_| self.count().map(used))?;
-        let mut known: HashMap<TypeId, Option<Rules>> = HashMap::new();
+        let mut known: HashMap<TypeId, (Option<Rules>, Option<Arc<TypeRecord>>)> = HashMap::new();
         let (mut report, mut copy) = (ValueReport::default(), Vec::new());
         let (mut told, mut cancelled) = (Instant::now(), false);
+        let mut headers = Vec::new();
         self.walk_blocks(&mut |block| {
-            let rules = known.entry(block.type_id).or_insert_with(|| values.rules(block.type_id));
-            let Some(rules) = rules.as_ref().filter(|_| !cancelled) else { return };
-            if planted(Bug::ValuesBelieved) {
+            let (rules, record) = known
+                .entry(block.type_id)
+                .or_insert_with(|| (values.rules(block.type_id), values.record_of(block.type_id)));
+            if planted(Bug::ValuesBelieved) || cancelled {
                 return;
             }
-            report.blocks += 1;
-            let bytes = look(&block, rules, &mut copy, &mut |invalid| {
-                report.invalid += 1;
-                if report.findings.len() < LISTED_MAX {
-                    report.findings.push(invalid);
+            if let Some(record) = record.as_ref().filter(|_| !planted(Bug::StructuresBelieved)) {
+                if let Some(invalid) = no_room(record, block.addr, block.size) {
+                    note(&mut report, invalid);
+                } else if is_header(&record.name) {
+                    headers.push((block.addr, block.type_id));
                 }
-            });
+            }
+            let Some(rules) = rules else { return };
+            report.blocks += 1;
+            let bytes = look(&block, rules, &mut copy, &mut |invalid| note(&mut report, invalid));
             report.bytes += bytes.unwrap_or(0);
             report.unreadable += u64::from(bytes.is_none());
             if report.blocks.is_multiple_of(BLOCKS)
@@ -67,7 +75,50 @@ impl<G: Ground> TracedHeap<G> {
                 told = Instant::now();
             }
         })?;
+        let mut structures = Structures::new(values);
+        for (number, (header, id)) in headers.into_iter().enumerate() {
+            let mut blocks = InMemory { heap: self, copy: Vec::new() };
+            structures.check(header, id, &mut blocks, &mut |invalid| note(&mut report, invalid));
+            if (number as u64).is_multiple_of(BLOCKS)
+                && let Some(progress) = progress.as_mut().filter(|_| told.elapsed() >= interval)
+            {
+                let at = Progress { blocks: report.blocks, superblocks };
+                cancelled |= matches!(progress(&at), ControlFlow::Break(()));
+                told = Instant::now();
+            }
+            if cancelled {
+                break;
+            }
+        }
         if cancelled { Err(RecoverError::Cancelled) } else { Ok(report) }
+    }
+}
+
+fn note(report: &mut ValueReport, invalid: InvalidValue) {
+    report.invalid += 1;
+    if report.findings.len() < LISTED_MAX {
+        report.findings.push(invalid);
+    }
+}
+
+/// A heap whose blocks nobody changes.
+struct InMemory<'h, G: Ground> {
+    heap: &'h TracedHeap<G>,
+    copy: Vec<u8>,
+}
+
+impl<G: Ground> Blocks for InMemory<'_, G> {
+    fn block(&mut self, addr: u64) -> Option<(TypeId, u64)> {
+        let block = self.heap.owner(addr).filter(|block| block.addr == addr)?;
+        Some((block.type_id, block.size))
+    }
+
+    fn read(&mut self, addr: u64, bytes: &mut [u8]) -> bool {
+        let read = copy_into(addr, bytes.len() as u64, &mut self.copy);
+        if read {
+            bytes.copy_from_slice(&self.copy);
+        }
+        read
     }
 }
 

@@ -33,6 +33,9 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 
+mod structures;
+pub use structures::{Blocks, Structures, is_header, no_room};
+
 /// Most types that lie inside each other, a type and its field counted as two. What is deeper is
 /// not judged.
 const DEPTH_MAX: u32 = 64;
@@ -69,6 +72,8 @@ pub enum Rule {
     /// A pointer whose target is a block of its type, or is not known. No rule of bytes alone: who
     /// knows blocks asks for it.
     Reference,
+    /// A collection is what its header says; the text is what it is not. As [`Rule::Reference`].
+    Structure(&'static str),
 }
 
 /// A value whose bytes break a rule of its type.
@@ -105,6 +110,7 @@ impl fmt::Display for InvalidValue {
             Rule::NotNull => f.write_str("null in a pointer that is never null"),
             Rule::Tag => write!(f, "no variant has the discriminant {found}"),
             Rule::Text => write!(f, "no UTF-8 begins with or goes on with byte {found:#04x}"),
+            Rule::Structure(why) => write!(f, "the collection is broken: {why} ({found:#x})"),
             Rule::Reference => write!(f, "no block of the pointer's type begins at {found:#x}"),
         }
     }
@@ -142,7 +148,7 @@ impl Rule {
             Self::Bool => found <= 1,
             Self::Char => u32::try_from(found).is_ok_and(|code| char::from_u32(code).is_some()),
             Self::NotZero | Self::NotNull => found != 0,
-            Self::Tag | Self::Text | Self::Reference => true,
+            Self::Tag | Self::Text | Self::Reference | Self::Structure(_) => true,
         }
     }
 }

@@ -698,7 +698,7 @@ fn archives_are_drawn_and_numbered_as_they_are() {
     let mut bytes = zerocopy::IntoBytes::as_bytes(&section).to_vec();
     bytes[56..].fill(0);
     assert_eq!(section_sum(&section, b"abc"), checksum(checksum(ArchiveHeader::SEED, &bytes), b"abc"));
-    let pool = Entry::Pool(PoolEntry {
+    let pool = PoolEntry {
         id: PoolId(3),
         name: "p".into(),
         mode: PoolMode::Shadowed,
@@ -708,13 +708,16 @@ fn archives_are_drawn_and_numbered_as_they_are() {
         size_max: 5,
         permissions: 6,
         created_at_s: 7,
-    });
-    assert_eq!(postcard::to_allocvec(&pool).unwrap(), [0, 3, 1, b'p', 1, 0, 0, 4, 5, 6, 7]);
+    };
+    let torn = postcard::to_allocvec(&Entry::TornPool(pool.clone())).unwrap();
+    assert_eq!(torn, [4, 3, 1, b'p', 1, 0, 0, 4, 5, 6, 7]);
+    let pool = postcard::to_allocvec(&Entry::Pool(pool)).unwrap();
+    assert_eq!(pool, [0, 3, 1, b'p', 1, 0, 0, 4, 5, 6, 7]);
     let puddle = PuddleEntry { uuid: Uuid([9; 16]), pool: PoolId(3), index: 1, addr: 2, size: 4 };
     let encoded = postcard::to_allocvec(&Entry::Puddle(puddle)).unwrap();
     assert_eq!(encoded, [&[1][..], &[9; 16], &[3, 1, 2, 4]].concat());
     let left = LeftEntry { id: PoolId(2), name: "q".into(), pointers: 5, from_type: TypeId(6) };
     assert_eq!(postcard::to_allocvec(&Entry::Left(left)).unwrap(), [3, 2, 1, b'q', 5, 6]);
     let names: Vec<String> = rows(archive).into_iter().skip(2).map(|row| row[1].clone()).collect();
-    assert_eq!(names, ["`Pool`", "`Puddle`", "`Type`", "`Left`"]);
+    assert_eq!(names, ["`Pool`", "`Puddle`", "`Type`", "`Left`", "`TornPool`"]);
 }

@@ -326,6 +326,8 @@ pub enum Bug {
     DiscardNotTraced,
     /// Logs are discarded, and no record says that their pools may be torn.
     TornForgotten,
+    /// An import believes what headers of collections say.
+    StructuresBelieved,
     /// A copy of a pool that may be torn counts as whole.
     TornNotCopied,
     /// The recovery of a store that was closed appends batches before the superblock says that it is open.

@@ -48,23 +48,22 @@
 //!   hard link to a file of the store is a way to change it, too. Keep the directory to one user,
 //!   or to a daemon (`cenoted`), which gives programs pools and no files. Cenote's own way to the
 //!   files, [`Medium`], asks for `unsafe`, and so does what rewrites them when a pool moves
-//!   ([`RelocationOptions::rewriter`]), the store underneath ([`Store::as_raw`]), and forgetting
-//!   logs that were set aside ([`Store::discard_logs`]).
+//!   ([`RelocationOptions::rewriter`]), the store underneath ([`Store::as_raw`]), and declaring a
+//!   pool whole whose logs were discarded ([`Store::declare_whole`]).
 //! * *A store is believed as far as it is checked.* Opening checks control data, headers, logs and
 //!   layouts. The bytes of values have no checksum, unless the pool is protected at rest
 //!   ([`AtRest`]). [`Pool::check`] looks for bytes that are no value of their type: a `bool`, a
 //!   `char`, a `NonZero`, a [`Ptr`], a discriminant. [`Store::import`] looks for them too, and an
 //!   open that finds damage, or is asked to ([`OpenOptions::verify_values`]).
-//! * *A store or an archive that comes from elsewhere* is believed as one's own in all else: what
-//!   the collections and texts in it say of themselves. [`Store::import`] is safe to call and
-//!   believes the archive so, also one that the program has made of bytes in memory: a length that
-//!   was changed leads to memory that is not there. Open and import what its author may be trusted
-//!   with.
+//! * *A store that comes from elsewhere* is believed as one's own in all else, unless it is opened
+//!   with [`OpenOptions::verify_values`]: what the collections and texts in it say of themselves.
+//!   Open what its author may be trusted with. *An archive* need not be trusted: [`Store::import`]
+//!   compares each collection with what its header says, and refuses types that nothing describes.
+//!   Pools that are protected at rest are not looked at: who changed them has their key.
 //! * *Damage can be accepted.* Where a log is damaged, its pools show no values until the caller
 //!   decides. [`Store::discard_logs`] gives up what the log would have undone. Then half a
-//!   transaction may be there, in later sessions too: bytes that are no value, and links of
-//!   collections that lead to nothing. It is `unsafe`, and for programs that look at blocks, and
-//!   remove the pool.
+//!   transaction may be there, and the store remembers that: no session shows values of the pool
+//!   before [`Store::declare_whole`].
 //! * *Threads that `exit` overtakes.* `exit` runs the destructors of its thread's variables while
 //!   other threads go on. A transaction that it left is rolled back by the next opener. A view that
 //!   it left is not waited for: a pool whose last handle such a destructor drops is unmapped, as a

@@ -377,8 +377,8 @@ impl PoolInner {
         if pool.handle.member().is_some() {
             pool.store.group.never_lazy(pool.store.store.persistence());
         }
-        // One in doubt is not traced: it is looked at as it is.
-        if pool.handle.trace_due() && pool.doubt.is_none() {
+        // One in doubt is not traced, unless its logs are gone: it is looked at as it is.
+        if pool.handle.trace_due() && matches!(pool.doubt, None | Some(Doubt::Torn)) {
             return Err(Error::TraceDue { pool: name.to_string() });
         }
         if is_copy && pool.doubt.is_none() {

@@ -1,14 +1,19 @@
 //! Looks at the values of an import before it is committed: bytes that are no value of their type,
-//! and pointers that lead to no block of theirs.
+//! pointers that lead to no block of theirs, and collections that are not what they say.
 //!
 //! *What is refused:* what safe code believes without a check. That is every broken rule
-//! ([`cenote_layout::values`]), and every broken link of one of Cenote's own structures. *What is
+//! ([`cenote_layout::values`]), every broken link of one of Cenote's own structures, every
+//! collection that is not what its header says ([`Structures`]), and every block that has no room
+//! for its type, or a type that neither the archive nor the store describes: a program could
+//! describe it later. *What is
 //! reported:* a pointer of the program that leads to a block of another type, or inside one. It is
 //! checked whenever it is followed, and a program may leave one behind when it frees its target.
 //! One that leads to no block, or out of the archive, is not looked at further.
 //!
 //! Two passes read each file: one learns which blocks there are, the other looks at values. The
-//! first keeps a bit for each place of a block, at most 1/128 of the pools' bytes.
+//! first keeps a bit for each place of a block, at most 1/128 of the pools' bytes. Then collections
+//! are followed from header to header, by superblocks that are kept in memory, [`KEPT_MAX`] at a
+//! time.
 //!
 //! A pool that is protected at rest is sealed: its values are not looked at. Nor is a value of more
 //! than [`VALUE_MAX`] bytes, because a daemon reads it into memory at the word of a client.
@@ -21,7 +26,9 @@ use cenote_layout::id::{PoolId, TypeId};
 use cenote_layout::pointer::{PointerKind, RegionAddress, decode_relative};
 use cenote_layout::puddle::Role;
 use cenote_layout::types::{PointerField, TypeRecord};
-use cenote_layout::values::{InvalidValue, Rule, Rules, Values, field_at, is_link};
+use cenote_layout::values::{
+    self as structures, InvalidValue, Rule, Rules, Structures, Values, field_at, is_header, is_link, no_room,
+};
 use cenote_medium::FileHandle;
 use cenote_medium::planted::{Bug, planted};
 use cenote_store::relocate::{Import, TypeTable};
@@ -75,13 +82,14 @@ pub fn check_values(import: &Import) -> Result<Stale, ShipError> {
     let types = import.types();
     let look = Look::new(types, &files)?;
     let mut found = Found::default();
-    for (puddle, pool, file) in &files {
+    for (number, (puddle, pool, file)) in files.iter().enumerate() {
         let before = found.refused.count;
-        look.at(puddle, &read(file), &mut found)?;
+        look.at((number, puddle), &read(file), &mut found)?;
         if found.refused.count > before && found.pool.is_empty() {
             found.pool = (*pool).to_owned();
         }
     }
+    look.structures(&files, &mut found)?;
     if found.refused.count == 0 {
         return Ok(found.stale);
     }
@@ -102,12 +110,17 @@ pub fn values_in(
     let mut look = Look { blocks: Blocks::default(), rules: rules(&types), types };
     look.blocks.learn(&Body { bytes: read, puddle })?;
     let mut found = Found::default();
-    look.at(puddle, read, &mut found)?;
+    look.at((0, puddle), read, &mut found)?;
     Ok((found.refused, found.stale))
 }
 
+/// Files of puddles, with the pools' names.
+type Files<'f> = [(PuddleRecord, &'f str, FileHandle)];
+
 #[derive(Default)]
 struct Found {
+    /// Headers of collections, by puddle.
+    headers: Vec<(usize, u64, TypeId)>,
     /// The first pool with something that is refused.
     pool: String,
     refused: Stale,
@@ -131,7 +144,7 @@ struct Look {
 }
 
 impl Look {
-    fn new(types: TypeTable, files: &[(PuddleRecord, &str, FileHandle)]) -> Result<Self, ShipError> {
+    fn new(types: TypeTable, files: &Files<'_>) -> Result<Self, ShipError> {
         let mut blocks = Blocks::default();
         for (puddle, _, file) in files {
             blocks.learn(&Body { bytes: &read(file), puddle })?;
@@ -139,13 +152,31 @@ impl Look {
         Ok(Self { rules: rules(&types), types, blocks })
     }
 
-    fn at(&self, puddle: &PuddleRecord, read: ReadAt<'_>, found: &mut Found) -> Result<(), ShipError> {
+    fn at(
+        &self,
+        (number, puddle): (usize, &PuddleRecord),
+        read: ReadAt<'_>,
+        found: &mut Found,
+    ) -> Result<(), ShipError> {
         let body = Body { bytes: read, puddle };
         let mut bytes = Vec::new();
         body.each_held(&mut |held| {
-            let Some(record) = self.types.get(&held.type_id).filter(|record| record.check().is_ok()) else {
+            let blocks = (0..).zip(&held.kept).filter(|(_, kept)| **kept);
+            let blocks = blocks.map(|(block, _)| puddle.addr.saturating_add(held.base + block * held.size));
+            let record = self.types.get(&held.type_id).filter(|record| record.check().is_ok());
+            let Some(record) = record else {
+                if held.type_id != TypeId::UNTYPED && !planted(Bug::StructuresBelieved) {
+                    blocks.for_each(|block| found.refused.add(no_type(held.type_id, block)));
+                }
                 return Ok(());
             };
+            for block in blocks.filter(|_| !planted(Bug::StructuresBelieved)) {
+                match no_room(record, block, held.size) {
+                    Some(invalid) => found.refused.add(invalid),
+                    None if is_header(&record.name) => found.headers.push((number, block, held.type_id)),
+                    None => {}
+                }
+            }
             let rules = self.rules.get(&held.type_id).filter(|_| !planted(Bug::ValuesBelieved));
             if rules.is_none() && record.pointers.is_empty() || record.size > VALUE_MAX {
                 return Ok(());
@@ -158,6 +189,26 @@ impl Look {
                 self.pointers(record, block, at, bytes, found);
             })
         })
+    }
+
+    /// Follows all collections.
+    fn structures(&self, files: &Files<'_>, found: &mut Found) -> Result<(), ShipError> {
+        let mut values = Values::new(self.types.values().cloned());
+        let mut structures = Structures::new(&mut values);
+        let mut reader = Reader { look: self, files, pool: PoolId(0), kept: BTreeMap::new(), failed: None };
+        for (number, header, id) in core::mem::take(&mut found.headers) {
+            let Some((puddle, pool, _)) = files.get(number) else { continue };
+            reader.pool = puddle.pool;
+            let before = found.refused.count;
+            structures.check(header, id, &mut reader, &mut |invalid| found.refused.add(invalid));
+            if let Some(error) = reader.failed.take() {
+                return Err(error);
+            }
+            if found.refused.count > before && found.pool.is_empty() {
+                found.pool = (*pool).to_owned();
+            }
+        }
+        Ok(())
     }
 
     fn pointers(&self, record: &TypeRecord, block: u64, at: u64, bytes: &[u8], found: &mut Found) {
@@ -224,6 +275,80 @@ impl Look {
     }
 }
 
+/// A block of a type that nothing describes.
+fn no_type(type_id: TypeId, block: u64) -> InvalidValue {
+    InvalidValue {
+        block,
+        type_id,
+        type_name: format!("type {type_id}"),
+        field: String::new(),
+        at: block,
+        rule: Rule::Structure("neither the archive nor the store has a record of its type"),
+        found: type_id.0.into(),
+    }
+}
+
+/// Most superblocks that are kept.
+const KEPT_MAX: usize = 256;
+
+/// The blocks of one pool of an import, in its files.
+struct Reader<'a> {
+    look: &'a Look,
+    files: &'a Files<'a>,
+    pool: PoolId,
+    /// By address.
+    kept: BTreeMap<u64, Vec<u8>>,
+    failed: Option<ShipError>,
+}
+
+impl structures::Blocks for Reader<'_> {
+    fn block(&mut self, addr: u64) -> Option<(TypeId, u64)> {
+        let (start, type_id, size, pool) = self.look.blocks.find(addr)?;
+        (start == addr && pool == self.pool).then_some((type_id, size))
+    }
+
+    fn read(&mut self, addr: u64, bytes: &mut [u8]) -> bool {
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = addr.saturating_add(done as u64);
+            let (base, within) = (at - at % SUPERBLOCK_SIZE, (at % SUPERBLOCK_SIZE) as usize);
+            if !self.kept.contains_key(&base) {
+                let Some(loaded) = self.load(base) else { return false };
+                if self.kept.len() >= KEPT_MAX {
+                    self.kept.clear();
+                }
+                self.kept.insert(base, loaded);
+            }
+            let kept = self.kept.get(&base).and_then(|kept| kept.get(within..)).unwrap_or_default();
+            let step = kept.len().min(bytes.len() - done);
+            if step == 0 {
+                return false;
+            }
+            bytes[done..done + step].copy_from_slice(&kept[..step]);
+            done += step;
+        }
+        true
+    }
+}
+
+impl Reader<'_> {
+    fn load(&mut self, base: u64) -> Option<Vec<u8>> {
+        let here = |(puddle, ..): &&(PuddleRecord, &str, FileHandle)| {
+            (puddle.addr..puddle.addr.saturating_add(puddle.size)).contains(&base)
+        };
+        let (puddle, _, file) = self.files.iter().find(here)?;
+        let len = SUPERBLOCK_SIZE.min(puddle.addr + puddle.size - base);
+        let mut bytes = vec![0; len as usize];
+        match file.read_exact_at(base - puddle.addr, &mut bytes) {
+            Ok(()) => Some(bytes),
+            Err(error) => {
+                self.failed = Some(error.into());
+                None
+            }
+        }
+    }
+}
+
 /// Which blocks are allocated in the puddles of an import.
 #[derive(Default)]
 struct Blocks {
@@ -235,6 +360,7 @@ struct Blocks {
 
 struct Puddle {
     size: u64,
+    pool: PoolId,
     /// By the number of their first superblock.
     held: BTreeMap<u64, Span>,
 }
@@ -269,7 +395,7 @@ impl Blocks {
             Ok(())
         })?;
         let PuddleRecord { pool, index, addr, size, .. } = *body.puddle;
-        self.puddles.insert(addr, Puddle { size, held });
+        self.puddles.insert(addr, Puddle { size, pool, held });
         self.numbers.insert((pool, index), addr);
         Ok(())
     }
@@ -280,24 +406,33 @@ impl Blocks {
     }
 
     fn at(&self, addr: u64) -> At {
-        let Some((base, puddle)) = self.puddles.range(..=addr).next_back() else { return At::Elsewhere };
+        let puddle = self.puddles.range(..=addr).next_back();
+        match puddle.filter(|(base, puddle)| addr - *base < puddle.size) {
+            None => At::Elsewhere,
+            Some(_) => match self.find(addr) {
+                Some((start, type_id, ..)) => At::Block(start, type_id),
+                None => At::Nothing,
+            },
+        }
+    }
+
+    /// The allocated block around an address: its start, type, bytes and pool.
+    fn find(&self, addr: u64) -> Option<(u64, TypeId, u64, PoolId)> {
+        let (base, puddle) = self.puddles.range(..=addr).next_back()?;
         let offset = addr - base;
         if offset >= puddle.size {
-            return At::Elsewhere;
+            return None;
         }
-        let Some((number, span)) = puddle.held.range(..=offset / SUPERBLOCK_SIZE).next_back() else {
-            return At::Nothing;
-        };
+        let (number, span) = puddle.held.range(..=offset / SUPERBLOCK_SIZE).next_back()?;
         let within = offset - number * SUPERBLOCK_SIZE;
-        if span.large {
-            return if within < span.size { At::Block(addr - within, span.type_id) } else { At::Nothing };
-        }
-        let block = within / span.size;
-        let kept = within < SUPERBLOCK_SIZE
-            && span.kept.get((block / 64) as usize).is_some_and(|word| word >> (block % 64) & 1 == 1);
-        match kept {
-            true => At::Block(addr - within % span.size, span.type_id),
-            false => At::Nothing,
-        }
+        let start = if span.large {
+            (within < span.size).then_some(addr - within)?
+        } else {
+            let block = within / span.size;
+            let kept = within < SUPERBLOCK_SIZE
+                && span.kept.get((block / 64) as usize).is_some_and(|word| word >> (block % 64) & 1 == 1);
+            kept.then_some(addr - within % span.size)?
+        };
+        Some((start, span.type_id, span.size, puddle.pool))
     }
 }

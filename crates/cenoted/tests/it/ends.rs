@@ -292,7 +292,11 @@ fn damage_the_log(daemon: &Daemon) {
 /// Whether a pool is refused because its logs were discarded.
 fn torn<T>(result: cenote::Result<T>) {
     let error = result.err().expect("half of a transaction may be there");
-    let is_it = matches!(error, cenote::Error::Store(StoreError::PoolTorn { .. }));
+    let is_it = matches!(
+        error,
+        cenote::Error::Store(StoreError::PoolTorn { .. })
+            | cenote::Error::Ship(cenote::ShipError::Store(StoreError::PoolTorn { .. }))
+    );
     assert!(is_it && error.to_string().contains("declare-whole"), "{error}");
 }
 
