@@ -88,7 +88,6 @@ pub mod tree;
 
 pub use cenote_layout::at_rest::{Mode, PageSide, Regions};
 pub use cenote_sys::secret::Locking;
-pub use cipher::Engine;
 pub use error::{AtRestError, KeyError, PageError, PageFault};
 pub use key::{Argon2Params, Keyring, MasterKey, PASSPHRASE_MAX};
 pub use protection::{Anchor, Change, Checked, Expect, HEADER_LEN, Protection, is_never_written};
