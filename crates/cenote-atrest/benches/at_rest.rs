@@ -4,9 +4,7 @@
 //! `cargo bench -p cenote-atrest --bench at_rest -- [--quick] [--json FILE]`. Rows have the keys of the other figures. Runs are short, so
 //! that the fastest was not disturbed by what else the machine has to do.
 
-use cenote_atrest::{
-    Expect, Keyring, MasterKey, Mode, PAGE_LEN, Page, PageSide, Protection, SealedPage,
-};
+use cenote_atrest::{Expect, Keyring, MasterKey, Mode, PAGE_LEN, Page, PageSide, Protection, SealedPage};
 use cenote_layout::id::Uuid;
 use std::fmt::Write as _;
 use std::hint::black_box;

@@ -41,11 +41,7 @@ impl Keys {
         || Self { data_key: [0; 32], header_mac: [0; 32], aegis: [0; 32], xts: [0; xts::KEY_LEN] };
 
     /// Keys of a new object.
-    pub(crate) fn generate(
-        object: Uuid,
-        mode: Mode,
-        locking: Locking,
-    ) -> io::Result<Secret<Self>> {
+    pub(crate) fn generate(object: Uuid, mode: Mode, locking: Locking) -> io::Result<Secret<Self>> {
         let mut keys = Secret::new(locking, Self::EMPTY())?;
         cenote_sys::process::fill_random(&mut keys.data_key)?;
         keys.derive(object, mode);

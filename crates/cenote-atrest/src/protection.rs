@@ -724,11 +724,7 @@ fn wrap(keys: &Keys, keyring: &Keyring, header: &mut AtRestHeader) -> Result<(),
 }
 
 /// The keys of an object, by the caller's.
-fn unwrap(
-    header: &AtRestHeader,
-    mode: Mode,
-    keyring: &Keyring,
-) -> Result<Secret<Keys>, AtRestError> {
+fn unwrap(header: &AtRestHeader, mode: Mode, keyring: &Keyring) -> Result<Secret<Keys>, AtRestError> {
     let object = header.object;
     let kdf = (header.kdf == KDF_ARGON2ID).then_some(Kdf {
         params: Argon2Params {
@@ -742,15 +738,15 @@ fn unwrap(
         return Err(AtRestError::WrongKeyKind { object, passphrase: kdf.is_some() });
     }
     let locking = keyring.wanted_locking();
-    keyring.with_key(kdf, |master| Keys::unwrap(master, header, mode, locking))?.map_err(|error| {
-        match error {
+    keyring.with_key(kdf, |master| Keys::unwrap(master, header, mode, locking))?.map_err(
+        |error| match error {
             UnwrapError::WrongKey => AtRestError::WrongKey { object },
             UnwrapError::Tampered => AtRestError::WrappedKey { object },
             UnwrapError::System(source) => {
                 AtRestError::System { object, what: "no memory for the object's keys", source }
             }
-        }
-    })
+        },
+    )
 }
 
 /// The HMAC, where there is a key, and the checksum: the last things to do before a header is written.

@@ -68,12 +68,7 @@ impl core::fmt::Debug for PageSealer {
 }
 
 impl PageSealer {
-    pub(crate) fn new(
-        object: Uuid,
-        pages: u64,
-        mode: Mode,
-        keys: Option<Secret<Keys>>,
-    ) -> Self {
+    pub(crate) fn new(object: Uuid, pages: u64, mode: Mode, keys: Option<Secret<Keys>>) -> Self {
         Self { object, pages, mode, keys, nonces: Mutex::default() }
     }
 

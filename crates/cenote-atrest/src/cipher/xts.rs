@@ -163,10 +163,7 @@ mod tests {
         tweak[8..].copy_from_slice(&0xfedc_ba98_7654_3210u64.to_le_bytes());
         let mut data = pattern(4096);
         encrypt(&key, &tweak, None, &mut data).unwrap();
-        assert_eq!(
-            sha256_hex(&data),
-            "ce9b2043f29819044ac69fc64f870d3488238deac5e7c93fb0b112aaf4c538bd"
-        );
+        assert_eq!(sha256_hex(&data), "ce9b2043f29819044ac69fc64f870d3488238deac5e7c93fb0b112aaf4c538bd");
     }
 
     /// What the mode is, block by block, over the bare cipher of another library.
