@@ -18,6 +18,7 @@ use crate::superblock::{Claim, PuddleHeap, classify};
 use crate::trace::{Content, Old, Root, Types, content_of};
 use cenote_layout::heap::SUPERBLOCK_SIZE;
 use cenote_layout::id::TypeId;
+use cenote_medium::planted::{Bug, planted};
 use cenote_sys::bytes::load_word;
 use cenote_sys::fork_guard;
 use cenote_sys::process_lock::ProcessLock;
@@ -49,7 +50,10 @@ pub fn is_recording() -> bool {
 #[inline(never)]
 pub unsafe fn before_change(addr: u64, len: u64) {
     let process = fork_guard::current();
-    for recorder in RECORDERS.lock().iter().filter(|recorder| recorder.process == process) {
+    let is_own = |recorder: &&Arc<Recorder>| {
+        recorder.process == process || planted(Bug::RecorderInherited)
+    };
+    for recorder in RECORDERS.lock().iter().filter(is_own) {
         // SAFETY: the caller of this function keeps the range readable and unwritten meanwhile.
         unsafe { recorder.change(addr, addr.saturating_add(len)) };
     }
@@ -387,20 +391,21 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cenote_medium::planted::plant;
     use core::sync::atomic::AtomicBool;
 
     fn recorder() -> Arc<Recorder> {
         Arc::new(Recorder::new(Arc::new(HashMap::new()), Vec::new(), &[]))
     }
 
-    /// Runs `body` in a forked child. Whether it ends within ten seconds, without a panic.
+    /// Runs `body` in a forked child. Whether it ends within three seconds, without a panic.
     fn ends_in_child(body: impl FnOnce()) -> bool {
         // SAFETY: the child allocates, which the C library keeps working, takes the locks that this
         // test is about, and leaves by `_exit`.
         let child = unsafe { libc::fork() };
         if child == 0 {
             // SAFETY: a system call.
-            unsafe { libc::alarm(10) };
+            unsafe { libc::alarm(3) };
             let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_ok();
             // SAFETY: leaves the child without anything of the test harness.
             unsafe { libc::_exit(i32::from(!ended)) }
@@ -425,6 +430,19 @@ mod tests {
 
     #[test]
     fn a_child_waits_for_no_reclaim_that_begins_or_ends_or_records_in_its_parent() {
+        assert_eq!(children_that_end(40), 40);
+    }
+
+    #[test]
+    fn a_child_that_waits_for_a_recorder_of_its_parent_is_found() {
+        plant(Bug::RecorderInherited);
+        let ended = children_that_end(1);
+        plant(Bug::None);
+        assert_eq!(ended, 0);
+    }
+
+    /// Of so many forked children those that end, until one does not.
+    fn children_that_end(forks: usize) -> usize {
         let stop = AtomicBool::new(false);
         let recording = recorder();
         recording.start();
@@ -438,11 +456,11 @@ mod tests {
             });
             // Another thread records when the process forks.
             let recorded = recording.lock();
-            let ended = (0..40).take_while(|_| ends_in_child(change_and_reclaim)).count();
+            let ended = (0..forks).take_while(|_| ends_in_child(change_and_reclaim)).count();
             stop.store(true, Ordering::Relaxed);
             drop(recorded);
-            assert_eq!(ended, 40);
-        });
-        recording.stop();
+            recording.stop();
+            ended
+        })
     }
 }
