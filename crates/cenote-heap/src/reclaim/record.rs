@@ -50,9 +50,7 @@ pub fn is_recording() -> bool {
 #[inline(never)]
 pub unsafe fn before_change(addr: u64, len: u64) {
     let process = fork_guard::current();
-    let is_own = |recorder: &&Arc<Recorder>| {
-        recorder.process == process || planted(Bug::RecorderInherited)
-    };
+    let is_own = |recorder: &&Arc<Recorder>| recorder.process == process || planted(Bug::RecorderInherited);
     for recorder in RECORDERS.lock().iter().filter(is_own) {
         // SAFETY: the caller of this function keeps the range readable and unwritten meanwhile.
         unsafe { recorder.change(addr, addr.saturating_add(len)) };
