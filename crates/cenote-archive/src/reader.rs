@@ -7,8 +7,8 @@ use crate::codec::Packer;
 use crate::error::ArchiveError;
 use crate::manifest::Manifest;
 use cenote_layout::archive::{
-    ArchiveHeader, CHUNK_LEN_MAX, Codec, Entry, FLAG_SKIP, INCOMPAT_SEALED, INCOMPAT_TORN, MANIFEST_LEN_MAX, SECTION_MAGIC,
-    SectionHeader, SectionKind, Totals, is_chunk, section_sum,
+    ArchiveHeader, CHUNK_LEN_MAX, Codec, Entry, FLAG_SKIP, INCOMPAT_SEALED, INCOMPAT_TORN, MANIFEST_LEN_MAX,
+    SECTION_MAGIC, SectionHeader, SectionKind, Totals, is_chunk, section_sum,
 };
 use cenote_layout::header::read;
 use std::collections::BTreeSet;

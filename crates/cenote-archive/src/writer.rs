@@ -7,8 +7,8 @@ use crate::error::ArchiveError;
 use crate::manifest::Manifest;
 use crate::reader::Place;
 use cenote_layout::archive::{
-    ArchiveHeader, CHUNK_LEN_MAX, Codec, INCOMPAT_SEALED, INCOMPAT_TORN, MANIFEST_LEN_MAX, SECTION_MAGIC, SectionHeader,
-    SectionKind, Totals, section_sum,
+    ArchiveHeader, CHUNK_LEN_MAX, Codec, INCOMPAT_SEALED, INCOMPAT_TORN, MANIFEST_LEN_MAX, SECTION_MAGIC,
+    SectionHeader, SectionKind, Totals, section_sum,
 };
 use cenote_layout::header::{Header as _, HeaderPrefix, seal};
 use std::io::{self, IoSlice, Write};

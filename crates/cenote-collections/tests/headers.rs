@@ -10,8 +10,8 @@
 use crate::common::{directory, random};
 use cenote::persist::{Rule, TypeId};
 use cenote::{
-    Error, ExportOptions, ImportOptions, OpenOptions, Persist, Pool, PoolOptions, Reader, Result,
-    ShipError, Store,
+    Error, ExportOptions, ImportOptions, OpenOptions, Persist, Pool, PoolOptions, Reader, Result, ShipError,
+    Store,
 };
 use cenote_collections::{BTreeMap, ForwardList, HashMap, List, String, Vec};
 use cenote_layout::archive::{SectionHeader, section_sum};

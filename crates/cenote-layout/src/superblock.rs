@@ -155,7 +155,12 @@ impl Header for Superblock {
     const NAME: &'static str = "superblock";
     const MAGIC: [u8; 8] = *b"CENOTESB";
     const SEED: u64 = crate::checksum::seed::SUPERBLOCK;
-    const KNOWN_INCOMPAT: u64 = INCOMPAT_HOSTED | INCOMPAT_POOLS_AT_REST | INCOMPAT_SEALED_AS | INCOMPAT_WINDOW_MOVED | INCOMPAT_KEPT | INCOMPAT_TORN;
+    const KNOWN_INCOMPAT: u64 = INCOMPAT_HOSTED
+        | INCOMPAT_POOLS_AT_REST
+        | INCOMPAT_SEALED_AS
+        | INCOMPAT_WINDOW_MOVED
+        | INCOMPAT_KEPT
+        | INCOMPAT_TORN;
 
     fn check_fields(&self) -> Result<(), HeaderError> {
         let bad = |field, value| Err(HeaderError::Field { what: Self::NAME, field, value });

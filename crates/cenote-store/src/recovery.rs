@@ -290,7 +290,9 @@ pub(crate) fn recover(
 fn of_superblock(error: StoreError) -> MediumError {
     match error {
         StoreError::Medium(error) => error,
-        other => MediumError::from_io(Operation::Write, "superblock", std::io::Error::other(other.to_string())),
+        other => {
+            MediumError::from_io(Operation::Write, "superblock", std::io::Error::other(other.to_string()))
+        }
     }
 }
 

@@ -612,14 +612,8 @@ pub(crate) fn error_of(refusal: Refusal, name: &str) -> StoreError {
         Refusal::PoolTorn => StoreError::PoolTorn { name },
         Refusal::PoolBusy { by } => StoreError::PoolBusy { name, by },
         Refusal::Permission { what } => {
-            let known = [
-                "read",
-                "written",
-                "removed",
-                "given other permissions",
-                "decided about",
-                "declared whole",
-            ];
+            let known =
+                ["read", "written", "removed", "given other permissions", "decided about", "declared whole"];
             let what = known.into_iter().find(|known| *known == what).unwrap_or("used");
             StoreError::Permission { name, what }
         }

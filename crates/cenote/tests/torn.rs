@@ -4,8 +4,8 @@
 use crate::doubt::{Node, with_log_set_aside, with_root};
 use crate::support::directory;
 use cenote::{
-    Access, DamagePolicy, Durability, Error, ExportOptions, FormatOptions, ImportOptions,
-    MediumOptions, OpenOptions, Pool, PoolOptions, PowerLossPolicy, Reader, RealMedium, Result, Store,
+    Access, DamagePolicy, Durability, Error, ExportOptions, FormatOptions, ImportOptions, MediumOptions,
+    OpenOptions, Pool, PoolOptions, PowerLossPolicy, Reader, RealMedium, Result, Store,
 };
 use cenote_medium::Medium;
 use cenote_medium::planted::{Bug, plant};

@@ -424,12 +424,7 @@ impl<'v> Structures<'v> {
         broken(at[0], "len", "another number than there are entries", len)
     }
 
-    fn table(
-        &mut self,
-        header: u64,
-        (segment, directory): (TypeId, TypeId),
-        buckets: u64,
-    ) -> Checked<Table> {
+    fn table(&mut self, header: u64, (segment, directory): (TypeId, TypeId), buckets: u64) -> Checked<Table> {
         let made = || {
             let of_segment = self.values.record_of(segment)?;
             let of_directory = self.values.record_of(directory)?;
