@@ -205,7 +205,7 @@ fn a_discarded_log_whose_pool_is_not_traced_is_found() {
 
 #[test]
 fn a_discarded_log_that_nothing_remembers_is_found() {
-    caught(Bug::TornForgotten, DISCARDED, Durability::Power, false, 8);
+    caught(Bug::TornForgotten, DISCARDED, Durability::Power, false, 18);
 }
 
 #[test]
