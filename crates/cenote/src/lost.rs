@@ -101,7 +101,8 @@ impl Faults {
 
 /// Whether a block for `size` bytes lies in one page: blocks whose size is a power of two begin at
 /// multiples of it (`cenote_heap::class`).
-const fn in_one_page(size: usize, align: usize) -> bool {
+#[must_use]
+pub const fn in_one_page(size: usize, align: usize) -> bool {
     let mut class = 1;
     while (CLASS_SIZES[class] as usize) < size && CLASS_SIZES[class] < 4096 {
         class += 1;
@@ -182,20 +183,4 @@ pub(crate) unsafe fn claim(addr: usize, len: usize) -> Result<(), Lost> {
 fn lost_in(addr: usize, len: usize) -> Lost {
     // SAFETY: called by `touch` for bytes of a mapping.
     Lost(unsafe { peek::lost(addr..addr + len) }.unwrap_or(addr) as u64)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn blocks_that_are_touched_once_lie_in_one_page() {
-        for size in 0..=9000usize {
-            let block = cenote_heap::class::block_size(size.max(1) as u64, 8).expect("a size") as usize;
-            let one = (0..65536 / block).all(|at| at * block / 4096 == (at * block + size.max(1) - 1) / 4096);
-            assert!(one || !in_one_page(size, 8), "{size} bytes in blocks of {block}");
-            assert_eq!(in_one_page(size, 8), block <= 4096 && block.is_power_of_two(), "{size}");
-        }
-        assert!(!in_one_page(64, 64));
-    }
 }
