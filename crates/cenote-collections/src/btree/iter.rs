@@ -130,11 +130,11 @@ unsafe fn position<'r, K: Borrow<Q>, V, Q: Ord + ?Sized>(
     Ok(Some(Position { leaf, index }))
 }
 
-/// A leaf; `None`, and noted, if it cannot be read. Not inlined, so that the step to an entry is.
+/// A leaf; `None`, and noted, if it cannot be read.
 ///
 /// # Safety
 /// A live leaf, which does not change as long as `'r` lasts.
-#[inline(never)]
+#[inline(always)]
 unsafe fn readable<'r, K, V>(leaf: Ptr<Leaf<K, V>>, faults: &Faults) -> Option<&'r Leaf<K, V>> {
     // SAFETY: passed on.
     faults.noted(unsafe { leaf.follow() })

@@ -35,9 +35,12 @@ impl<K, V> Clone for Parts<K, V> {
 
 impl<K, V> Copy for Parts<K, V> {}
 
+/// A leaf, and positions in it.
+type Part<K, V> = (Ptr<Leaf<K, V>>, core::ops::Range<usize>);
+
 impl<K, V> Parts<K, V> {
     /// The same, each touched before it is read; the end after one that cannot be.
-    fn touched(mut self) -> impl Iterator<Item = Read<(Ptr<Leaf<K, V>>, core::ops::Range<usize>)>> {
+    fn touched(mut self) -> impl Iterator<Item = Read<Part<K, V>>> {
         core::iter::from_fn(move || {
             let (leaf, _) = self.next?;
             // SAFETY: a leaf of a live map.
@@ -52,7 +55,7 @@ impl<K, V> Parts<K, V> {
 
 /// All of them can be read: they were when they were logged.
 impl<K, V> Iterator for Parts<K, V> {
-    type Item = (Ptr<Leaf<K, V>>, core::ops::Range<usize>);
+    type Item = Part<K, V>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let (leaf, from) = self.next?;

@@ -4,7 +4,7 @@
 //! then the entries that moved are cleared in the old bucket and the new bucket is linked.
 
 use super::page::{Directory, Entry, FAN_OUT, FAN_OUT_BITS, Page, SLOTS, Segment, Set, Tags};
-use super::{HashHeader, HashMap, bucket_of, child_of};
+use super::{HashHeader, HashMap, Slot, bucket_of, child_of};
 use crate::shared::{OrLost, Range, Read, log, log_with, open, range, span};
 use cenote::persist::Persist;
 use cenote::{Ptr, Result, Tx};
@@ -354,7 +354,7 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
         header: &HashHeader<K, V>,
         split: &Split<K, V>,
         home: u64,
-    ) -> Read<Option<(Ptr<Page<K, V>>, usize)>> {
+    ) -> Read<Option<Slot<K, V>>> {
         // SAFETY: live pages; those of the split were touched.
         unsafe {
             if home != source_of(split.bucket) {
@@ -398,7 +398,7 @@ unsafe fn plan<K: Hash, V>(header: &HashHeader<K, V>) -> Read<Split<K, V>> {
 ///
 /// # Safety
 /// Live pages.
-unsafe fn unused<K, V>(mut next: Option<Ptr<Page<K, V>>>) -> Read<Option<(Ptr<Page<K, V>>, usize)>> {
+unsafe fn unused<K, V>(mut next: Option<Ptr<Page<K, V>>>) -> Read<Option<Slot<K, V>>> {
     while let Some(page) = next {
         // SAFETY: by contract.
         let content = unsafe { page.follow()? };

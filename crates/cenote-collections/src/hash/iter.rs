@@ -49,11 +49,11 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
     }
 }
 
-/// A page; `None`, and noted, if it cannot be read. Not inlined, so that the step to an entry is.
+/// A page; `None`, and noted, if it cannot be read.
 ///
 /// # Safety
 /// A live page, which does not change as long as `'r` lasts.
-#[inline(never)]
+#[inline(always)]
 unsafe fn readable<'r, K, V>(page: Ptr<Page<K, V>>, faults: &Faults) -> Option<&'r Page<K, V>> {
     // SAFETY: passed on.
     faults.noted(unsafe { page.follow() })
@@ -63,7 +63,7 @@ unsafe fn readable<'r, K, V>(page: Ptr<Page<K, V>>, faults: &Faults) -> Option<&
 ///
 /// # Safety
 /// A live header, and nothing changes as long as `'r` lasts.
-#[inline(never)]
+#[inline(always)]
 unsafe fn first_readable<'r, K, V>(
     header: &'r HashHeader<K, V>,
     bucket: u64,

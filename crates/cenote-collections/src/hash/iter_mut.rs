@@ -29,8 +29,11 @@ impl<K, V> Clone for Pages<K, V> {
 
 impl<K, V> Copy for Pages<K, V> {}
 
+/// A page, and its used slots.
+type Step<K, V> = (Ptr<Page<K, V>>, Set);
+
 impl<K, V> Pages<K, V> {
-    fn step(&mut self) -> Read<Option<(Ptr<Page<K, V>>, Set)>> {
+    fn step(&mut self) -> Read<Option<Step<K, V>>> {
         // SAFETY: what a live header says, in a transaction that is borrowed exclusively; links lead to live pages, of which two words are copied out.
         unsafe {
             while self.next.is_none() && self.bucket < self.header.buckets {
@@ -46,7 +49,7 @@ impl<K, V> Pages<K, V> {
 }
 
 impl<K, V> Iterator for Pages<K, V> {
-    type Item = Read<(Ptr<Page<K, V>>, Set)>;
+    type Item = Read<Step<K, V>>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let step = self.step();

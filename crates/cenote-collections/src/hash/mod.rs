@@ -79,6 +79,12 @@ fn bucket_of(hash: u64, buckets: u64) -> u64 {
     if bucket < buckets { bucket } else { bucket & (mask >> 1) }
 }
 
+/// Where the first page of a bucket is linked.
+type Link<K, V> = *mut Option<Ptr<Page<K, V>>>;
+
+/// A page, and a slot of it.
+type Slot<K, V> = (Ptr<Page<K, V>>, usize);
+
 impl<K, V> HashHeader<K, V> {
     const fn empty(hash_key: [u64; 2]) -> Self {
         Self { len: 0, buckets: 1, height: 0, segment: None, directory: None, hash_key }
@@ -104,7 +110,7 @@ impl<K, V> HashHeader<K, V> {
     /// # Safety
     /// What a live header says.
     #[inline]
-    unsafe fn link(&self, bucket: u64) -> Read<Option<*mut Option<Ptr<Page<K, V>>>>> {
+    unsafe fn link(&self, bucket: u64) -> Read<Option<Link<K, V>>> {
         // SAFETY: links of a live header lead to live blocks, directories on the first `height` levels.
         unsafe {
             let Some(mut child) = self.root() else { return Ok(None) };
@@ -136,7 +142,7 @@ impl<K, V> HashHeader<K, V> {
     /// # Safety
     /// What a live header says.
     #[inline]
-    unsafe fn find<Q: Eq + ?Sized>(&self, hash: u64, key: &Q) -> Read<Option<(Ptr<Page<K, V>>, usize)>>
+    unsafe fn find<Q: Eq + ?Sized>(&self, hash: u64, key: &Q) -> Read<Option<Slot<K, V>>>
     where
         K: Borrow<Q>,
     {

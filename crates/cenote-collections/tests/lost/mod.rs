@@ -142,7 +142,7 @@ fn seeded() -> impl FnMut() -> bool {
     let seed = std::env::var("CENOTE_SEED").ok().and_then(|seed| seed.parse().ok());
     let mut random: u64 = seed.unwrap_or_else(|| u64::from(std::process::id()));
     println!("CENOTE_SEED={random}, CENOTE_ALL=1 for all");
-    move || crate::common::random(&mut random) % one_in() == 0
+    move || crate::common::random(&mut random).is_multiple_of(one_in())
 }
 
 /// Makes pages inaccessible while the pool is open.
