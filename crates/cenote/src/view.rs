@@ -51,15 +51,14 @@ impl<'p> View<'p> {
     /// returned here. A view that is dropped instead, after such an iteration, panics with it.
     ///
     /// ```
-    /// # use cenote_collections::List;
+    /// # use cenote::{Reader, Store};
     /// # fn main() -> cenote::Result<()> {
     /// # let directory = tempfile::tempdir().unwrap();
-    /// # let pool = cenote::Store::open(directory.path())?.pool("p")?;
-    /// # let list = pool.write(|tx| List::<u64>::from_iter(tx, [1, 2]))?;
+    /// # let pool = Store::open(directory.path())?.pool("p")?;
     /// let view = pool.read()?;
-    /// let sum: u64 = list.iter(&view)?.sum();
+    /// let roots = view.named_roots()?; // and iterators of collections
     /// view.finish()?;
-    /// assert_eq!(sum, 3);
+    /// # assert!(roots.is_empty());
     /// # Ok(())
     /// # }
     /// ```
