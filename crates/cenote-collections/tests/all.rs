@@ -6,6 +6,7 @@ mod filters;
 mod headers;
 mod keys;
 mod large;
+mod lost;
 mod models;
 mod places;
 mod sound;
