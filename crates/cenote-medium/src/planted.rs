@@ -238,6 +238,12 @@ pub enum Bug {
     SessionIgnored,
     /// A session that has not opened a journal calls it settled when it closes the store.
     SettledByStranger,
+    /// A file that has several names is opened for writing.
+    LinksAccepted,
+    /// Recovery takes an error of the medium for damage of the file that it concerned.
+    ErrorIsDamage,
+    /// A file system that was mounted anew since a session ended counts as the one that it had.
+    InstanceIgnored,
     /// That a superblock was put back beside a journal is forgotten by sessions without that journal.
     RefusalForgotten,
     /// A backup takes a journal along that its session has not compared with anything.
