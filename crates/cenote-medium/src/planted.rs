@@ -527,7 +527,7 @@ pub fn planted(bug: Bug) -> bool {
     }
 }
 
-/// This thread has come to a step: without the feature nothing at all. A test that calls [`watch`] in this thread hears of it, and makes a crash point of it, or ends the process there.
+/// This thread has come to a step: without the feature nothing at all. A test that calls `watch` in this thread hears of it, and makes a crash point of it, or ends the process there.
 #[inline(always)]
 pub fn reach(step: Step) {
     #[cfg(feature = "planted-bugs")]

@@ -127,7 +127,9 @@ impl Files {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(MediumError::NotAFile { op, name: FileName::new(name) });
         }
-        Ok(FileStat { len_bytes: u64::try_from(stat.st_size).unwrap_or(0), links: stat.st_nlink.into() })
+        #[allow(clippy::useless_conversion, reason = "it has 32 bits on other processors")]
+        let links = u64::from(stat.st_nlink);
+        Ok(FileStat { len_bytes: u64::try_from(stat.st_size).unwrap_or(0), links })
     }
 
     pub(super) fn read_at(&self, name: &str, offset: u64, buf: &mut [u8]) -> Result<usize> {
