@@ -17,6 +17,7 @@ mod kept;
 mod limits;
 mod linked;
 mod log_full;
+mod lost;
 mod names;
 mod pools_together;
 mod progress;
