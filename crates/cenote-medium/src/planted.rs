@@ -244,8 +244,6 @@ pub enum Bug {
     LinksAccepted,
     /// Recovery takes an error of the medium for damage of the file that it concerned.
     ErrorIsDamage,
-    /// A file system that was mounted anew since a session ended counts as the one that it had.
-    InstanceIgnored,
     /// That a superblock was put back beside a journal is forgotten by sessions without that journal.
     RefusalForgotten,
     /// A backup takes a journal along that its session has not compared with anything.
