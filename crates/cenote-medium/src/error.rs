@@ -3,8 +3,10 @@
 //! An error is built without allocating: [`Medium::map`](crate::Medium::map) may fail inside a signal handler. That
 //! is why names are kept inline ([`FileName`]) and why system errors are kept as numbers inside [`io::Error`].
 
+use crate::planted::{Bug, planted};
 use cenote_sys::mappings::{self, Full};
 use core::fmt;
+use rustix::io::Errno;
 use std::io;
 use std::path::PathBuf;
 
@@ -292,6 +294,17 @@ pub enum MediumError {
         /// What is there instead.
         detail: &'static str,
     },
+    /// A file of a store has several names, so that two stores may write it. Nothing was written.
+    #[error(
+        "{name} has {links} names (hard links), and what is written under one shows under all; copy it to a new name \
+         and rename the copy over {name}, or remove the other names, and open the store again"
+    )]
+    Linked {
+        /// The file concerned.
+        name: FileName,
+        /// Names that lead to it.
+        links: u64,
+    },
     /// Anything else that the system reported: an `EIO`, for example.
     #[error("cannot {op} {name}: {source}")]
     Io {
@@ -338,7 +351,9 @@ impl MediumError {
     #[must_use]
     pub fn operation(&self) -> Option<Operation> {
         match self {
-            Self::Open { .. } | Self::WindowTaken { .. } | Self::Replaced { .. } => None,
+            Self::Open { .. } | Self::WindowTaken { .. } | Self::Replaced { .. } | Self::Linked { .. } => {
+                None
+            }
             Self::NotFound { op, .. }
             | Self::Exists { op, .. }
             | Self::NoSpace { op, .. }
@@ -360,6 +375,22 @@ impl MediumError {
     #[must_use]
     pub fn is_failed_sync(&self) -> bool {
         matches!(self.operation(), Some(Operation::Sync | Operation::SyncDirectory))
+    }
+
+    /// Whether the process, or the system, lacked something at that moment: descriptors, memory,
+    /// mappings, or a call that a signal did not interrupt. Such an error says nothing of the file:
+    /// the same call may work when it is made again.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        let passing = |error: &io::Error| {
+            let names = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::INTR, Errno::AGAIN, Errno::NOBUFS];
+            error.kind() == io::ErrorKind::OutOfMemory
+                || error
+                    .raw_os_error()
+                    .is_some_and(|raw| names.iter().any(|errno| errno.raw_os_error() == raw))
+        };
+        !planted(Bug::ErrorIsDamage)
+            && (matches!(self, Self::Mappings { .. }) || self.io_error().is_some_and(passing))
     }
 
     /// Whether a file or a directory is missing.

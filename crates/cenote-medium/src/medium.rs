@@ -5,7 +5,8 @@ use std::any::Any;
 
 use cenote_layout::id::Uuid;
 
-use crate::{Durability, MediumError, Persistence};
+use crate::planted::{Bug, planted};
+use crate::{Durability, FileName, MediumError, Persistence};
 
 type Result<T> = core::result::Result<T, MediumError>;
 
@@ -117,6 +118,32 @@ impl FileId {
     pub const UNKNOWN: Self = Self { device: 0, inode: 0 };
 }
 
+/// What is known of a file without opening it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileStat {
+    /// Its length.
+    pub len_bytes: u64,
+    /// Names that lead to it: hard links.
+    pub links: u64,
+}
+
+impl FileStat {
+    /// Refuses a file that is to be written and has several names ([`MediumError::Linked`]).
+    ///
+    /// Two stores that share a file by links have two names of it. The later of two writers sees
+    /// both, whenever the link was made, because the first writer's name stays. A file that a
+    /// program *moves* out of an open store has one name: that is not seen here.
+    ///
+    /// # Errors
+    /// [`MediumError::Linked`].
+    pub fn refuse_links(self, name: &str) -> Result<Self> {
+        match self.links > 1 && !planted(Bug::LinksAccepted) {
+            true => Err(MediumError::Linked { name: FileName::new(name), links: self.links }),
+            false => Ok(self),
+        }
+    }
+}
+
 /// A lock that is held until this value is dropped or the process ends. A forked child does not inherit it.
 pub struct LockGuard(#[expect(dead_code, reason = "held for its destructor")] Box<dyn Any + Send + Sync>);
 
@@ -194,6 +221,11 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
 
     /// Bytes of a file.
     fn len(&self, name: &str) -> Result<u64>;
+
+    /// What is known of a file without opening it. On media without links each file has one name.
+    fn stat(&self, name: &str) -> Result<FileStat> {
+        Ok(FileStat { len_bytes: self.len(name)?, links: 1 })
+    }
 
     /// Reads from `offset` until `buf` is full or the file ends; returns the bytes read.
     fn read_at(&self, name: &str, offset: u64, buf: &mut [u8]) -> Result<usize>;

@@ -240,6 +240,10 @@ pub enum Bug {
     SessionIgnored,
     /// A session that has not opened a journal calls it settled when it closes the store.
     SettledByStranger,
+    /// A file that has several names is opened for writing.
+    LinksAccepted,
+    /// Recovery takes an error of the medium for damage of the file that it concerned.
+    ErrorIsDamage,
     /// That a superblock was put back beside a journal is forgotten by sessions without that journal.
     RefusalForgotten,
     /// A backup takes a journal along that its session has not compared with anything.
@@ -531,7 +535,7 @@ pub fn planted(bug: Bug) -> bool {
     }
 }
 
-/// This thread has come to a step: without the feature nothing at all. A test that calls [`watch`] in this thread hears of it, and makes a crash point of it, or ends the process there.
+/// This thread has come to a step: without the feature nothing at all. A test that calls `watch` in this thread hears of it, and makes a crash point of it, or ends the process there.
 #[inline(always)]
 pub fn reach(step: Step) {
     #[cfg(feature = "planted-bugs")]

@@ -10,6 +10,7 @@ mod copies;
 mod crash;
 mod damage;
 mod hosted;
+mod linked;
 mod mechanisms;
 mod mixtures;
 mod older_journal;

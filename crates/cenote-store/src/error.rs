@@ -103,7 +103,8 @@ pub enum OpenError {
     },
     /// Somebody else has it open.
     #[error(
-        "{path} is in use by {holder}; waited {waited:?}: close it there, or open with a longer lock_timeout"
+        "{path} is in use by {holder}; waited {} ms: close it there, or open with a longer lock_timeout",
+        waited.as_millis()
     )]
     Locked {
         /// The directory.

@@ -11,10 +11,16 @@
 //!    so two that share one of them exclude each other, by whatever path they came and whatever
 //!    became of the other files.
 //!
+//! A writer refuses, under these locks, a file that it writes and that has several names, since
+//! another store may share it: here the superblock, the catalog and the journals, and puddles where
+//! they are opened ([`crate::puddle::verify_all`]).
+//!
 //! An opener that shares neither inode has a copy before it, or a store that was put back from one:
 //! [`crate::origin`].
 
+use crate::catalog;
 use crate::error::OpenError;
+use crate::journals::JournalOf;
 use crate::options::CopyPolicy;
 use crate::origin::{Origin, Place, living_opener};
 use crate::store::LOCK;
@@ -36,12 +42,14 @@ pub(crate) fn take(
 ) -> Result<([LockGuard; 3], Place), OpenError> {
     let kind = if exclusive { LockKind::Exclusive } else { LockKind::Shared };
     let path = || medium.describe().path;
+    let failed = |source| OpenError::Medium { path: path(), source: Box::new(source) };
     let started = Instant::now();
     loop {
         let holder = match try_take(medium, kind) {
+            Ok(Ok(taken)) if exclusive => return refuse_links(medium).map(|()| taken).map_err(failed),
             Ok(Ok(taken)) => return Ok(taken),
             Ok(Err(holder)) => holder,
-            Err(source) => return Err(OpenError::Medium { path: path(), source: Box::new(source) }),
+            Err(source) => return Err(failed(source)),
         };
         let waited = started.elapsed();
         if waited >= timeout {
@@ -50,6 +58,19 @@ pub(crate) fn take(
         }
         std::thread::sleep(LOCK_RETRY.min(timeout - waited));
     }
+}
+
+/// Refuses a store whose files have several names.
+fn refuse_links(medium: &OwnedMedium) -> Result<(), MediumError> {
+    let journals = JournalOf::ALL.map(JournalOf::file);
+    for name in catalog::FILES.iter().chain(&journals).chain(&[FILE]) {
+        match medium.stat(name) {
+            // The journals come with the first psync; who misses another file says so.
+            Err(error) if error.is_not_found() => {}
+            stat => drop(stat?.refuse_links(name)?),
+        }
+    }
+    Ok(())
 }
 
 type Taken = Result<([LockGuard; 3], Place), Holder>;

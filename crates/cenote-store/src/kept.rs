@@ -67,7 +67,10 @@ impl Inner {
         };
         for puddle in names.iter().filter_map(|name| puddle_of(name)) {
             if of_shadowed_pool(state, puddle).is_some() {
-                let found = self.read_kept(puddle).unwrap_or_else(|error| Err(error.to_string()));
+                let found = match self.read_kept(puddle) {
+                    Err(error) if error.is_passing() => return Err(error),
+                    found => found.unwrap_or_else(|error| Err(error.to_string())),
+                };
                 kept.insert(puddle, found);
             }
         }

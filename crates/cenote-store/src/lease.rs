@@ -7,7 +7,7 @@
 //! leases of the dead, for the same reason.
 
 use crate::error::StoreError;
-use crate::puddle::verify_file;
+use crate::puddle::{of_file, verify_file};
 use crate::store::{Control, Inner};
 use cenote_layout::catalog::{LeaseRecord, PuddleRecord, Record};
 use cenote_layout::id::PoolId;
@@ -62,7 +62,7 @@ impl Inner {
             match self.medium.sync(crate::puddle::text(&name)) {
                 // A puddle that is damaged is reported where it is missed. Its pool's lease stays
                 // with the session that stored into it.
-                Err(error) if verify_file(&self.medium, record, self.uuid, true)?.is_none() => {
+                Err(error) if of_file(verify_file(&self.medium, record, self.uuid, true))?.is_none() => {
                     return Err(error);
                 }
                 _ => {}

@@ -17,7 +17,7 @@
 //! no old entry counts.
 
 use crate::error::StoreError;
-use crate::puddle::{Puddle, file_name, verify_file};
+use crate::puddle::{Puddle, file_name, of_file, verify_file};
 use crate::store::{Control, Inner, Store};
 use cenote_layout::catalog::{ClientRecord, PuddleRecord, Record};
 use cenote_layout::header::{HeaderPrefix, seal};
@@ -353,7 +353,8 @@ impl Inner {
             let Some(best) = best else { break };
             let record = control.logs.spare.swap_remove(best);
             // A damaged spare puddle is passed over: there is nothing in it.
-            if verify_file(&self.medium, &record, self.uuid, true).map_err(|e| self.failed(e))?.is_none() {
+            let problem = of_file(verify_file(&self.medium, &record, self.uuid, true));
+            if problem.map_err(|e| self.failed(e))?.is_none() {
                 return Ok((record, false));
             }
         }

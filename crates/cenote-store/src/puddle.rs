@@ -504,8 +504,12 @@ pub(crate) fn create_whole(
     done
 }
 
-/// Compares a puddle's file with its record: there, as long as it should be, with its own header. `Ok(Some(why))` if
-/// it is damaged, or cannot be looked at: that costs its pool, and not the store.
+/// Compares a puddle's file with its record: there, as long as it should be, with its own header.
+/// `Ok(Some(why))` if it is damaged, or cannot be looked at: that costs its pool, and not the store.
+///
+/// # Errors
+/// [`MediumError::Linked`] if it is to be written and has several names, which costs its pool too
+/// ([`of_file`]); and what says nothing of the file ([`MediumError::is_passing`]).
 pub(crate) fn verify_file(
     medium: &OwnedMedium,
     record: &PuddleRecord,
@@ -536,6 +540,16 @@ pub(crate) fn verify_len(
     verify_all(medium, name, record_and_len, store, writing, None)
 }
 
+/// What an error that is about one file says of it. Others are errors still.
+pub(crate) fn about_file(error: MediumError) -> Result<String, MediumError> {
+    if error.is_passing() || error.is_failed_sync() { Err(error) } else { Ok(error.to_string()) }
+}
+
+/// Takes an error that is about one file for what is wrong with it.
+pub(crate) fn of_file(found: Result<Option<String>, MediumError>) -> Result<Option<String>, MediumError> {
+    found.or_else(|error| about_file(error).map(Some))
+}
+
 /// The same for any file, of so many bytes, and for one generation if that is given.
 pub(crate) fn verify_all(
     medium: &OwnedMedium,
@@ -545,11 +559,13 @@ pub(crate) fn verify_all(
     writing: bool,
     generation: Option<u64>,
 ) -> Result<Option<String>, MediumError> {
-    let len = match medium.len(name) {
-        Ok(len) => len,
+    let len = match medium.stat(name) {
+        Ok(stat) if writing => stat.refuse_links(name)?.len_bytes,
+        Ok(stat) => stat.len_bytes,
         Err(error) if error.is_not_found() => {
             return Ok(Some(format!("its file {name} is missing; restore it from a copy of the store")));
         }
+        Err(error) if error.is_passing() => return Err(error),
         Err(error) => {
             return Ok(Some(format!(
                 "its file {name} cannot be looked at: {error}; make it readable, or restore it from a copy \
@@ -567,6 +583,7 @@ pub(crate) fn verify_all(
     let mut bytes = [0; PAGE_SIZE as usize];
     let len = match medium.read_at(name, 0, &mut bytes) {
         Ok(len) => len,
+        Err(error) if error.is_passing() => return Err(error),
         Err(error) => return Ok(Some(format!("the header of its file {name} cannot be read: {error}"))),
     };
     let header = match read::<PuddleHeader>(&bytes[..len], writing) {

@@ -34,6 +34,17 @@
 //!   medium, and which pages a psync has to compare is not known. Recovery looks at it again at
 //!   each open, until the files are whole.
 //!
+//! # Errors of the medium
+//!
+//! Two kinds, told apart by [`MediumError::is_passing`]:
+//!
+//! * *Of this process, now*: no descriptors, no memory, no mappings, an interrupted call. It says
+//!   nothing of any file. Recovery fails with it, and the open too, or the end of the guest. What
+//!   was replayed until then is state 2, so the next attempt finishes as if nothing had been.
+//! * *Of one file*: it cannot be read, or may not be written, or is not there. It counts as damage
+//!   of that file for this session. Nothing durable says so: a log is marked "set aside" by replay
+//!   alone, for what is in it, after all that it needs was mapped. The next open looks again.
+//!
 //! # A transaction over a damaged pool and healthy ones
 //!
 //! It is decided for all its pools at once, or for none. *Rolling the healthy ones back* would be
@@ -53,7 +64,7 @@
 
 use crate::error::StoreError;
 use crate::options::PowerLossPolicy;
-use crate::puddle::{Puddle, verify_file, verify_primary};
+use crate::puddle::{Puddle, about_file, of_file, verify_file, verify_primary};
 use crate::relocate::Found;
 use crate::report::{Damage, LogReport, OpenReport};
 use crate::store::{Control, Inner};
@@ -81,6 +92,41 @@ enum Verdict {
     Done,
     /// It stays in the catalog, with its leases on these pools, which its logs are about.
     Stays(BTreeSet<PoolId>),
+}
+
+/// Why recovery cannot use a log, a log space or a puddle.
+enum Problem {
+    /// What is in its file, or an error that is about this file: it waits, and its pools with it.
+    File(String),
+    /// An error that says nothing of the file: recovery fails.
+    Medium(MediumError),
+}
+
+impl From<MediumError> for Problem {
+    fn from(error: MediumError) -> Self {
+        about_file(error).map_or_else(Self::Medium, Self::File)
+    }
+}
+
+impl From<String> for Problem {
+    fn from(detail: String) -> Self {
+        Self::File(detail)
+    }
+}
+
+impl From<&str> for Problem {
+    fn from(detail: &str) -> Self {
+        Self::File(detail.to_owned())
+    }
+}
+
+/// The error of the medium, if it is one; what is wrong with the file otherwise.
+fn sorted<T>(found: Result<T, Problem>) -> Result<Result<T, String>, MediumError> {
+    match found {
+        Ok(found) => Ok(Ok(found)),
+        Err(Problem::File(detail)) => Ok(Err(detail)),
+        Err(Problem::Medium(error)) => Err(error),
+    }
 }
 
 /// Recovers what earlier sessions left. `control` and `report` get what was found; `missing` are puddles without a file.
@@ -195,7 +241,7 @@ pub(crate) fn recover(
             Verdict::Done => None,
         };
         records.push(Record::LeasesEnded(client));
-        let unusable = session.unusable(&pools);
+        let unusable = session.unusable(&pools)?;
         if stays.is_none() {
             let state = &session.control.catalog.state;
             if state.clients.contains_key(&client) || state.guests.contains_key(&client) {
@@ -212,7 +258,7 @@ pub(crate) fn recover(
             .extend(keep.into_iter().map(|pool| Record::Lease(LeaseRecord { client, pool, writable: true })));
         inherited.extend(free);
     }
-    let used = session.used_by_others(&retired);
+    let used = session.used_by_others(&retired)?;
     session.finish()?;
     for pool in not_covered.iter().copied().chain(control.catalog.state.trace_due.clone()) {
         note_dirty(control, pool, CrashKind::Power);
@@ -319,20 +365,9 @@ pub(crate) fn retry(
     let void = BTreeSet::new();
     let mut session = Session::new(inner, control, &void);
     session.client = client;
-    let space = session.control.catalog.state.clients.get(&client).copied();
-    let listed = space.and_then(|space| session.read_space(client, space).ok());
-    for entry in listed.into_iter().flat_map(|listed| listed.entries).filter(|e| e.state == ENTRY_HEAD) {
-        let known = session.control.catalog.state.puddles.get(&entry.puddle).copied();
-        let known = known.filter(|puddle| puddle.role == Role::Log && puddle.addr == entry.addr);
-        let Ok(body) = session.head(&entry, known) else { continue };
-        // SAFETY: mapped for writing, and nobody else uses it.
-        let state = unsafe { body.state() };
-        if state.load(AtomicOrdering::Acquire) == LOG_QUARANTINED {
-            state.store(0, AtomicOrdering::Release);
-            // SAFETY: as above.
-            unsafe { inner.persistence.flush(core::ptr::from_ref(state).cast(), 8) };
-            inner.persistence.fence();
-        }
+    if let Err(error) = session.unmark(client) {
+        session.finish()?;
+        return Err(error);
     }
     session.client_and_its_logs(client, report)
 }
@@ -429,69 +464,99 @@ impl<'a> Session<'a> {
         report: &mut OpenReport,
     ) -> Result<Option<Vec<PuddleRecord>>, MediumError> {
         let verdict = self.client(client, CrashKind::Process, report);
-        let mut own = core::mem::take(&mut self.listed);
-        own.retain(|record| {
-            let Ok(body) = self.log_body(record) else { return false };
-            // SAFETY: mapped just now; what a process that is not ended writes there meanwhile is checked as what it wrote before.
-            let header = read::<LogHeader>(unsafe { body.bytes() }, false);
-            header.is_ok_and(|header| header.owner == client)
-        });
+        let own = self.own_logs(client);
         // Whatever became of it.
         self.finish()?;
-        Ok((verdict? == Verdict::Done).then_some(own))
+        Ok((verdict? == Verdict::Done).then_some(own?))
     }
 
-    /// Why a puddle cannot be used, if so.
-    fn problem(&mut self, record: &PuddleRecord) -> Option<String> {
+    /// Of what the log space lists, the log puddles whose headers are this client's.
+    fn own_logs(&mut self, client: Uuid) -> Result<Vec<PuddleRecord>, MediumError> {
+        let mut own = Vec::new();
+        for record in core::mem::take(&mut self.listed) {
+            let Ok(body) = sorted(self.log_body(&record))? else { continue };
+            // SAFETY: mapped just now; what a process that is not ended writes there meanwhile is checked as what it wrote before.
+            let header = read::<LogHeader>(unsafe { body.bytes() }, false);
+            if header.is_ok_and(|header| header.owner == client) {
+                own.push(record);
+            }
+        }
+        Ok(own)
+    }
+
+    /// Takes the marks "set aside" from a client's logs.
+    fn unmark(&mut self, client: Uuid) -> Result<(), MediumError> {
+        let Some(space) = self.control.catalog.state.clients.get(&client).copied() else { return Ok(()) };
+        let Ok(listed) = sorted(self.read_space(client, space))? else { return Ok(()) };
+        for entry in listed.entries.iter().filter(|entry| entry.state == ENTRY_HEAD) {
+            let known = self.control.catalog.state.puddles.get(&entry.puddle).copied();
+            let known = known.filter(|puddle| puddle.role == Role::Log && puddle.addr == entry.addr);
+            let Ok(body) = sorted(self.head(entry, known))? else { continue };
+            // SAFETY: mapped for writing, and nobody else uses it.
+            let state = unsafe { body.state() };
+            if state.load(AtomicOrdering::Acquire) == LOG_QUARANTINED {
+                state.store(0, AtomicOrdering::Release);
+                // SAFETY: the word lies in the log's body, which is mapped.
+                unsafe { self.inner.persistence.flush(core::ptr::from_ref(state).cast(), 8) };
+                self.inner.persistence.fence();
+            }
+        }
+        Ok(())
+    }
+
+    /// What is wrong with the file of a puddle, if something is.
+    fn problem(&mut self, record: &PuddleRecord) -> Result<Option<String>, MediumError> {
         let inner = self.inner;
         if self.control.catalog.state.is_protected(record.pool) {
-            return Some(
-                "its pool is protected at rest: its logs are memory, and this is none of them".into(),
-            );
+            let why = "its pool is protected at rest: its logs are memory, and this is none of them";
+            return Ok(Some(why.into()));
         }
-        let due = self.control.catalog.state.due.get(&record.uuid).copied();
-        self.verified
-            .entry(record.uuid)
-            .or_insert_with(|| {
-                let found = match due {
-                    None => verify_file(&inner.medium, record, inner.uuid, inner.writable),
-                    Some(due) => inner.look_at_file(record, &due).map(|found| match found {
-                        Found::New => None,
-                        Found::Old => {
-                            Some("it has moved and was not touched since, so no log can be about it".into())
-                        }
-                        Found::Damaged(problem) => Some(problem),
-                    }),
-                };
-                found.unwrap_or_else(|error| Some(error.to_string()))
-            })
-            .clone()
+        if let Some(known) = self.verified.get(&record.uuid) {
+            return Ok(known.clone());
+        }
+        let found = match self.control.catalog.state.due.get(&record.uuid) {
+            None => verify_file(&inner.medium, record, inner.uuid, inner.writable),
+            Some(due) => inner.look_at_file(record, due).map(|found| match found {
+                Found::New => None,
+                Found::Old => {
+                    Some("it has moved and was not touched since, so no log can be about it".into())
+                }
+                Found::Damaged(problem) => Some(problem),
+            }),
+        };
+        let found = of_file(found)?;
+        self.verified.insert(record.uuid, found.clone());
+        Ok(found)
     }
 
     /// Pools of which a file is damaged. Those that went back to their last psync, or have no
     /// shadow to lose, are not among them; nor do puddles count that took no store since they
     /// moved.
-    fn unusable(&mut self, pools: &BTreeSet<PoolId>) -> BTreeSet<PoolId> {
+    fn unusable(&mut self, pools: &BTreeSet<PoolId>) -> Result<BTreeSet<PoolId>, MediumError> {
+        let mut unusable = BTreeSet::new();
         if !self.inner.writable || planted(Bug::DamagedInherited) {
-            return BTreeSet::new();
+            return Ok(unusable);
         }
-        let damaged = |pool: &PoolId| {
-            let puddles = self.control.catalog.state.puddles_of(*pool);
-            puddles.iter().any(|record| self.is_damaged(record))
-        };
-        pools.iter().copied().filter(damaged).collect()
+        for pool in pools {
+            for record in self.control.catalog.state.puddles_of(*pool) {
+                if self.is_damaged(&record)? {
+                    unusable.insert(*pool);
+                    break;
+                }
+            }
+        }
+        Ok(unusable)
     }
 
-    fn is_damaged(&mut self, record: &PuddleRecord) -> bool {
+    fn is_damaged(&mut self, record: &PuddleRecord) -> Result<bool, MediumError> {
         let state = &self.control.catalog.state;
         if state.is_protected(record.pool) || state.due.contains_key(&record.uuid) {
-            return false;
+            return Ok(false);
         }
         let shadowed = state.is_shadowed(record.pool);
         let inner = self.inner;
-        let primary =
-            || verify_primary(&inner.medium, record, inner.uuid, true).map_or(true, |why| why.is_some());
-        self.problem(record).is_some() || shadowed && primary()
+        let primary = || of_file(verify_primary(&inner.medium, record, inner.uuid, true));
+        Ok(self.problem(record)?.is_some() || (shadowed && primary()?.is_some()))
     }
 
     fn map(&mut self, record: &PuddleRecord) -> Result<NonNull<Puddle>, MediumError> {
@@ -504,11 +569,11 @@ impl<'a> Session<'a> {
     }
 
     /// The body of a log puddle of this store, if it is sound.
-    fn log_body(&mut self, record: &PuddleRecord) -> Result<Body, String> {
-        if let Some(problem) = self.problem(record) {
-            return Err(problem);
+    fn log_body(&mut self, record: &PuddleRecord) -> Result<Body, Problem> {
+        if let Some(problem) = self.problem(record)? {
+            return Err(problem.into());
         }
-        let puddle = self.map(record).map_err(|error| error.to_string())?;
+        let puddle = self.map(record)?;
         // SAFETY: puddles live until the store is dropped.
         let body = crate::logs::body_of(unsafe { puddle.as_ref() });
         if body.len < Body::LEN_MIN { Err("it is too small for a log".into()) } else { Ok(body) }
@@ -532,7 +597,7 @@ impl<'a> Session<'a> {
         let Some(space) = self.control.catalog.state.clients.get(&client).copied() else {
             return Ok(Verdict::Done); // leases only: it never ran a transaction
         };
-        let listed = match self.read_space(client, space) {
+        let listed = match sorted(self.read_space(client, space))? {
             Ok(listed) => listed,
             Err(detail) => {
                 report.damage.push(Damage::LogSpace { client, puddle: space, detail, pools });
@@ -568,17 +633,17 @@ impl<'a> Session<'a> {
                 });
                 concerned.get_or_insert_default().extend(about);
             };
-            let body = match self.head(&entry, record) {
+            let body = match sorted(self.head(&entry, record))? {
                 Ok(body) => body,
                 Err(detail) => {
                     damaged(detail, self.pools.clone());
                     continue;
                 }
             };
-            if self.is_void(body, crash) {
+            if self.is_void(body, crash)? {
                 continue;
             }
-            if let Some((detail, about)) = self.prepare(body, crash) {
+            if let Some((detail, about)) = self.prepare(body, crash)? {
                 damaged(detail, about);
                 continue;
             }
@@ -604,24 +669,25 @@ impl<'a> Session<'a> {
     }
 
     /// What a client's log space lists. `Err`: why nothing of it can be believed.
-    fn read_space(&mut self, client: Uuid, space: Uuid) -> Result<Listed, String> {
+    fn read_space(&mut self, client: Uuid, space: Uuid) -> Result<Listed, Problem> {
         let record = self.control.catalog.state.puddles.get(&space).copied();
         let record = record.filter(|p| p.role == Role::LogSpace).ok_or("the catalog has no record of it")?;
-        if let Some(problem) = self.problem(&record) {
-            return Err(problem);
+        if let Some(problem) = self.problem(&record)? {
+            return Err(problem.into());
         }
-        let puddle = self.map(&record).map_err(|error| error.to_string())?;
+        let puddle = self.map(&record)?;
         // SAFETY: puddles live until the store is dropped; this one is mapped, and nobody writes to it meanwhile.
         let (puddle, bytes) = unsafe {
             let puddle = puddle.as_ref();
             (puddle, core::slice::from_raw_parts(puddle.body_addr() as *const u8, puddle.body_len() as usize))
         };
-        let header = read::<LogSpaceHeader>(bytes, false).map_err(|error| error.to_string())?;
+        let header =
+            read::<LogSpaceHeader>(bytes, false).map_err(|error| Problem::File(error.to_string()))?;
         if header.client != client {
-            return Err(format!("it is the log space of client {}", header.client));
+            return Err(format!("it is the log space of client {}", header.client).into());
         }
         if header.capacity != crate::logs::capacity(puddle) {
-            return Err(format!("it says it has room for {} entries", header.capacity));
+            return Err(format!("it says it has room for {} entries", header.capacity).into());
         }
         let mut listed = Listed { entries: Vec::new(), damaged: None };
         let entries = bytes.get(LOG_SPACE_ENTRIES_OFFSET as usize..).unwrap_or_default();
@@ -641,50 +707,72 @@ impl<'a> Session<'a> {
     }
 
     /// The head body of a log, if its puddle is sound and its header says that it is this client's.
-    fn head(&mut self, entry: &LogSpaceEntry, record: Option<PuddleRecord>) -> Result<Body, String> {
+    fn head(&mut self, entry: &LogSpaceEntry, record: Option<PuddleRecord>) -> Result<Body, Problem> {
         let record = record.ok_or("the catalog has no record of its puddle")?;
         let body = self.log_body(&record)?;
         // SAFETY: mapped just now, and nobody writes to it meanwhile.
-        let header = read::<LogHeader>(unsafe { body.bytes() }, false).map_err(|error| error.to_string())?;
+        let header = read::<LogHeader>(unsafe { body.bytes() }, false)
+            .map_err(|error| Problem::File(error.to_string()))?;
         if header.owner != self.client || header.log_id != entry.log_id || header.segment != 0 {
-            return Err(format!("its puddle holds log {:016x} of client {}", header.log_id, header.owner));
+            let (log, owner) = (header.log_id, header.owner);
+            return Err(format!("its puddle holds log {log:016x} of client {owner}").into());
         }
         Ok(body)
     }
 
-    /// Whether all that a log says is about pools that went back to their last psync.
-    fn is_void(&mut self, head: Body, crash: CrashKind) -> bool {
-        if self.void.is_empty() || crash != CrashKind::Power || planted(Bug::VoidLogReplayed) {
-            return false;
+    /// Whether all that a log says is about pools that went back to their last psync: now, or when
+    /// an earlier recovery ended the client's leases on them and could not read this log.
+    fn is_void(&mut self, head: Body, crash: CrashKind) -> Result<bool, MediumError> {
+        if crash != CrashKind::Power || planted(Bug::VoidLogReplayed) {
+            return Ok(false);
         }
+        self.map_segments()?;
         // SAFETY: mapped, and nobody writes to it meanwhile; so are the segments.
         let Ok(summary) =
             (unsafe { inspect(head, crash, &mut |owner, addr| self.segment_body(owner, addr)) })
         else {
-            return false;
+            return Ok(false);
         };
         let of_heaps = summary.entries.iter().filter_map(|entry| self.record_at(entry.addr));
         let mut pools =
             of_heaps.filter(|record| record.role == Role::Heap).map(|record| record.pool).peekable();
-        pools.peek().is_some() && pools.all(|pool| self.void.contains(&pool))
+        let state = &self.control.catalog.state;
+        let void = |pool: PoolId| {
+            self.void.contains(&pool) || (state.is_shadowed(pool) && !self.pools.contains(&pool))
+        };
+        Ok(pools.peek().is_some() && pools.all(void))
+    }
+
+    /// Maps all segments that the client's log space lists; why one of them cannot be used.
+    fn map_segments(&mut self) -> Result<Option<String>, MediumError> {
+        let mut unusable = None;
+        for record in self.segments.values().copied().collect::<Vec<_>>() {
+            if let Err(why) = sorted(self.log_body(&record))? {
+                let segment = record.uuid;
+                unusable.get_or_insert_with(|| {
+                    format!("not replayed, because segment {segment} cannot be used: {why}")
+                });
+            }
+        }
+        Ok(unusable)
     }
 
     /// Verifies and maps all that a replay of this log will touch. If some of it cannot be used:
     /// why, and the pools that the log is about. The log is then not replayed and not touched,
     /// because replay would set it aside for good, and the puddle may come back.
-    fn prepare(&mut self, head: Body, crash: CrashKind) -> Option<(String, BTreeSet<PoolId>)> {
-        let segments: Vec<PuddleRecord> = self.segments.values().copied().collect();
-        let unusable = segments.iter().find_map(|record| {
-            let why = self.log_body(record).err()?;
-            Some(format!("not replayed, because segment {} cannot be used: {why}", record.uuid))
-        });
+    fn prepare(
+        &mut self,
+        head: Body,
+        crash: CrashKind,
+    ) -> Result<Option<(String, BTreeSet<PoolId>)>, MediumError> {
+        let unusable = self.map_segments()?;
         // SAFETY: mapped, and nobody writes to it meanwhile; so are the segments.
         let summary = match unsafe { inspect(head, crash, &mut |owner, addr| self.segment_body(owner, addr)) }
         {
             Ok(summary) => summary,
             // Damaged for want of a segment, perhaps; without one that is missing it is for replay to say.
             // It may be about any pool.
-            Err(_) => return unusable.map(|why| (why, self.pools.clone())),
+            Err(_) => return Ok(unusable.map(|why| (why, self.pools.clone()))),
         };
         let about = || {
             let records = summary.entries.iter().filter_map(|entry| self.record_at(entry.addr));
@@ -696,11 +784,11 @@ impl<'a> Session<'a> {
             if !self.pools.contains(&record.pool) {
                 continue; // refused by replay, whatever its state
             }
-            let why = match self.problem(&record) {
+            let why = match self.problem(&record)? {
                 Some(problem) => problem,
                 None => match self.map(&record) {
                     Ok(_) => continue,
-                    Err(error) => error.to_string(),
+                    Err(error) => about_file(error)?,
                 },
             };
             let state = &self.control.catalog.state;
@@ -709,9 +797,9 @@ impl<'a> Session<'a> {
                 "not replayed, because puddle {} of pool \"{name}\" ({}) cannot be used: {why}",
                 record.index, record.uuid
             );
-            return Some((why, about));
+            return Ok(Some((why, about)));
         }
-        None
+        Ok(None)
     }
 
     fn record_at(&self, addr: u64) -> Option<PuddleRecord> {
@@ -729,7 +817,7 @@ impl<'a> Session<'a> {
 
     /// Log puddles and log spaces of the clients that stay; `None` if one of them cannot be read, so that any log puddle
     /// may be theirs.
-    fn used_by_others(&mut self, retired: &BTreeSet<Uuid>) -> Option<BTreeSet<Uuid>> {
+    fn used_by_others(&mut self, retired: &BTreeSet<Uuid>) -> Result<Option<BTreeSet<Uuid>>, MediumError> {
         let stay: Vec<(Uuid, Uuid)> = self
             .control
             .catalog
@@ -741,14 +829,14 @@ impl<'a> Session<'a> {
             .collect();
         let mut used = BTreeSet::new();
         for (client, space) in stay {
-            let listed = self.read_space(client, space).ok()?;
+            let Ok(listed) = sorted(self.read_space(client, space))? else { return Ok(None) };
             if listed.damaged.is_some() {
-                return None;
+                return Ok(None);
             }
             used.insert(space);
             used.extend(listed.entries.iter().map(|entry| entry.puddle));
         }
-        Some(used)
+        Ok(Some(used))
     }
 
     /// Takes recovery's mappings away; a read-only open keeps the private pages it has replayed into, protected.
@@ -795,7 +883,9 @@ impl ReplayTarget for Target<'_, '_> {
         if !leased && !planted(Bug::LeaseIgnored) {
             return Err(Refusal::NotLeased(record.pool));
         }
-        if let Some(problem) = session.problem(&record) {
+        // What is leased was mapped by `prepare`, so neither of these fails.
+        let problem = session.problem(&record).unwrap_or_else(|error| Some(error.to_string()));
+        if let Some(problem) = problem {
             return Err(Refusal::Unusable(problem));
         }
         session.map(&record).map_err(|error| Refusal::Unusable(error.to_string()))?;

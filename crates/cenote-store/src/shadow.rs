@@ -26,7 +26,8 @@ use crate::journals::JournalOf;
 use crate::options::DamagePolicy;
 use crate::psync::Gate;
 use crate::puddle::{
-    DIR, Kind, PRIMARY_DIR, Puddle, create_file, file_name, primary_name, text, verify_file, verify_primary,
+    DIR, Kind, PRIMARY_DIR, Puddle, about_file, create_file, file_name, of_file, primary_name, text,
+    verify_file, verify_primary,
 };
 use crate::relocate::reseal::SealedFile;
 use crate::relocate::{Found, Needs};
@@ -369,7 +370,8 @@ impl Inner {
                     Entry::Occupied(known) => known.into_mut(),
                     Entry::Vacant(new) => new.insert(self.open_primary(state, puddle)?.ok()),
                 };
-                if primary.as_ref().is_some_and(|file| file.write_in_pieces(offset, bytes).is_err()) {
+                if let Some(Err(error)) = primary.as_ref().map(|file| file.write_in_pieces(offset, bytes)) {
+                    about_file(error)?;
                     *primary = None;
                 }
                 Ok(())
@@ -386,7 +388,7 @@ impl Inner {
         let state = &control.catalog.state;
         let mut roots = match &scan.roots {
             Some(roots) => roots.clone(),
-            None => self.roots_now(state),
+            None => self.roots_now(state)?,
         };
         roots.retain(|id| of_shadowed_pool(state, id).is_some());
         for id in brought_back {
@@ -424,26 +426,31 @@ impl Inner {
         let at_rest = state.at_rest(puddle.pool);
         let (problem, name) = match at_rest {
             AtRest::None => {
-                (verify_primary(&self.medium, puddle, self.uuid, true)?, primary_name(puddle.uuid))
+                (verify_primary(&self.medium, puddle, self.uuid, true), primary_name(puddle.uuid))
             }
-            at_rest => (self.verify_sealed(puddle, at_rest)?, file_name(puddle.uuid)),
+            at_rest => (self.verify_sealed(puddle, at_rest), file_name(puddle.uuid)),
         };
-        Ok(match problem {
+        Ok(match of_file(problem)? {
             Some(problem) => Err(problem),
-            None => FileHandle::open(&self.medium, text(&name)).map_err(|error| error.to_string()),
+            None => match FileHandle::open(&self.medium, text(&name)) {
+                Ok(file) => Ok(file),
+                Err(error) => Err(about_file(error)?),
+            },
         })
     }
 
     /// The roots of all protected pools as their files have them: where no journal says which they
     /// were.
-    fn roots_now(&self, state: &State) -> Roots {
+    fn roots_now(&self, state: &State) -> Result<Roots, MediumError> {
         let mut roots = Roots::default();
         for id in state.puddles.keys() {
-            // One that cannot be read is refused when its pool is opened.
             let primary = FileHandle::open(&self.medium, text(&file_name(*id)));
-            let _ = primary.and_then(|primary| note_root(state, &mut roots, *id, &primary));
+            if let Err(error) = primary.and_then(|primary| note_root(state, &mut roots, *id, &primary)) {
+                // One that cannot be read is refused when its pool is opened.
+                about_file(error)?;
+            }
         }
-        roots
+        Ok(roots)
     }
 }
 
@@ -552,17 +559,15 @@ pub(crate) fn restore(
                 continue;
             }
             if at_rest != AtRest::None {
-                if let SealedFile::Damaged(problem) = inner.look_at_sealed(control, record, at_rest)? {
-                    problems.push(lost(record, problem));
-                }
+                let problem = inner.look_at_sealed(control, record, at_rest).map(SealedFile::damage);
+                problems.extend(of_file(problem)?.map(|problem| lost(record, problem)));
                 continue;
             }
-            let problem = match due.map(|due| inner.look_at_primary(record, due)).transpose()? {
-                None => verify_primary(&inner.medium, record, inner.uuid, inner.writable)?,
-                Some(Found::Old | Found::New) => None,
-                Some(Found::Damaged(detail)) => Some(detail),
+            let problem = match due {
+                None => verify_primary(&inner.medium, record, inner.uuid, inner.writable),
+                Some(due) => inner.look_at_primary(record, due).map(Found::damage),
             };
-            if let Some(detail) = problem {
+            if let Some(detail) = of_file(problem)? {
                 problems.push(lost(record, detail));
             }
         }
@@ -581,9 +586,8 @@ pub(crate) fn restore(
             };
             match copied {
                 Ok(copied) => pages += copied,
-                Err(error) if error.is_failed_sync() => return Err(error),
                 // It costs this pool, and the next open tries again.
-                Err(error) => problems.push(lost(record, error.to_string())),
+                Err(error) => problems.push(lost(record, about_file(error)?)),
             }
         }
         if !problems.is_empty() {

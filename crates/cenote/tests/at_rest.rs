@@ -45,7 +45,7 @@ pub(crate) const WORD: u64 = 0x5eed_c0de_7a11_ba5e;
 pub(crate) struct Node {
     number: u64,
     next: Option<Ptr<Node>>,
-    words: [u64; 60],
+    pub(crate) words: [u64; 60],
 }
 
 impl Node {

@@ -332,6 +332,16 @@ fn case(operation: &str, files: &str, seen_from: &dyn Fn(&Path) -> PathBuf) -> V
     if end != "6 ok ok" {
         wrong.push(format!("the writer was disturbed: {end}"));
     }
+    let linked = keep.path().join("linked");
+    if linked.exists() {
+        // As long as another directory shares its files it is written by neither.
+        match Store::open(&dir) {
+            Err(Error::Open(OpenError::Medium { source, .. }))
+                if matches!(*source, cenote_medium::MediumError::Linked { .. }) => {}
+            other => wrong.push(format!("with links: {other:?}")),
+        }
+        fs::remove_dir_all(&linked).unwrap();
+    }
     match Store::open(&dir).and_then(|store| Ok((value(&store)?, store.report().damage.len()))) {
         Ok((6, 0)) => {}
         other => wrong.push(format!("afterwards: {other:?}")),

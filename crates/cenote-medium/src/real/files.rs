@@ -20,7 +20,7 @@ use cenote_layout::PAGE_SIZE;
 use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::{FileId, FileName, Holder, LockGuard, LockKind, MediumError, Operation};
+use crate::{FileId, FileName, FileStat, Holder, LockGuard, LockKind, MediumError, Operation};
 
 use super::lock;
 
@@ -119,7 +119,7 @@ impl Files {
         }
     }
 
-    pub(super) fn len(&self, name: &str) -> Result<u64> {
+    pub(super) fn stat(&self, name: &str) -> Result<FileStat> {
         let op = Operation::Examine;
         FileName::check(op, name)?;
         let stat = rustix::fs::statat(self.dir(), name, AtFlags::SYMLINK_NOFOLLOW)
@@ -127,7 +127,9 @@ impl Files {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(MediumError::NotAFile { op, name: FileName::new(name) });
         }
-        Ok(u64::try_from(stat.st_size).unwrap_or(0))
+        #[allow(clippy::useless_conversion, reason = "it has 32 bits on other processors")]
+        let links = u64::from(stat.st_nlink);
+        Ok(FileStat { len_bytes: u64::try_from(stat.st_size).unwrap_or(0), links })
     }
 
     pub(super) fn read_at(&self, name: &str, offset: u64, buf: &mut [u8]) -> Result<usize> {
@@ -213,7 +215,7 @@ impl Files {
     pub(super) fn clear(&self, name: &str) -> Result<()> {
         let op = Operation::Write;
         self.may_write(op, name)?;
-        let len_bytes = self.len(name)?;
+        let len_bytes = self.stat(name)?.len_bytes;
         let failed = |source| failed_for_space(op, name, len_bytes, source);
         let file = Arc::new(self.open(op, name, OFlags::RDWR)?);
         if len_bytes != 0 {

@@ -24,8 +24,8 @@ use cenote_layout::id::Uuid;
 use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
 
 use crate::{
-    Durability, FileId, Holder, LockGuard, LockKind, MapMode, Medium, MediumError, MediumInfo, MediumKind,
-    Persistence,
+    Durability, FileId, FileStat, Holder, LockGuard, LockKind, MapMode, Medium, MediumError, MediumInfo,
+    MediumKind, Persistence,
 };
 
 pub(crate) use files::write_open;
@@ -186,7 +186,11 @@ unsafe impl Medium for RealMedium {
     }
 
     fn len(&self, name: &str) -> Result<u64> {
-        self.files.len(name)
+        self.files.stat(name).map(|stat| stat.len_bytes)
+    }
+
+    fn stat(&self, name: &str) -> Result<FileStat> {
+        self.files.stat(name)
     }
 
     fn read_at(&self, name: &str, offset: u64, buf: &mut [u8]) -> Result<usize> {

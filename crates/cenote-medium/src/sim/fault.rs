@@ -31,6 +31,8 @@ pub enum FaultEffect {
     NoSpace,
     /// The call fails with `EROFS`, and nothing is changed: what a file system says that an error has made read-only. After a sync, what was not durable may never be.
     ReadOnly,
+    /// The call fails with this number, and nothing is changed.
+    Errno(i32),
     /// The call succeeds and does nothing: a dropped write, a sync that a disk did not pass on, a flush or a fence
     /// that the program forgot. A dropped stream still copies, but has to be flushed to be durable. Reads fail with
     /// `EIO` instead.

@@ -176,6 +176,7 @@ impl SimMedium {
             Some(FaultEffect::Drop) => Ok(Course::Pretend),
             Some(FaultEffect::NoSpace) => Err(system(op, name, ENOSPC)),
             Some(FaultEffect::Io) => Err(system(op, name, EIO)),
+            Some(FaultEffect::Errno(errno)) => Err(system(op, name, errno)),
             Some(FaultEffect::ReadOnly) => Err(system(op, name, EROFS)),
             Some(FaultEffect::Short { eighths, then }) => Ok(Course::Short(eighths, then)),
         }

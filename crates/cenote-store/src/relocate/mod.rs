@@ -218,6 +218,16 @@ pub(crate) enum Found {
     Damaged(String),
 }
 
+impl Found {
+    /// What is wrong with it.
+    pub(crate) fn damage(self) -> Option<String> {
+        match self {
+            Self::Old | Self::New => None,
+            Self::Damaged(detail) => Some(detail),
+        }
+    }
+}
+
 /// Looks at one file of a puddle that is due, in a store that is open for writing or not.
 fn look_at(
     medium: &OwnedMedium,
@@ -247,7 +257,11 @@ fn look_at_len(
     let generation = due.generation.saturating_sub(1);
     let Some(problem) = check(&old, generation)? else { return Ok(Found::Old) };
     let mut page = [0; PAGE_SIZE as usize];
-    let begun = medium.read_at(name, 0, &mut page).is_ok_and(|len| len == page.len())
+    let got = match medium.read_at(name, 0, &mut page) {
+        Err(error) if error.is_passing() => return Err(error),
+        got => got.unwrap_or(0),
+    };
+    let begun = got == page.len()
         && medium.len(name)? == record.size
         && in_place::is_begun(
             &page,

@@ -226,6 +226,16 @@ pub(crate) enum SealedFile {
     Damaged(String),
 }
 
+impl SealedFile {
+    /// What is wrong with it.
+    pub(crate) fn damage(self) -> Option<String> {
+        match self {
+            Self::Own | Self::Due(_) => None,
+            Self::Damaged(detail) => Some(detail),
+        }
+    }
+}
+
 impl Inner {
     /// Looks at the file of a puddle of a protected pool; nothing is said of sealed pages.
     pub(crate) fn look_at_sealed(

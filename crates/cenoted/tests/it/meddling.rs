@@ -138,3 +138,22 @@ fn what_a_client_holds_stays_what_it_was_whatever_others_do() {
     assert_eq!(count(&store.pool("held").expect("pool")), ITEMS);
     assert_eq!(count(&store.pool("written").expect("pool")), written);
 }
+
+#[test]
+fn a_pool_whose_files_have_two_names_is_granted_to_no_client() {
+    let mut daemon = Daemon::start(&[]);
+    make_counter(&daemon.connect().pool("numbers").expect("pool"));
+    daemon.stop();
+    let files: Vec<_> = std::fs::read_dir(daemon.store().join("puddles")).expect("puddles").collect();
+    let files: Vec<_> = files.into_iter().map(|entry| entry.expect("an entry").path()).collect();
+    let link = |path: &std::path::PathBuf| daemon.path(&path.file_name().expect("a name").to_string_lossy());
+    files.iter().for_each(|path| std::fs::hard_link(path, link(path)).expect("linked"));
+    let links: Vec<_> = files.iter().map(link).collect();
+    daemon.restart();
+    let store = daemon.connect();
+    let refused = store.pool("numbers").expect_err("its files have two names").to_string();
+    assert!(refused.contains("hard links"), "{refused}");
+    // Nothing of the refusal stays.
+    links.iter().for_each(|path| std::fs::remove_file(path).expect("removed"));
+    assert_eq!(crate::common::add(&store.pool("numbers").expect("pool")), 1);
+}

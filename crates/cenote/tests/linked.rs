@@ -1,0 +1,171 @@
+//! Two directories that share files of a store by hard links have one writer.
+//!
+//! The generator links one file, or one directory's files, at a time, and copies the rest; one
+//! store is open, or closed, when the links are made.
+
+use crate::at_rest::{count, options, push};
+use crate::support::directory;
+use cenote::{Access, AtRest, Error, OpenOptions, Pool, Result, Store};
+use cenote_medium::MediumError;
+use cenote_medium::planted::{Bug, plant};
+use cenote_store::{OpenError, StoreError};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What is linked, each with the pools that cannot be written then; `None`: the store cannot.
+const LINKED: [(&str, Option<&[&str]>); 6] = [
+    ("puddles", Some(&["direct", "shadowed"])),
+    ("primary", Some(&["shadowed"])),
+    ("superblock", None),
+    ("catalog.0", None),
+    ("catalog.1", None),
+    ("journal.pools", None),
+];
+const POOLS: [&str; 2] = ["direct", "shadowed"];
+
+/// A store with a pool in each mode, closed.
+fn made(keep: &Path) -> PathBuf {
+    let dir = keep.join("store");
+    let store = Store::open(&dir).unwrap();
+    push(&store.pool("direct").unwrap(), 0, 3);
+    let shadowed = store.create_pool("shadowed", &options(AtRest::None, None)).unwrap();
+    push(&shadowed, 0, 3);
+    shadowed.psync().unwrap();
+    drop(shadowed);
+    store.close().unwrap();
+    dir
+}
+
+/// Copies a directory; what is named is linked.
+fn linked(from: &Path, to: &Path, what: &str) {
+    fs::create_dir(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap();
+        let (within, other) = (name == what || from.ends_with(what), to.join(name));
+        if path.is_dir() {
+            linked(&path, &other, what);
+        } else if within {
+            fs::hard_link(&path, other).unwrap();
+        } else if name != "lock" {
+            fs::copy(&path, other).unwrap();
+        }
+    }
+}
+
+/// Whether the error names a file with two names.
+fn names_links(error: &Error) -> bool {
+    let medium = match error {
+        Error::Open(OpenError::Medium { source, .. }) => &**source,
+        Error::Store(StoreError::Medium(source)) => source,
+        _ => return false,
+    };
+    matches!(medium, MediumError::Linked { links: 2, .. })
+        && error.to_string().contains("rename the copy over")
+}
+
+/// Opens a store to write, and says which pools it may write.
+fn writable(dir: &Path) -> Result<Vec<&'static str>> {
+    let store = Store::open(dir)?;
+    let mut pools = Vec::new();
+    for name in POOLS {
+        match store.pool(name) {
+            Ok(pool) => {
+                push(&pool, count(&pool), count(&pool) + 1);
+                pools.push(name);
+            }
+            Err(error) => assert!(names_links(&error), "{name}: {error}"),
+        }
+    }
+    store.close()?;
+    Ok(pools)
+}
+
+fn check(dir: &Path, what: &str, refused: Option<&[&str]>) {
+    match (writable(dir), refused) {
+        (Ok(pools), Some(refused)) => {
+            let others: Vec<_> = POOLS.into_iter().filter(|pool| !refused.contains(pool)).collect();
+            assert_eq!(pools, others, "{what}");
+        }
+        (Err(error), None) => assert!(names_links(&error), "{what}: {error}"),
+        (found, _) => panic!("{what}: {found:?}"),
+    }
+}
+
+#[test]
+fn files_of_two_stores_are_written_by_neither() {
+    for (what, refused) in LINKED {
+        let keep = directory();
+        let (dir, other) = (made(keep.path()), keep.path().join("other"));
+        linked(&dir, &other, what);
+        check(&dir, what, refused);
+        check(&other, what, refused);
+        let looked = OpenOptions { access: Access::ReadOnly, ..OpenOptions::default() };
+        let store = Store::open_with(&other, &looked).unwrap();
+        assert_eq!(
+            count(&store.pool_with("direct", Access::ReadOnly).unwrap()),
+            3 + u64::from(what == "primary"),
+            "{what}"
+        );
+        drop(store);
+        fs::remove_dir_all(&other).unwrap();
+        assert_eq!(writable(&dir).unwrap(), POOLS, "{what}");
+    }
+}
+
+#[test]
+fn a_link_that_is_made_while_a_store_is_open_lets_no_second_writer_in() -> Result<()> {
+    for (what, refused) in LINKED {
+        let keep = directory();
+        let (dir, other) = (made(keep.path()), keep.path().join("other"));
+        // The copied superblock says "closed".
+        linked(&dir, &other, what);
+        let names: Vec<_> = walk(&other).into_iter().filter(|path| path_is_of(path, &other, what)).collect();
+        let kept: Vec<_> =
+            names.iter().map(|path| (dir.join(path.strip_prefix(&other).unwrap()), path)).collect();
+        kept.iter().for_each(|(_, path)| fs::remove_file(path).unwrap());
+        let store = Store::open(&dir)?;
+        let pools: Vec<Pool> = POOLS.iter().map(|name| store.pool(name)).collect::<Result<_>>()?;
+        let view = pools[0].read()?;
+        kept.iter().for_each(|(original, path)| fs::hard_link(original, path).unwrap());
+        match writable(&other) {
+            // The superblock that is shared says who has it.
+            Err(Error::Open(OpenError::Locked { .. })) if what == "superblock" => {}
+            Err(error) if refused.is_none() => assert!(names_links(&error), "{what}: {error}"),
+            Ok(written) => assert!(refused.is_some_and(|no| no.iter().all(|pool| !written.contains(pool)))),
+            Err(error) => panic!("{what}: {error}"),
+        }
+        drop(view);
+        // The first one goes on.
+        for pool in &pools {
+            push(pool, 3, 5);
+            assert_eq!(count(pool), 5, "{what}");
+        }
+        drop(pools);
+        store.close()?;
+    }
+    Ok(())
+}
+
+fn walk(dir: &Path) -> Vec<PathBuf> {
+    crate::at_rest::files(dir)
+}
+
+fn path_is_of(path: &Path, dir: &Path, what: &str) -> bool {
+    path.strip_prefix(dir).unwrap().starts_with(what)
+}
+
+#[test]
+fn planted_a_writer_of_a_file_with_two_names_changes_a_view_of_the_other_store() -> Result<()> {
+    let keep = directory();
+    let (dir, other) = (made(keep.path()), keep.path().join("other"));
+    linked(&dir, &other, "puddles");
+    plant(Bug::LinksAccepted);
+    let written = writable(&other);
+    plant(Bug::None);
+    assert_eq!(written?, POOLS);
+    fs::remove_dir_all(&other).unwrap();
+    let store = Store::open(&dir)?;
+    assert_eq!(count(&store.pool("direct")?), 4, "another store's transaction");
+    Ok(())
+}
