@@ -250,6 +250,10 @@ pub enum Bug {
     TieEarly,
     /// A journal's header forgets, when a session begins, what the records before it named.
     TieNotInHeader,
+    /// A batch of the catalog names no records of the journals.
+    BatchNamesNothing,
+    /// What journals name of the catalog is not compared with it.
+    CatalogTieIgnored,
     /// What a journal lists of its protected primaries is not compared.
     RootsIgnored,
     /// A journal's list of protected primaries is written over the list that its header names.

@@ -5,6 +5,7 @@ mod backup;
 mod bound;
 mod bound_snapshots;
 mod calls;
+mod catalog_ties;
 mod common;
 mod copies;
 mod crash;
