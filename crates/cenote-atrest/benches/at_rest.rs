@@ -4,9 +4,7 @@
 //! `cargo bench -p cenote-atrest --bench at_rest -- [--quick] [--json FILE]`. Rows have the keys of the other figures. Runs are short, so
 //! that the fastest was not disturbed by what else the machine has to do.
 
-use cenote_atrest::{
-    Engine, Expect, Keyring, MasterKey, Mode, PAGE_LEN, Page, PageSide, Protection, SealedPage,
-};
+use cenote_atrest::{Expect, Keyring, MasterKey, Mode, PAGE_LEN, Page, PageSide, Protection, SealedPage};
 use cenote_layout::id::Uuid;
 use std::fmt::Write as _;
 use std::hint::black_box;
@@ -78,11 +76,11 @@ fn pages() -> Vec<Page> {
     (0..WORKING_SET).map(|p| core::array::from_fn(|i| (p * 31 + i * 7) as u8)).collect()
 }
 
-fn page_rows(report: &mut Report, mode: Mode, engine: Engine) {
+fn page_rows(report: &mut Report, mode: Mode) {
     let keyring = keyring();
-    let protection = Protection::create_with(OBJECT, BIG, mode, Some(&keyring), engine).expect("created");
+    let protection = Protection::create(OBJECT, BIG, mode, Some(&keyring)).expect("created");
     let sealer = protection.sealer();
-    let system = engine.to_string();
+    let system = "cenote".to_string();
     let (plain, mut sealed) = (pages(), pages());
     let mut at = 0;
     report.throughput(&format!("seal, {mode}"), &system, || {
@@ -141,15 +139,15 @@ fn big(mode: Mode, keyring: &Keyring) -> Big {
 fn object_rows(report: &mut Report, mode: Mode) {
     let keyring = keyring();
     let big = big(mode, &keyring);
-    let best = Engine::best().to_string();
+    let best = "cenote";
     let expect = Expect::of(OBJECT);
     let open = || Protection::open(&big.header, &expect, Some(&keyring)).expect("opened");
-    report.micros(&format!("open an object of 4 GiB, {mode}"), &best, 1.0, || {
+    report.micros(&format!("open an object of 4 GiB, {mode}"), best, 1.0, || {
         black_box(open());
     });
     let protection = open();
     if mode.has_key() {
-        report.micros(&format!("rekey an object of 4 GiB, {mode}"), &best, 1.0, || {
+        report.micros(&format!("rekey an object of 4 GiB, {mode}"), best, 1.0, || {
             black_box(protection.rekey(&keyring).expect("rekeyed"));
         });
     }
@@ -159,7 +157,7 @@ fn object_rows(report: &mut Report, mode: Mode) {
         let mut out = [0; PAGE_LEN];
         let root = protection.anchor().root;
         let source = &big.tree[..];
-        report.micros(&format!("first touch, 4 GiB, whole path, {mode}"), &best, 1.0, || {
+        report.micros(&format!("first touch, 4 GiB, whole path, {mode}"), best, 1.0, || {
             let tree = cenote_atrest::tree::Tree::new(OBJECT, shape, root);
             let digest =
                 protection.sealer().digest(big.page, &big.sealed, big.side.as_ref()).expect("a digest");
@@ -186,11 +184,7 @@ fn main() {
     for mode in
         [Mode::None, Mode::Integrity, Mode::Encryption, Mode::EncryptionIntegrity, Mode::Authenticated]
     {
-        for engine in Engine::available() {
-            if mode.has_key() || engine == Engine::best() {
-                page_rows(&mut report, mode, engine);
-            }
-        }
+        page_rows(&mut report, mode);
     }
     for mode in [Mode::Encryption, Mode::EncryptionIntegrity, Mode::Authenticated] {
         object_rows(&mut report, mode);

@@ -15,7 +15,7 @@
 //!
 //! All keys of an object lie in one [`Secret`], which is one locked page.
 
-use crate::cipher::{Engine, xts};
+use crate::cipher::xts;
 use aes_gcm_siv::aead::{AeadInOut, KeyInit};
 use aes_gcm_siv::{Aes256GcmSiv, Nonce};
 use cenote_layout::at_rest::{AtRestHeader, Mode};
@@ -33,36 +33,28 @@ pub(crate) struct Keys {
     data_key: [u8; 32],
     header_mac: [u8; 32],
     pub(crate) aegis: [u8; 32],
-    pub(crate) xts: xts::Keys,
+    pub(crate) xts: [u8; xts::KEY_LEN],
 }
 
 impl Keys {
     const EMPTY: fn() -> Self =
-        || Self { data_key: [0; 32], header_mac: [0; 32], aegis: [0; 32], xts: xts::Keys::default() };
+        || Self { data_key: [0; 32], header_mac: [0; 32], aegis: [0; 32], xts: [0; xts::KEY_LEN] };
 
     /// Keys of a new object.
-    pub(crate) fn generate(
-        object: Uuid,
-        mode: Mode,
-        engine: Engine,
-        locking: Locking,
-    ) -> io::Result<Secret<Self>> {
+    pub(crate) fn generate(object: Uuid, mode: Mode, locking: Locking) -> io::Result<Secret<Self>> {
         let mut keys = Secret::new(locking, Self::EMPTY())?;
         cenote_sys::process::fill_random(&mut keys.data_key)?;
-        keys.derive(object, mode, engine);
+        keys.derive(object, mode);
         Ok(keys)
     }
 
     /// Derives what the mode needs from the data key, in place.
-    fn derive(&mut self, object: Uuid, mode: Mode, engine: Engine) {
+    fn derive(&mut self, object: Uuid, mode: Mode) {
         let hkdf = Hkdf::<Sha256>::new(Some(&object.0), &self.data_key);
         expand(&hkdf, b"cenote at rest: header", &mut self.header_mac);
         match mode {
             Mode::Encryption | Mode::EncryptionIntegrity => {
-                let mut key = [0; xts::KEY_LEN];
-                expand(&hkdf, b"cenote at rest: xts", &mut key);
-                self.xts.set(engine, &key);
-                wipe_bytes(&mut key);
+                expand(&hkdf, b"cenote at rest: xts", &mut self.xts);
             }
             Mode::Authenticated => expand(&hkdf, b"cenote at rest: aegis", &mut self.aegis),
             Mode::None | Mode::Integrity => {}
@@ -144,7 +136,6 @@ impl Keys {
         master: &[u8; 32],
         header: &AtRestHeader,
         mode: Mode,
-        engine: Engine,
         locking: Locking,
     ) -> Result<Secret<Self>, UnwrapError> {
         let (check, cipher) = wrapping(master, &header.wrap_salt);
@@ -162,7 +153,7 @@ impl Keys {
             )
             .map_err(|_| UnwrapError::Tampered)?;
         drop(cipher);
-        keys.derive(header.object, mode, engine);
+        keys.derive(header.object, mode);
         Ok(keys)
     }
 
@@ -278,7 +269,7 @@ mod tests {
         let keys = |id: u8, mode| {
             let mut keys = Keys::EMPTY();
             keys.data_key = [7; 32];
-            keys.derive(Uuid([id; 16]), mode, Engine::Portable);
+            keys.derive(Uuid([id; 16]), mode);
             (keys.header_mac, keys.aegis)
         };
         let (a, b) = (keys(1, Mode::Authenticated), keys(2, Mode::Authenticated));

@@ -297,4 +297,7 @@ pub enum PageFault {
     /// No random bytes for a nonce.
     #[error("no random bytes for a nonce: {0}")]
     Random(io::Error),
+    /// The cipher library has no memory.
+    #[error("no memory to encrypt or decrypt it; close other programs and try again")]
+    Cipher,
 }

@@ -1,7 +1,6 @@
 //! One object's protection: header, keys, sealer and tree together. What the object's crate uses.
 
 use crate::binding;
-use crate::cipher::Engine;
 use crate::data_key::{Keys, UnwrapError};
 use crate::error::{AtRestError, PageError, PageFault};
 use crate::key::{Argon2Params, Kdf, Keyring, MasterKey};
@@ -75,15 +74,13 @@ pub struct Expect<'a> {
     pub binding: Option<Digest>,
     /// What was remembered of it: an older state is refused.
     pub anchor: Option<&'a Anchor>,
-    /// The cipher's implementation; for tests and benchmarks.
-    pub engine: Option<Engine>,
 }
 
 impl Expect<'_> {
     /// Only the object.
     #[must_use]
     pub fn of(object: Uuid) -> Self {
-        Self { object, pages: None, mode: None, binding: None, anchor: None, engine: None }
+        Self { object, pages: None, mode: None, binding: None, anchor: None }
     }
 }
 
@@ -130,7 +127,7 @@ impl Protection {
         mode: Mode,
         keyring: Option<&Keyring>,
     ) -> Result<Self, AtRestError> {
-        Self::create_with(object, pages, mode, keyring, Engine::best())
+        Self::create_by(object, pages, mode, keyring, |_, _| Ok(()))
     }
 
     /// Protection for what `before` protects, sealed anew as `object`: pages and mode are the same, the data key is another, so that nothing that was ever sealed under the one
@@ -146,7 +143,7 @@ impl Protection {
         keyring: Option<&Keyring>,
     ) -> Result<Self, AtRestError> {
         let (pages, mode) = (before.pages(), before.mode);
-        Self::create_by(object, pages, mode, keyring, Engine::best(), |keys, header| {
+        Self::create_by(object, pages, mode, keyring, |keys, header| {
             let old = before.locked();
             if old.object == object {
                 (header.generation, header.key_epoch) = (old.generation, old.key_epoch);
@@ -237,27 +234,12 @@ impl Protection {
         }
     }
 
-    /// As [`Protection::create`], with a certain implementation of the ciphers.
-    ///
-    /// # Errors
-    /// As [`Protection::create`].
-    pub fn create_with(
-        object: Uuid,
-        pages: u64,
-        mode: Mode,
-        keyring: Option<&Keyring>,
-        engine: Engine,
-    ) -> Result<Self, AtRestError> {
-        Self::create_by(object, pages, mode, keyring, engine, |_, _| Ok(()))
-    }
-
     /// `more` fills in what an object is born with beside this, before the key is wrapped.
     fn create_by(
         object: Uuid,
         pages: u64,
         mode: Mode,
         keyring: Option<&Keyring>,
-        engine: Engine,
         more: impl FnOnce(Option<&Keys>, &mut AtRestHeader) -> Result<(), AtRestError>,
     ) -> Result<Self, AtRestError> {
         let too_large = || AtRestError::TooLarge { object, pages };
@@ -274,7 +256,7 @@ impl Protection {
         let mut keys = None;
         if mode.has_key() {
             let keyring = keyring.ok_or(AtRestError::NoKey { object, mode })?;
-            let made = Keys::generate(object, mode, engine, keyring.wanted_locking())
+            let made = Keys::generate(object, mode, keyring.wanted_locking())
                 .map_err(|source| AtRestError::System { object, what: "no key for a new object", source })?;
             more(Some(&*made), &mut header)?;
             wrap(&made, keyring, &mut header)?;
@@ -282,7 +264,7 @@ impl Protection {
         } else {
             more(None, &mut header)?;
         }
-        Self::assemble(header, mode, engine, keys)
+        Self::assemble(header, mode, keys)
     }
 
     /// Opens an object's protection from its header. Constant time: no page and no node is read. After a first Argon2 for
@@ -293,7 +275,6 @@ impl Protection {
     /// [`AtRestError`] for which is told apart how.
     pub fn open(bytes: &[u8], expect: &Expect<'_>, keyring: Option<&Keyring>) -> Result<Self, AtRestError> {
         let object = expect.object;
-        let engine = expect.engine.unwrap_or_else(Engine::best);
         let header: AtRestHeader =
             header::read(bytes, true).map_err(|source| AtRestError::Header { object, source })?;
         if header.object != object {
@@ -309,7 +290,7 @@ impl Protection {
         let mut keys = None;
         if mode.has_key() {
             let keyring = keyring.ok_or(AtRestError::NoKey { object, mode })?;
-            let opened = unwrap(&header, mode, engine, keyring)?;
+            let opened = unwrap(&header, mode, keyring)?;
             if !bool::from(opened.header_mac(&header).ct_eq(&header.mac)) {
                 return Err(AtRestError::Forged { object });
             }
@@ -324,13 +305,12 @@ impl Protection {
         if let Some(anchor) = expect.anchor {
             check_anchor(&header, anchor)?;
         }
-        Self::assemble(header, mode, engine, keys)
+        Self::assemble(header, mode, keys)
     }
 
     fn assemble(
         mut header: AtRestHeader,
         mode: Mode,
-        engine: Engine,
         keys: Option<Secret<Keys>>,
     ) -> Result<Self, AtRestError> {
         let (object, pages) = (header.object, header.pages);
@@ -338,7 +318,7 @@ impl Protection {
         let shape = TreeShape::new(pages).ok_or_else(too_large)?;
         let regions = Regions::new(mode, pages).ok_or_else(too_large)?;
         let tree = mode.has_tree().then(|| Tree::new(object, shape, header.root));
-        let sealer = PageSealer::new(object, pages, mode, engine, keys);
+        let sealer = PageSealer::new(object, pages, mode, keys);
         seal_header(&mut header, sealer.keys());
         Ok(Self { object, mode, regions, sealer, tree, header: Mutex::new(header) })
     }
@@ -744,12 +724,7 @@ fn wrap(keys: &Keys, keyring: &Keyring, header: &mut AtRestHeader) -> Result<(),
 }
 
 /// The keys of an object, by the caller's.
-fn unwrap(
-    header: &AtRestHeader,
-    mode: Mode,
-    engine: Engine,
-    keyring: &Keyring,
-) -> Result<Secret<Keys>, AtRestError> {
+fn unwrap(header: &AtRestHeader, mode: Mode, keyring: &Keyring) -> Result<Secret<Keys>, AtRestError> {
     let object = header.object;
     let kdf = (header.kdf == KDF_ARGON2ID).then_some(Kdf {
         params: Argon2Params {
@@ -763,15 +738,15 @@ fn unwrap(
         return Err(AtRestError::WrongKeyKind { object, passphrase: kdf.is_some() });
     }
     let locking = keyring.wanted_locking();
-    keyring.with_key(kdf, |master| Keys::unwrap(master, header, mode, engine, locking))?.map_err(|error| {
-        match error {
+    keyring.with_key(kdf, |master| Keys::unwrap(master, header, mode, locking))?.map_err(
+        |error| match error {
             UnwrapError::WrongKey => AtRestError::WrongKey { object },
             UnwrapError::Tampered => AtRestError::WrappedKey { object },
             UnwrapError::System(source) => {
                 AtRestError::System { object, what: "no memory for the object's keys", source }
             }
-        }
-    })
+        },
+    )
 }
 
 /// The HMAC, where there is a key, and the checksum: the last things to do before a header is written.

@@ -18,7 +18,7 @@
 //! same, whatever crashed in between, and in a copy of a running machine only until the next random bytes. A forked
 //! child cannot make any: it does not have the keys.
 
-use crate::cipher::{Engine, aegis};
+use crate::cipher::{aegis, xts};
 use crate::data_key::Keys;
 use crate::error::{PageError, PageFault};
 use crate::tree::{self, Digest};
@@ -57,26 +57,19 @@ pub struct PageSealer {
     object: Uuid,
     pages: u64,
     mode: Mode,
-    engine: Engine,
     keys: Option<Secret<Keys>>,
     nonces: Mutex<Nonces>,
 }
 
 impl core::fmt::Debug for PageSealer {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "PageSealer({}, {}, {})", self.object, self.mode, self.engine)
+        write!(f, "PageSealer({}, {})", self.object, self.mode)
     }
 }
 
 impl PageSealer {
-    pub(crate) fn new(
-        object: Uuid,
-        pages: u64,
-        mode: Mode,
-        engine: Engine,
-        keys: Option<Secret<Keys>>,
-    ) -> Self {
-        Self { object, pages, mode, engine, keys, nonces: Mutex::default() }
+    pub(crate) fn new(object: Uuid, pages: u64, mode: Mode, keys: Option<Secret<Keys>>) -> Self {
+        Self { object, pages, mode, keys, nonces: Mutex::default() }
     }
 
     pub(crate) fn keys(&self) -> Option<&Keys> {
@@ -112,12 +105,13 @@ impl PageSealer {
         let from = plain.map(<[u8; PAGE_LEN]>::as_slice);
         let side = match (&self.keys, self.mode) {
             (Some(keys), Mode::Encryption | Mode::EncryptionIntegrity) => {
-                keys.xts.encrypt(&self.tweak(page), from, bytes);
+                let done = xts::encrypt(&keys.xts, &self.tweak(page), from, bytes);
+                done.or_else(|_| self.fail(page, PageFault::Cipher))?;
                 None
             }
             (Some(keys), Mode::Authenticated) => {
                 let nonce = self.nonce(page)?;
-                let tag = aegis::seal(self.engine, &keys.aegis, &nonce, &self.context(page), from, bytes);
+                let tag = aegis::seal(&keys.aegis, &nonce, &self.context(page), from, bytes);
                 Some(PageSide { nonce, tag })
             }
             _ => {
@@ -184,10 +178,9 @@ impl PageSealer {
             (Some(keys), Mode::Encryption | Mode::EncryptionIntegrity) => {
                 if is_zero(from.unwrap_or(bytes)) {
                     bytes.fill(0);
-                } else {
-                    keys.xts.decrypt(&self.tweak(page), from, bytes);
+                    return Ok(());
                 }
-                Ok(())
+                xts::decrypt(&keys.xts, &self.tweak(page), from, bytes).map_err(|_| PageFault::Cipher)
             }
             (Some(keys), Mode::Authenticated) => {
                 let side = side.ok_or(PageFault::NoSide)?;
@@ -197,7 +190,7 @@ impl PageSealer {
                     never_written
                 } else {
                     let context = self.context(page);
-                    aegis::open(self.engine, &keys.aegis, &side.nonce, &context, &side.tag, from, bytes)
+                    aegis::open(&keys.aegis, &side.nonce, &context, &side.tag, from, bytes)
                 };
                 if open { Ok(()) } else { Err(PageFault::Damaged) }
             }
@@ -290,40 +283,38 @@ mod tests {
 
     const OBJECT: Uuid = Uuid(*b"an object's uuid");
 
-    fn sealer(mode: Mode, engine: Engine) -> PageSealer {
-        let keys = mode.has_key().then(|| Keys::generate(OBJECT, mode, engine, Locking::Required).unwrap());
-        PageSealer::new(OBJECT, 1000, mode, engine, keys)
+    fn sealer(mode: Mode) -> PageSealer {
+        let keys = mode.has_key().then(|| Keys::generate(OBJECT, mode, Locking::Required).unwrap());
+        PageSealer::new(OBJECT, 1000, mode, keys)
     }
 
     #[test]
-    fn pages_come_back_in_every_mode_and_engine_in_place_and_not() {
+    fn pages_come_back_in_every_mode_in_place_and_not() {
         let plain: Page = pattern(PAGE_LEN).try_into().unwrap();
         for mode in
             [Mode::None, Mode::Integrity, Mode::Encryption, Mode::EncryptionIntegrity, Mode::Authenticated]
         {
-            for engine in Engine::available() {
-                let sealer = sealer(mode, engine);
-                let mut sealed = [0; PAGE_LEN];
-                let made = sealer.seal(7, &plain, &mut sealed).unwrap();
-                assert_eq!(made.side.is_some(), mode.has_side());
-                assert_eq!(made.digest.is_some(), mode.has_tree());
-                assert_eq!(sealed == plain, !mode.has_key(), "{mode}");
-                let mut back = [1; PAGE_LEN];
-                sealer.open(7, &sealed, made.side.as_ref(), &mut back).unwrap();
-                assert!(back == plain, "{mode}, {engine}");
-                let mut bytes = sealed;
-                sealer.open_in_place(7, &mut bytes, made.side.as_ref()).unwrap();
-                assert!(bytes == plain, "{mode}, {engine}");
-                sealer.seal_in_place(7, &mut bytes).unwrap();
-                assert_eq!(bytes == sealed, !mode.has_side(), "a page is sealed anew only with a nonce");
-            }
+            let sealer = sealer(mode);
+            let mut sealed = [0; PAGE_LEN];
+            let made = sealer.seal(7, &plain, &mut sealed).unwrap();
+            assert_eq!(made.side.is_some(), mode.has_side());
+            assert_eq!(made.digest.is_some(), mode.has_tree());
+            assert_eq!(sealed == plain, !mode.has_key(), "{mode}");
+            let mut back = [1; PAGE_LEN];
+            sealer.open(7, &sealed, made.side.as_ref(), &mut back).unwrap();
+            assert!(back == plain, "{mode}");
+            let mut bytes = sealed;
+            sealer.open_in_place(7, &mut bytes, made.side.as_ref()).unwrap();
+            assert!(bytes == plain, "{mode}");
+            sealer.seal_in_place(7, &mut bytes).unwrap();
+            assert_eq!(bytes == sealed, !mode.has_side(), "a page is sealed anew only with a nonce");
         }
     }
 
     #[test]
     fn zeros_that_were_written_do_not_look_never_written() {
         for mode in [Mode::Encryption, Mode::EncryptionIntegrity, Mode::Authenticated] {
-            let sealer = sealer(mode, Engine::best());
+            let sealer = sealer(mode);
             let mut sealed = [0; PAGE_LEN];
             let made = sealer.seal(0, &[0; PAGE_LEN], &mut sealed).unwrap();
             assert!(!is_zero(&sealed));
@@ -338,7 +329,7 @@ mod tests {
 
     #[test]
     fn nonces_are_never_the_same() {
-        let sealer = sealer(Mode::Authenticated, Engine::best());
+        let sealer = sealer(Mode::Authenticated);
         let seen: HashSet<[u8; 32]> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4)
                 .map(|_| scope.spawn(|| (0..1000).map(|_| sealer.nonce(3).unwrap()).collect::<Vec<_>>()))
@@ -352,14 +343,14 @@ mod tests {
 
     #[test]
     fn a_moved_page_is_named_and_another_objects_is_damage() {
-        let sealer = sealer(Mode::Authenticated, Engine::best());
+        let sealer = sealer(Mode::Authenticated);
         let mut sealed = [0; PAGE_LEN];
         let made = sealer.seal(7, &[9; PAGE_LEN], &mut sealed).unwrap();
         let mut plain = [1; PAGE_LEN];
         let error = sealer.open(8, &sealed, made.side.as_ref(), &mut plain).unwrap_err();
         assert!(matches!(error.fault, PageFault::Moved { from: 7 }), "{error}");
         assert!(is_zero(&plain));
-        let other = self::sealer(Mode::Authenticated, Engine::best());
+        let other = self::sealer(Mode::Authenticated);
         let error = other.open(7, &sealed, made.side.as_ref(), &mut plain).unwrap_err();
         assert!(matches!(error.fault, PageFault::Damaged), "{error}");
         let error = sealer.open(7, &sealed, None, &mut plain).unwrap_err();
@@ -371,7 +362,7 @@ mod tests {
 
     #[test]
     fn the_tweak_is_the_page_and_the_object() {
-        let sealer = sealer(Mode::Encryption, Engine::best());
+        let sealer = sealer(Mode::Encryption);
         let mut expected = [0; 16];
         expected[0] = 0xe7;
         expected[1] = 0x03;
