@@ -331,8 +331,7 @@ fn every(len: u32, of: &[Step]) -> Result<[u64; 2], String> {
 use Step::{Append, Batch, Die, Sync, SyncBatch, Trim};
 
 const STEPS: [Step; 6] = [Append(0, 1), Sync(0), Trim(0), Append(1, 1), Sync(1), Trim(1)];
-const WITH_BATCHES: [Step; 7] =
-    [Append(0, 1), Sync(0), Trim(0), Batch, SyncBatch, Append(1, 1), Sync(1)];
+const WITH_BATCHES: [Step; 7] = [Append(0, 1), Sync(0), Trim(0), Batch, SyncBatch, Append(1, 1), Sync(1)];
 
 #[test]
 fn whatever_two_journals_do_no_crash_is_refused_and_what_passes_is_a_state_of_the_store() {

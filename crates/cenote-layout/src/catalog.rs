@@ -395,6 +395,17 @@ pub enum Record {
         /// Bytes.
         len: u64,
     },
+    /// What committed psyncs say of a puddle's primary is in its file of kept psyncs
+    /// ([`crate::kept`]), and nowhere else. Only in stores whose superblock has
+    /// [`crate::superblock::INCOMPAT_KEPT`].
+    Kept {
+        /// The puddle.
+        puddle: Uuid,
+        /// [`crate::kept::KeptHeader::sum`] of that file.
+        sum: u64,
+    },
+    /// It is in the primary. Also with the puddle's end.
+    KeptEnded(Uuid),
 }
 
 impl Record {

@@ -32,8 +32,9 @@ pub const INCOMPAT_SEALED_AS: u64 = 1 << 2;
 /// Incompatible feature: the catalog may say another window than the superblock
 /// ([`crate::catalog::Record::Window`]).
 pub const INCOMPAT_WINDOW_MOVED: u64 = 1 << 6;
-/// Incompatible feature: there may be files of kept psyncs ([`crate::kept`]).
-pub const INCOMPAT_KEPT: u64 = 1 << 7;
+/// Incompatible feature: there may be files of kept psyncs ([`crate::kept`]), and records of them
+/// ([`crate::catalog::Record::Kept`]). (Bit 7: earlier builds had no records of them.)
+pub const INCOMPAT_KEPT: u64 = 1 << 9;
 /// In every superblock: batches of the catalog name records of the journals
 /// ([`crate::catalog::RecordHeader::journals`]).
 pub const INCOMPAT_CATALOG_TIED: u64 = 1 << 8;
@@ -158,9 +159,12 @@ impl Header for Superblock {
     const NAME: &'static str = "superblock";
     const MAGIC: [u8; 8] = *b"CENOTESB";
     const SEED: u64 = crate::checksum::seed::SUPERBLOCK;
-    const KNOWN_INCOMPAT: u64 =
-        INCOMPAT_HOSTED | INCOMPAT_POOLS_AT_REST | INCOMPAT_SEALED_AS | INCOMPAT_WINDOW_MOVED | INCOMPAT_KEPT
-            | INCOMPAT_CATALOG_TIED;
+    const KNOWN_INCOMPAT: u64 = INCOMPAT_HOSTED
+        | INCOMPAT_POOLS_AT_REST
+        | INCOMPAT_SEALED_AS
+        | INCOMPAT_WINDOW_MOVED
+        | INCOMPAT_KEPT
+        | INCOMPAT_CATALOG_TIED;
 
     fn check_fields(&self) -> Result<(), HeaderError> {
         let bad = |field, value| Err(HeaderError::Field { what: Self::NAME, field, value });

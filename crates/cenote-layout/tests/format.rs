@@ -6,9 +6,9 @@ use cenote_layout::archive::{
     PuddleEntry, SECTION_MAGIC, SectionHeader, SectionKind, section_sum,
 };
 use cenote_layout::catalog::{
-    AtRest, BATCH_NUMBER_MAX, ClientRecord, DueRecord, FLAG_LAST, GuestRecord, HeapKind, LeaseRecord,
-    MoveRecord, ObjectRecord, PAYLOAD_LEN_MAX, PoolMode, PoolRecord, PuddleRecord, RECORD_MAGIC, Record,
-    FRAME_HEADER_LEN, RecordError, RecordHeader, RelocationRecord, decode_frame, encode_frame,
+    AtRest, BATCH_NUMBER_MAX, ClientRecord, DueRecord, FLAG_LAST, FRAME_HEADER_LEN, GuestRecord, HeapKind,
+    LeaseRecord, MoveRecord, ObjectRecord, PAYLOAD_LEN_MAX, PoolMode, PoolRecord, PuddleRecord, RECORD_MAGIC,
+    Record, RecordError, RecordHeader, RelocationRecord, decode_frame, encode_frame,
 };
 use cenote_layout::checksum::{checksum, seed};
 use cenote_layout::header::{FORMAT_VERSION, Header, HeaderPrefix};
@@ -337,6 +337,8 @@ fn the_catalog_is_drawn_as_it_is() {
         Record::PoolAtRest(PoolId(3), AtRest::Authenticated),
         Record::SealedAs { puddle: uuid, identity: uuid },
         Record::Window { base: 1 << 40, len: 1 << 36 },
+        Record::Kept { puddle: uuid, sum: 7 },
+        Record::KeptEnded(uuid),
     ];
     let documented = rows(section(&text, "### Payload"));
     let documented: Vec<&Vec<String>> =

@@ -9,16 +9,21 @@ use crate::common::{bytes_of, key, options, protect, raw};
 use crate::mixtures::{CHECKED, fill, made_with};
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, Image, Limits, SimMedium};
-use cenote_object::{Mode, ObjectOptions, Objects, Permission, Store};
-use cenote_store::{Access, AtRest, Credentials, OpenOptions, PermissionChange, PoolMode, PoolOptions};
-use std::sync::Arc;
+use cenote_object::{
+    Attached, Blocks, Info, Keyring, Mode, ObjectOptions, Objects, Permission, Rekeyed, Store,
+};
+use cenote_store::{
+    Access, AtRest, Credentials, OpenOptions, PermissionChange, PoolHandle, PoolInfo, PoolMode, PoolOptions,
+};
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
 
 const HALF: u64 = 1 << 16;
 const PUDDLE: u64 = PoolOptions::PUDDLE_SIZE_MIN;
 
 /// What a step does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+pub(crate) enum Step {
     /// Psyncs object "a", or the one that a step made.
     Object(&'static str),
     Pool(&'static str),
@@ -34,6 +39,11 @@ enum Step {
     Clone(&'static str, &'static str),
     /// The pool has one puddle more.
     Grow(&'static str),
+    /// An object, or a pool, changes between two keys.
+    Rekey(&'static str),
+    RekeyPool(&'static str),
+    /// An object is destroyed, and comes back from a snapshot.
+    Back(&'static str),
     /// The process dies, and the next one opens the store.
     Die,
     /// The store is closed, and opened again.
@@ -54,31 +64,61 @@ fn open(sim: &Arc<SimMedium>, access: Access) -> Result<(Store, Objects), String
     }
 }
 
+/// The two keys; of a mode without one, none.
+fn keys() -> impl Iterator<Item = (usize, Option<&'static Keyring>)> {
+    static OTHER: OnceLock<Keyring> = OnceLock::new();
+    let other = key().map(|_| OTHER.get_or_init(|| crate::common::key_of(2)));
+    [key(), other].into_iter().enumerate().take(1 + usize::from(key().is_some()))
+}
+
+/// What opens under one of the keys, and under which; or why it does not under the last.
+fn by_key<T>(open: impl Fn(Option<&'static Keyring>) -> Result<T, String>) -> Result<(usize, T), String> {
+    let mut refused = String::new();
+    for (number, key) in keys() {
+        match open(key) {
+            Ok(opened) => return Ok((number, opened)),
+            Err(error) => refused = error,
+        }
+    }
+    Err(refused)
+}
+
+fn attached(objects: &Objects, name: &str, permission: Permission) -> Result<(usize, Attached), String> {
+    by_key(|key| objects.attach(name, permission, key).map_err(|error| error.to_string()))
+}
+
+fn opened(store: &Store, name: &str, access: Access) -> Result<(usize, PoolHandle), String> {
+    by_key(|key| raw(store).open_pool_with(name, access, key).map_err(|error| error.to_string()))
+}
+
+/// From one key to the other.
+fn from_to(number: usize) -> (&'static Keyring, &'static Keyring) {
+    let all: Vec<_> = keys().filter_map(|(_, key)| key).collect();
+    (all[number], all[1 - number])
+}
+
 fn step((store, objects): (&Store, &Objects), mode: Mode, step: Step, value: u8) -> Result<(), String> {
     let text = |error: &dyn core::fmt::Display| format!("{step:?}: {error}");
     let permissions = 0o600 | u32::from(value % 8);
     match step {
         Object(name) => {
-            let object = objects.attach(name, Permission::ReadWrite, key());
-            let mut object = object.map_err(|error| text(&error))?;
+            let (_, mut object) = attached(objects, name, Permission::ReadWrite)?;
             object.as_mut_slice().map_err(|error| text(&error))?.fill(value);
             object.psync().map(drop).map_err(|error| text(&error))
         }
         Pool(name) => {
-            let pool = raw(store).open_pool_with(name, Access::ReadWrite, key());
-            fill(&pool.map_err(|error| text(&error))?, value);
+            fill(&opened(store, name, Access::ReadWrite)?.1, value);
             Ok(())
         }
         Make(name) => {
             let options = ObjectOptions { at_rest: mode, permissions };
             objects.pcreate_with(name, 4096, key(), &options).map(drop).map_err(|error| text(&error))
         }
-        Remove(name) => objects.pdestroy(name, key()).map_err(|error| text(&error)),
+        Remove(name) => objects.pdestroy(name, None).map_err(|error| text(&error)),
         Chmod(name) => objects.set_mode(name, permissions).map_err(|error| text(&error)),
         ChmodPool(name) => {
             let change = PermissionChange { permissions: Some(permissions), ..PermissionChange::default() };
-            let credentials =
-                Credentials { uid: cenote_sys::process::uid(), gid: 0, groups: Vec::new() };
+            let credentials = Credentials { uid: cenote_sys::process::uid(), gid: 0, groups: Vec::new() };
             raw(store).set_permissions(&credentials, name, change).map_err(|error| text(&error))
         }
         MakePool(name) => {
@@ -96,16 +136,34 @@ fn step((store, objects): (&Store, &Objects), mode: Mode, step: Step, value: u8)
         RemovePool(name) => raw(store).remove_pool(name).map_err(|error| text(&error)),
         Clone(name, copy) => raw(store).clone_pool(name, copy).map(drop).map_err(|error| text(&error)),
         Grow(name) => {
-            let pool = raw(store).open_pool_with(name, Access::ReadWrite, key());
-            let pool = pool.map_err(|error| text(&error))?;
+            let (_, pool) = opened(store, name, Access::ReadWrite)?;
             pool.take_puddle(PUDDLE).map(drop).map_err(|error| text(&error))
+        }
+        Rekey(name) => {
+            let (old, new) = from_to(attached(objects, name, Permission::Read)?.0);
+            let done = objects.rekey(name, old, new).map_err(|error| text(&error))?;
+            assert!(matches!(done, Rekeyed::Done));
+            Ok(())
+        }
+        RekeyPool(name) => {
+            let (old, new) = from_to(opened(store, name, Access::ReadOnly)?.0);
+            let done = raw(store).rekey_pool(name, old, new).map_err(|error| text(&error))?;
+            assert!(matches!(done, Rekeyed::Done));
+            Ok(())
+        }
+        Back(name) => {
+            let dir = tempfile::tempdir().map_err(|error| text(&error))?;
+            let path = dir.path().join("snapshot");
+            objects.snapshot(name, &path, Blocks::Copied).map_err(|error| text(&error))?;
+            objects.pdestroy(name, None).map_err(|error| text(&error))?;
+            objects.restore(&path, None).map(drop).map_err(|error| text(&error))
         }
         Die | Close => Ok(()),
     }
 }
 
 /// Runs the steps; each writes a value of its own. Calls `moment` before the first and after each.
-fn run(sim: &Arc<SimMedium>, mode: Mode, steps: &[Step], mut moment: impl FnMut()) {
+pub(crate) fn run(sim: &Arc<SimMedium>, mode: Mode, steps: &[Step], mut moment: impl FnMut()) {
     let mut value = 0;
     for steps in steps.split_inclusive(|step| [Die, Close].contains(step)) {
         let (store, objects) = open(sim, Access::ReadWrite).expect("open");
@@ -126,59 +184,76 @@ fn run(sim: &Arc<SimMedium>, mode: Mode, steps: &[Step], mut moment: impl FnMut(
     }
 }
 
-/// What a store serves: names, lengths, modes, contents of all things. Or why it serves not all.
-fn seen(image: &Image, access: Access) -> Result<Vec<String>, String> {
+/// A byte that all of them are.
+fn one_of(bytes: &[u8]) -> u8 {
+    assert!(bytes.iter().all(|byte| *byte == bytes[0]), "half of each state is served");
+    bytes[0]
+}
+
+fn seen_object(objects: &Objects, info: &Info) -> Result<String, String> {
+    let (record, len) = (&info.object.record, info.object.body_len());
+    let (key, object) = attached(objects, &record.name, Permission::Read)?;
+    Ok(format!("{len} {:o}, key {key}: {}", record.permissions, one_of(&bytes_of(&object)?)))
+}
+
+fn seen_pool(store: &Store, info: &PoolInfo) -> Result<String, String> {
+    let permissions = info.record.permissions;
+    if info.due > 0 {
+        // Nothing here rewrites copies.
+        return Ok(format!("{permissions:o}: {} of {} are due", info.due, info.puddles));
+    }
+    let (key, pool) = opened(store, &info.record.name, Access::ReadOnly)?;
+    let mut values = Vec::new();
+    for puddle in pool.puddles() {
+        let mut bytes = vec![0; 4096];
+        pool.read_at(puddle.body_addr(), &mut bytes).map_err(|error| error.to_string())?;
+        values.push(one_of(&bytes));
+    }
+    Ok(format!("{permissions:o}, key {key}: {values:?}"))
+}
+
+/// What is served of each thing, or why it is not.
+pub(crate) type Things = BTreeMap<String, Result<String, String>>;
+
+fn seen_all(image: &Image, access: Access) -> Result<Things, String> {
     let sim = SimMedium::from_image_unrecorded(image);
     let (store, objects) = open(&sim, access)?;
-    let read = || -> Result<Vec<String>, String> {
-        let mut all = Vec::new();
-        let one_of = |bytes: &[u8]| {
-            assert!(bytes.iter().all(|byte| *byte == bytes[0]), "half of each state is served");
-            bytes[0]
-        };
-        for info in objects.list().map_err(|error| error.to_string())? {
-            let record = &info.object.record;
-            let object = objects.attach(&record.name, Permission::Read, key());
-            let object = object.map_err(|error| format!("{}: {error}", record.name))?;
-            let value = one_of(&bytes_of(&object)?);
-            let (name, permissions) = (&record.name, record.permissions);
-            all.push(format!("object {name} {} {permissions:o}: {value}", info.object.body_len()));
-        }
-        for info in raw(&store).pools() {
-            if info.due > 0 {
-                // Nothing here rewrites copies.
-                let (name, permissions, due) = (&info.record.name, info.record.permissions, info.due);
-                all.push(format!("pool {name} {permissions:o}: {due} of {} are due", info.puddles));
-                continue;
-            }
-            let pool = raw(&store).open_pool_with(&info.record.name, Access::ReadOnly, key());
-            let pool = pool.map_err(|error| format!("{}: {error}", info.record.name))?;
-            let mut values = Vec::new();
-            for puddle in pool.puddles() {
-                let mut bytes = vec![0; 4096];
-                pool.read_at(puddle.body_addr(), &mut bytes).map_err(|error| error.to_string())?;
-                values.push(one_of(&bytes));
-            }
-            all.push(format!("pool {} {:o}: {values:?}", info.record.name, info.record.permissions));
-        }
-        Ok(all)
-    };
-    let all = read();
+    let infos = objects.list().map_err(|error| error.to_string());
+    let all = infos.map(|infos| {
+        let object =
+            |info: &Info| (format!("object {}", info.object.record.name), seen_object(&objects, info));
+        let pool = |info: &PoolInfo| (format!("pool {}", info.record.name), seen_pool(&store, info));
+        infos.iter().map(object).chain(raw(&store).pools().iter().map(pool)).collect()
+    });
     objects.abandon();
     store.abandon();
     all
 }
 
+/// What a reader is served of each thing.
+pub(crate) fn seen_each(image: &Image) -> Result<Things, String> {
+    seen_all(image, Access::ReadOnly)
+}
+
+/// What a store serves: names, lengths, modes, contents of all things. Or why it serves not all.
+pub(crate) fn seen(image: &Image, access: Access) -> Result<Vec<String>, String> {
+    let line = |(name, what): (String, Result<String, String>)| match what {
+        Ok(what) => Ok(format!("{name} {what}")),
+        Err(why) => Err(format!("{name}: {why}")),
+    };
+    seen_all(image, access)?.into_iter().map(line).collect()
+}
+
 /// A session whose moments are kept.
-struct Session {
+pub(crate) struct Session {
     mode: Mode,
-    moments: Vec<Image>,
+    pub(crate) moments: Vec<Image>,
     /// What the store serves at each moment.
-    states: Vec<Vec<String>>,
+    pub(crate) states: Vec<Vec<String>>,
 }
 
 impl Session {
-    fn run(mode: Mode, steps: &[Step]) -> Self {
+    pub(crate) fn run(mode: Mode, steps: &[Step]) -> Self {
         let base = made_with(mode, HALF);
         let sim = SimMedium::from_image_unrecorded(&base);
         let mut moments = Vec::new();
@@ -190,7 +265,7 @@ impl Session {
 
     /// Files in which two moments differ, in groups: both files of the catalog go together, because
     /// the newer one counts.
-    fn differing(&self, one: usize, other: usize) -> Vec<Vec<String>> {
+    pub(crate) fn differing(&self, one: usize, other: usize) -> Vec<Vec<String>> {
         let (one, other) = (&self.moments[one], &self.moments[other]);
         let mut names = one.names();
         names.extend(other.names());
@@ -202,7 +277,12 @@ impl Session {
         std::iter::once(catalog).chain(rest.into_iter().map(|name| vec![name])).collect()
     }
 
-    fn mixed<'a>(&self, newer: usize, older: usize, back: impl Iterator<Item = &'a String>) -> Image {
+    pub(crate) fn mixed<'a>(
+        &self,
+        newer: usize,
+        older: usize,
+        back: impl Iterator<Item = &'a String>,
+    ) -> Image {
         let mut image = self.moments[newer].clone();
         for name in back {
             match self.moments[older].file(name) {
@@ -214,7 +294,7 @@ impl Session {
     }
 
     /// Opens the image. Whether it was refused, or why it is no state that the store had.
-    fn judge(&self, image: &Image, access: Access) -> Result<bool, String> {
+    pub(crate) fn judge(&self, image: &Image, access: Access) -> Result<bool, String> {
         match seen(image, access) {
             Err(_) => Ok(true),
             Ok(all) if self.states.contains(&all) => Ok(false),
@@ -222,8 +302,8 @@ impl Session {
         }
     }
 
-    /// Mixtures in which each file is of one of three moments, of which two follow each other. How
-    /// many were refused.
+    /// Mixtures in which each file is of one of three moments, of which two follow each other; of
+    /// every fourth, one copy of the superblock is damaged. How many were refused.
     fn random_mixtures(&self, seed: u64, count: u64) -> Result<u64, String> {
         let mut state = seed;
         let mut next = |of: usize| {
@@ -248,6 +328,9 @@ impl Session {
                     Some(bytes) => image.set_file(name, &bytes),
                     None => drop(image.remove(name)),
                 }
+            }
+            if number % 4 == 3 {
+                assert!(image.flip_bit("superblock", next(2) as u64 * 4096 + 200, 0));
             }
             let access = if number % 2 == 0 { Access::ReadOnly } else { Access::ReadWrite };
             let judged = self.judge(&image, access);
@@ -318,6 +401,30 @@ const POOLS: [Step; 13] = [
     Pool("q"),
     ChmodPool("c"),
 ];
+
+/// Keys that change, and an object that is restored from a snapshot.
+const KEYS: [Step; 9] = [
+    Object("a"),
+    Rekey("a"),
+    Pool("q"),
+    RekeyPool("q"),
+    Object("a"),
+    Back("a"),
+    Chmod("still"),
+    Object("a"),
+    RekeyPool("q"),
+];
+
+#[test]
+fn every_mixture_of_moments_with_new_keys_and_restored_objects_is_refused_or_a_state_of_the_store() {
+    let session = Session::run(Mode::EncryptionIntegrity, &KEYS);
+    let [refused, of] = session.every_mixture(2).unwrap_or_else(|error| panic!("{error}"));
+    println!("{refused} of {of} mixtures are refused");
+    assert!(refused > of / 4 && of > 120, "{refused} of {of}");
+    let refused = session.random_mixtures(5, random_count()).unwrap_or_else(|error| panic!("{error}"));
+    println!("{refused} of {} mixtures of three moments are refused", random_count());
+    protect(Mode::None);
+}
 
 #[test]
 fn every_mixture_of_moments_with_changes_of_the_catalog_is_refused_or_a_state_of_the_store() {

@@ -51,7 +51,13 @@
 //!
 //! If one of a journal's two headers is damaged, the predecessor of the one that is named is
 //! accepted: it may be the newest that is left, and recovery by it is right (it applies records
-//! again).
+//! again). The file's records go at least as far as the header that is named: those of a copy that
+//! was put back end earlier.
+//!
+//! If one of the superblock's two copies is damaged, it may have been the next one after the other,
+//! which then is older than the journals by one copy at most. So journals of the session that the
+//! lost copy named pass, and nothing is lost. What the copy that is left does not say, entries of
+//! the other files say: a journal that was put back beside it lacks what they name.
 //!
 //! A copy of a journal that was made in the session that crashed has this session's epoch. It is
 //! told by the other journal, or by the catalog, which name records that it lacks (`ties.rs` of
@@ -103,6 +109,8 @@ pub(crate) struct Journals {
     ties: [Tie; TIED],
     /// They were read when the store was opened, so that names are known.
     read: bool,
+    /// The superblock that was read is perhaps not the newest one: its next copy is damaged.
+    next_lost: bool,
     /// This session has begun to open it: its header may be a newer one than the superblock names.
     opened: [bool; 2],
     /// This session has opened it, and named it.
@@ -111,7 +119,7 @@ pub(crate) struct Journals {
 
 impl Default for Journals {
     fn default() -> Self {
-        Self { ties: Tie::all(), read: false, opened: [false; 2], named: [false; 2] }
+        Self { ties: Tie::all(), read: false, next_lost: false, opened: [false; 2], named: [false; 2] }
     }
 }
 
@@ -144,7 +152,8 @@ impl Journals {
         found: &superblock::Found,
         (copied, writes): (bool, bool),
     ) -> Result<Self, MediumError> {
-        let (mut journals, block) = (Self::default(), &found.newest);
+        let next_lost = found.lost && !planted(Bug::LostCopyForgotten);
+        let (mut journals, block) = (Self { next_lost, ..Self::default() }, &found.newest);
         let unsettled = |of: JournalOf| {
             block.journals[of as usize] != JournalMark::NONE && !says(block, of, JOURNAL_SETTLED)
         };
@@ -160,12 +169,7 @@ impl Journals {
 
     /// Reads how far each journal got in the session that crashed, and what it names of the other
     /// and of the catalog.
-    fn read(
-        &mut self,
-        medium: &OwnedMedium,
-        block: &Superblock,
-        writes: bool,
-    ) -> Result<(), MediumError> {
+    fn read(&mut self, medium: &OwnedMedium, block: &Superblock, writes: bool) -> Result<(), MediumError> {
         self.read = true;
         for of in JournalOf::ALL {
             if !medium.exists(of.file())? {
@@ -213,11 +217,12 @@ impl Journals {
     }
 }
 
-/// Why a superblock of this generation is older than a journal.
-fn put_back(generation: u64, found: &Found) -> Option<String> {
+/// Why a superblock of this generation is older than a journal. `next_lost`: there may have been a
+/// next one.
+fn put_back(generation: u64, next_lost: bool, found: &Found) -> Option<String> {
     // As long as nothing was done in its session the superblock may not name it yet.
-    let at_least = found.session - u64::from(!found.used && found.session > 0);
-    let older = generation < at_least && !planted(Bug::SessionIgnored);
+    let at_least = found.session.saturating_sub(u64::from(!found.used));
+    let older = generation.saturating_add(u64::from(next_lost)) < at_least && !planted(Bug::SessionIgnored);
     older.then(|| {
         format!(
             "the superblock was put back: it is of generation {generation}, and the journal is of a session \
@@ -233,8 +238,15 @@ fn why_not(named: &JournalMark, found: &Found, settled: bool) -> Option<String> 
     // The header that is named may be the one that is damaged: its predecessor is good enough to
     // recover by.
     let lost = *alone && mark.generation + 1 == named.generation;
-    if *named == JournalMark::NONE || lost || planted(Bug::OlderJournalAccepted) {
+    let reaches = found.last >= named.trimmed || planted(Bug::LostHeaderAccepted);
+    if *named == JournalMark::NONE || (lost && reaches) || planted(Bug::OlderJournalAccepted) {
         return None;
+    }
+    if lost {
+        return Some(format!(
+            "its newest header is damaged, and what is left ends with record {}, and there was record {}",
+            found.last, named.trimmed
+        ));
     }
     let older = mark.epoch < named.epoch
         || (mark.epoch == named.epoch
@@ -301,7 +313,7 @@ impl Inner {
             found = scan.found();
         }
         let Some(detail) = self.problem(control, of, &found) else { return Ok(()) };
-        if whole && put_back(control.superblock.generation, &found).is_some() {
+        if whole && put_back(control.superblock.generation, false, &found).is_some() {
             say(&mut control.superblock, of, JOURNAL_REFUSED, !planted(Bug::RefusalForgotten));
         }
         let state = &control.catalog.state;
@@ -323,7 +335,7 @@ impl Inner {
                 .then(|| "the superblock was put back beside it, before an earlier session".into())
         };
         why_not(&block.journals[of as usize], found, settled)
-            .or_else(|| put_back(block.generation, found))
+            .or_else(|| put_back(block.generation, control.journals.next_lost, found))
             .or_else(refused)
             .or_else(|| control.journals.lacks(of, found.last))
     }
@@ -488,8 +500,10 @@ mod tests {
                     let of = |alone| Found { mark, alone, session, used, last, names };
                     let (alone, told) =
                         (why_not(named, &of(true), settled), why_not(named, &of(false), settled));
-                    // Beside a damaged header its predecessor passes, and nothing else.
-                    assert!(alone == told || mark.generation + 1 == named.generation);
+                    // Beside a damaged header its predecessor passes, as far as its records go.
+                    let before = mark.generation + 1 == named.generation;
+                    assert!(alone == told || before);
+                    assert!(!before || alone.is_none() == (mark.trimmed >= named.trimmed));
                     told
                 };
                 let newer = mark.epoch > named.epoch

@@ -112,11 +112,7 @@ impl Store {
             match options.damage {
                 DamagePolicy::Refuse => {
                     return Err(match merged.rolled_back {
-                        Some(last) => OpenError::CatalogRolledBack {
-                            path,
-                            found: last,
-                            at_least,
-                        },
+                        Some(last) => OpenError::CatalogRolledBack { path, found: last, at_least },
                         None => OpenError::Catalog { path, damage: merged.damage },
                     });
                 }
@@ -136,7 +132,8 @@ impl Store {
         .map(Arc::new);
         site.record(&mut block);
         block.origin = if copied { ORIGIN_COPY } else { ORIGIN_OWN };
-        let catalog = Catalog::new(medium.clone(), (&merged, journals.catalog().clone()), &bytes, fence.clone());
+        let catalog =
+            Catalog::new(medium.clone(), (&merged, journals.catalog().clone()), &bytes, fence.clone());
         let same_boot = found.newest.boot_id == medium.boot_id();
         alive::refuse((&*medium, &path), &catalog.state, (options.hosting, same_boot))?;
         let living = alive::seen(&catalog.state).next().is_some();
@@ -316,7 +313,7 @@ impl Inner {
             report.catalog_files_repaired = control.catalog.repair(merged, bytes)?;
         }
         let (orphans, missing) = self.compare_files(control, merged, report)?;
-        control.kept = self.load_kept(&control.catalog.state)?;
+        control.kept = self.load_kept(&control.catalog.state);
         if planted(Bug::MovedBeforeRecovery) && self.writable && self.window.distance() != 0 {
             self.move_before_recovery(control);
         }

@@ -36,6 +36,8 @@ pub(crate) struct Found {
     pub(crate) clean: bool,
     /// The copy that is damaged, if one is.
     pub(crate) damage: Vec<Damage>,
+    /// A copy is not whole, and may have been the next after the newest whole one.
+    pub(crate) lost: bool,
 }
 
 /// The start of every superblock.
@@ -98,6 +100,7 @@ fn single(newest: Superblock, damaged: u8, error: &HeaderError) -> Found {
         newest,
         clean: false,
         damage: vec![Damage::Superblock { copy: damaged, detail: error.to_string() }],
+        lost: true,
     }
 }
 
@@ -129,7 +132,7 @@ fn both(a: Superblock, b: Superblock) -> Found {
             detail: "it is of another store".into(),
         });
     }
-    Found { clean: damage.is_empty() && newest.state == STATE_CLEAN, newest, damage }
+    Found { clean: damage.is_empty() && newest.state == STATE_CLEAN, newest, damage, lost: false }
 }
 
 /// Whether a copy is as it was written, whatever it says.
