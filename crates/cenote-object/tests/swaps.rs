@@ -3,7 +3,7 @@
 //! each with checksums that fit. What is served under a name is what was written under it, or
 //! nothing, in every mode that claims integrity.
 
-use crate::catalog_ties::{Step, run, seen_each};
+use crate::catalog_ties::{Step, Things, run, seen_each};
 use crate::common::{protect, raw};
 use crate::mixtures::{CHECKED, made_with};
 use cenote_layout::catalog::{PuddleRecord, Record, decode_frame, encode_frame};
@@ -217,15 +217,27 @@ fn file_of(puddle: Uuid) -> String {
     format!("puddles/{name}")
 }
 
+/// What is served of each thing, but for permission bits: they say who may ask, are changed without
+/// a key, and are under none.
+fn served(image: &Image) -> Result<Things, String> {
+    let bound = |what: String| {
+        let (place, contents) = what.split_once(", ").unwrap_or_default();
+        let len = place.rsplit_once(' ').map_or("", |(len, _)| len);
+        format!("{len} {contents}")
+    };
+    let all = seen_each(image)?.into_iter();
+    Ok(all.map(|(name, what)| (name, what.map(bound))).collect())
+}
+
 /// Every pair, in every way. How often something was refused, or what is served that was not
 /// written.
 fn every_swap(mode: Mode) -> Result<[u64; 2], String> {
     let image = made(mode);
-    let whole = seen_each(&image).expect("whole");
+    let whole = served(&image).expect("whole");
     let mut counts = [0; 2];
     for pair in PAIRS {
         for ways in 1..1 << WAYS {
-            let served = seen_each(&Swap::of(&image, pair).swapped(ways));
+            let served = served(&Swap::of(&image, pair).swapped(ways));
             counts[1] += 1;
             let Ok(served) = served else {
                 counts[0] += 1;
