@@ -501,7 +501,7 @@ mod tests {
             "the second and the third relocation are over: {again:?}"
         );
         assert_eq!(again.window, Some((1 << 42, 1 << 30)));
-        assert!(again.kept.iter().eq(&[(Uuid([1; 16]), 5)]), "what is kept has not ended: {again:?}");
+        assert!(again.kept.iter().eq([(&Uuid([1; 16]), &5)]), "what is kept has not ended: {again:?}");
         assert!(again.sealed_as.keys().eq(&[Uuid([1; 16])]), "what is rewritten is sealed as itself");
     }
 
