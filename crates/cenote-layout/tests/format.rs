@@ -379,14 +379,14 @@ fn a_frame_with_something_in_reserved_bytes_is_refused() {
     assert_eq!(change(offset_of!(RecordHeader, flags), 0), Ok(7), "the checksum is made anew");
     for at in [
         offset_of!(RecordHeader, reserved0),
-        offset_of!(RecordHeader, journals) + 7,
-        offset_of!(RecordHeader, journals) + 15,
         offset_of!(RecordHeader, flags) + 1,
     ] {
         assert_eq!(change(at, 2), Err(RecordError::Payload), "byte {at}");
     }
     // And numbers beyond those that are ever reached.
-    assert_eq!(change(offset_of!(RecordHeader, batch) + 7, 0x40), Err(RecordError::Payload));
+    for at in [offset_of!(RecordHeader, batch) + 7, offset_of!(RecordHeader, journals) + 15] {
+        assert_eq!(change(at, 0x40), Err(RecordError::Payload), "byte {at}");
+    }
     assert_eq!(BATCH_NUMBER_MAX, 0x40 << 56);
 }
 
