@@ -377,10 +377,7 @@ fn a_frame_with_something_in_reserved_bytes_is_refused() {
         decode_frame(&frame).map(|frame| frame.batch)
     };
     assert_eq!(change(offset_of!(RecordHeader, flags), 0), Ok(7), "the checksum is made anew");
-    for at in [
-        offset_of!(RecordHeader, reserved0),
-        offset_of!(RecordHeader, flags) + 1,
-    ] {
+    for at in [offset_of!(RecordHeader, reserved0), offset_of!(RecordHeader, flags) + 1] {
         assert_eq!(change(at, 2), Err(RecordError::Payload), "byte {at}");
     }
     // And numbers beyond those that are ever reached.
