@@ -2,7 +2,7 @@
 
 use crate::common::{Fixture, Ran, cenote, empty, killed, run, with_pool};
 use cenote_layout::header::seal;
-use cenote_layout::superblock::Superblock;
+use cenote_layout::superblock::{INCOMPAT_CATALOG_TIED, Superblock};
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
@@ -228,7 +228,9 @@ fn an_unknown_feature_is_refused_or_read_only_as_it_says() {
     let fixture = with_pool();
     superblocks(&fixture, |block| block.prefix.incompat = 1 << 40);
     all_refuse(&fixture, &["0x10000000000", "newer release"]);
-    superblocks(&fixture, |block| (block.prefix.incompat, block.prefix.ro_compat) = (0, 2));
+    superblocks(&fixture, |block| {
+        (block.prefix.incompat, block.prefix.ro_compat) = (INCOMPAT_CATALOG_TIED, 2);
+    });
     let before = fixture.files();
     for command in LOOKING {
         fixture.run(command, &[]).exits(0);

@@ -8,8 +8,8 @@ use crate::file::merge;
 use crate::forge;
 use crate::input::Input;
 use cenote_layout::catalog::{
-    AtRest, ClientRecord, Frame, GuestRecord, HeapKind, LeaseRecord, PoolMode, PoolRecord, PuddleRecord,
-    Record, decode_frame, encode_frame,
+    AtRest, ClientRecord, FRAME_HEADER_LEN, Frame, GuestRecord, HeapKind, LeaseRecord, PoolMode, PoolRecord,
+    PuddleRecord, Record, decode_frame, encode_frame,
 };
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::pointer::PointerKind;
@@ -102,7 +102,7 @@ fn check_frames(bytes: &[u8], expected: Option<&[Record]>) {
     while at < bytes.len() {
         match decode_frame(&bytes[at..]) {
             Ok(frame) => {
-                assert!(frame.len % 8 == 0 && frame.len >= 48 && at + frame.len <= bytes.len());
+                assert!(frame.len % 8 == 0 && frame.len >= FRAME_HEADER_LEN && at + frame.len <= bytes.len());
                 assert_eq!(again(&frame), frame, "a frame that was read does not encode to itself");
                 use_record(&frame.record);
                 at += frame.len;
@@ -121,7 +121,8 @@ fn check_frames(bytes: &[u8], expected: Option<&[Record]>) {
 
 fn again(frame: &Frame) -> Frame {
     let mut bytes = Vec::new();
-    encode_frame(frame.batch, frame.index, frame.last, &frame.record, &mut bytes);
+    let place = (frame.index, frame.last);
+    encode_frame((frame.batch, frame.journals), place, &frame.record, &mut bytes);
     match decode_frame(&bytes) {
         Ok(mut read) => {
             // Another encoding of the same record may have had another length.
@@ -155,12 +156,13 @@ fn use_record(record: &Record) {
 fn history(input: &mut Input<'_>) -> (Vec<u8>, Vec<Record>) {
     let mut bytes = Vec::new();
     let mut records = vec![Record::NextPool(PoolId(1))];
-    encode_frame(1, 0, true, &records[0], &mut bytes);
+    encode_frame((1, [0; 2]), (0, true), &records[0], &mut bytes);
     for batch in 2..2 + input.below(6) as u64 {
         let count = 1 + input.below(3) as u32;
         for index in 0..count {
             let record = record(input);
-            encode_frame(batch, index, index + 1 == count, &record, &mut bytes);
+            let journals = [input.below(9) as u64, batch];
+            encode_frame((batch, journals), (index, index + 1 == count), &record, &mut bytes);
             records.push(record);
         }
     }

@@ -9,7 +9,7 @@ use crate::input::Input;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::archive::{ArchiveHeader, SectionHeader, section_sum};
 use cenote_layout::at_rest::AtRestHeader;
-use cenote_layout::catalog::{RecordHeader as FrameHeader, decode_frame};
+use cenote_layout::catalog::{FRAME_HEADER_LEN, RecordHeader as FrameHeader, decode_frame};
 use cenote_layout::checksum::{checksum, seed};
 use cenote_layout::header::{Header, seal};
 use cenote_layout::log::{
@@ -145,7 +145,7 @@ pub fn catalog(input: &mut Input<'_>, bytes: &mut [u8]) {
     if input.one_in(2) {
         input.damage(frame);
     } else {
-        input.damage(&mut frame[48..]);
+        input.damage(&mut frame[FRAME_HEADER_LEN..]);
     }
     let Ok((mut header, rest)) = FrameHeader::read_from_prefix(frame) else {
         return;
@@ -160,7 +160,7 @@ pub fn catalog(input: &mut Input<'_>, bytes: &mut [u8]) {
     header.checksum = 0;
     let covered = [header.as_bytes(), &rest[..payload_len]].concat();
     header.checksum = checksum(seed::CATALOG, &covered);
-    frame[..48].copy_from_slice(header.as_bytes());
+    frame[..FRAME_HEADER_LEN].copy_from_slice(header.as_bytes());
 }
 
 /// Changes a header of the journal or a record, and puts its checksums right again. Whether

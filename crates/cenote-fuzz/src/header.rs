@@ -6,7 +6,7 @@ use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::log::LogHeader;
 use cenote_layout::log_space::{ENTRY_CONTINUATION, ENTRY_HEAD, LogSpaceEntry, LogSpaceHeader};
 use cenote_layout::puddle::{PuddleHeader, Role, header_space};
-use cenote_layout::superblock::{JournalMark, Superblock};
+use cenote_layout::superblock::{INCOMPAT_CATALOG_TIED, JournalMark, Superblock};
 use cenote_layout::{PAGE_SIZE, SLOT_SIZE};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -41,7 +41,7 @@ fn prefix<H: Header>() -> HeaderPrefix {
 
 fn superblock(input: &mut Input<'_>) -> Superblock {
     Superblock {
-        prefix: prefix::<Superblock>(),
+        prefix: HeaderPrefix { incompat: INCOMPAT_CATALOG_TIED, ..prefix::<Superblock>() },
         store: Uuid(input.array()),
         window_base: input.number(1 << 45),
         window_len: input.number(1 << 40),
@@ -60,7 +60,8 @@ fn superblock(input: &mut Input<'_>) -> Superblock {
         origin: input.below(3) as u64,
         tied_from: 0,
         journal_states: input.below(17) as u64,
-        reserved1: [0; 3824],
+        tied_batch: input.below(3) as u64,
+        reserved1: [0; 3816],
         journals: [JournalMark {
             epoch: input.below(3) as u64,
             generation: input.below(3) as u64,

@@ -29,7 +29,8 @@ pub(crate) fn new_header((store, session): (Uuid, u64), half_len: u64, epoch: u6
         session,
         begun: 1,
         other: 0,
-        reserved: [0; 360],
+        catalog: 0,
+        reserved: [0; 352],
     }
 }
 
@@ -53,9 +54,9 @@ pub struct Found {
     pub used: bool,
     /// Number of the last record that counts; of a look at the header alone, of the last trim.
     pub last: u64,
-    /// Number of the other journal's last record that was durable when this one was written to
-    /// last.
-    pub other: u64,
+    /// What this one names ([`crate::Tie::names`]): the other journal's last record and the
+    /// catalog's last batch that were durable when this one was written to last.
+    pub names: [u64; 2],
 }
 
 /// The header of a journal's file. `Err` in the answer: why there is none that can be believed.
@@ -79,8 +80,9 @@ pub(crate) fn found_in(
     // header, as far as it counts.
     let newest = newest.filter(|newest| newest.epoch >= header.epoch);
     let used = header.generation != header.begun || newest.is_some();
-    let other = newest.map_or(0, |newest| newest.other).max(header.other);
-    Found { mark: mark(header), alone, session: header.session, used, last, other }
+    let names = newest.map_or([0; 2], |newest| [newest.other, newest.catalog]);
+    let names = [names[0].max(header.other), names[1].max(header.catalog)];
+    Found { mark: mark(header), alone, session: header.session, used, last, names }
 }
 
 /// Where half 0 or 1 begins, and where it ends.

@@ -72,7 +72,7 @@ pub struct Home {
     pub guard: Arc<dyn Guard>,
     /// Generation of the superblock's copy that will name the session.
     pub session: u64,
-    /// What the store's other journal knows of it, and the other way round.
+    /// What the store's other journal and the catalog know of it, and the other way round.
     pub tie: Tie,
 }
 
@@ -171,8 +171,8 @@ impl Journal {
         settings: Settings,
     ) -> Result<Self, JournalError> {
         let header = new_header((home.store, home.session), half_len, epoch);
-        let (trimmed, other) = (home.tie.floor(), home.tie.other());
-        let mut header = JournalHeader { trimmed, other, ..header };
+        let (trimmed, [other, catalog]) = (home.tie.floor(), home.tie.to_name());
+        let mut header = JournalHeader { trimmed, other, catalog, ..header };
         home.guard.check_owner()?;
         let file = replace(&home.medium, home.name, &mut header, &roots);
         let file = file.map_err(|error| home.failed(error))?;
@@ -194,10 +194,10 @@ impl Journal {
         let (trimmed, chain) = scan.last;
         let epoch = scan.epoch + u64::from(!planted(Bug::JournalEpochIgnored));
         let (generation, session) = (scan.header.generation + 1, home.session);
-        let other = if planted(Bug::TieNotInHeader) { 0 } else { home.tie.other() };
+        let [other, catalog] = if planted(Bug::TieNotInHeader) { [0; 2] } else { home.tie.to_name() };
         let begun = generation;
         let header = JournalHeader { generation, epoch, trimmed, chain, ..scan.header };
-        let mut header = JournalHeader { session, begun, other, ..header };
+        let mut header = JournalHeader { session, begun, other, catalog, ..header };
         home.guard.check_owner()?;
         write_header(&file, &mut header, &roots).map_err(|error| home.failed(error))?;
         Ok(Self::start(home, file, (header, roots), settings))
@@ -302,7 +302,7 @@ impl Journal {
             chain: state.chain,
             durable: state.durable,
             trimmed: state.header.trimmed,
-            other: self.home.tie.other(),
+            names: self.home.tie.to_name(),
             store: self.home.store,
         };
         let at = half(state.active, state.header.half_len).0 + state.tail;
@@ -376,12 +376,14 @@ impl Journal {
         let half_len =
             len.max(state.header.half_len.saturating_mul(2)).next_multiple_of(PAGE_SIZE).min(limit);
         self.check_owner()?;
+        let [other, catalog] = self.home.tie.to_name();
         let mut header = JournalHeader {
             generation: state.header.generation + 1,
             half_len,
             trimmed: state.written,
             chain: state.chain,
-            other: self.home.tie.other(),
+            other,
+            catalog,
             ..state.header
         };
         let file = replace(&self.home.medium, self.home.name, &mut header, &state.roots);
@@ -487,8 +489,8 @@ impl Journal {
 
     /// Notes that nothing up to record `trimmed` has to be recovered: **the sync of the header commits**.
     fn trim(&self, state: &mut State, trimmed: u64, chain: u64) -> Result<(), JournalError> {
-        let (generation, other) = (state.header.generation + 1, self.home.tie.other());
-        let mut header = JournalHeader { generation, trimmed, chain, other, ..state.header };
+        let (generation, [other, catalog]) = (state.header.generation + 1, self.home.tie.to_name());
+        let mut header = JournalHeader { generation, trimmed, chain, other, catalog, ..state.header };
         self.check_owner()?;
         write_header(&state.file, &mut header, &state.roots).map_err(|error| self.failed(error))?;
         state.header = header;

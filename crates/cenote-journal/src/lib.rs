@@ -8,7 +8,7 @@
 //! what a journal holds after a crash        scan.rs
 //! what another process has to be psynced    parcel.rs
 //! which state protected primaries are in    roots.rs
-//! two journals that name each other         ties.rs
+//! journals and catalog name each other      ties.rs
 //! ```
 //!
 //! A store has a journal for its raw objects and one for its pools in shadowed mode, each in a file of its own. This crate knows neither: a
@@ -41,7 +41,7 @@ pub use quiet::Quiet;
 pub use record::{Draft, Record};
 pub use roots::{ROOT_HEADER_LEN, Root, Rooted, Roots};
 pub use scan::{ROOTS_LOST, Scan, scan};
-pub use ties::Tie;
+pub use ties::{TIED, Tie};
 
 use cenote_medium::MediumError;
 use core::fmt;

@@ -19,7 +19,8 @@ pub(crate) struct Place {
     pub(crate) chain: u64,
     pub(crate) durable: u64,
     pub(crate) trimmed: u64,
-    pub(crate) other: u64,
+    /// As [`crate::Tie::to_name`] has it.
+    pub(crate) names: [u64; 2],
     pub(crate) store: Uuid,
 }
 
@@ -67,7 +68,8 @@ impl<'a> Draft<'a> {
             chain: place.chain,
             durable: place.durable,
             trimmed: place.trimmed,
-            other: place.other,
+            other: place.names[0],
+            catalog: place.names[1],
             store: place.store,
             objects: self.objects.len() as u32,
             runs: self.changes.runs.len() as u32,

@@ -8,7 +8,7 @@
 //! only together. Batch numbers rise by one.
 //!
 //! ```text
-//! frame:  RecordHeader (48 bytes) | payload: postcard encoding of Record | zeroes up to a multiple of 8
+//! frame:  RecordHeader (56 bytes) | payload: postcard encoding of Record | zeroes up to a multiple of 8
 //! ```
 
 use crate::PAGE_SIZE;
@@ -52,13 +52,18 @@ pub struct RecordHeader {
     pub payload_len: u32,
     /// Zero.
     pub reserved0: u32,
-    /// Zero.
-    pub reserved1: u64,
+    /// Journals of psyncs, of objects and of pools, had durable records up to these numbers when
+    /// the batch was written: one with fewer was put back.
+    pub journals: [u64; 2],
     /// XXH3-64 of this header (with this field zero) and the payload.
     pub checksum: u64,
 }
 
-const _: () = assert!(size_of::<RecordHeader>() == 48);
+/// Bytes of a frame's header.
+pub const FRAME_HEADER_LEN: usize = size_of::<RecordHeader>();
+
+const _: () = assert!(FRAME_HEADER_LEN == 56);
+const _: () = assert!(core::mem::offset_of!(RecordHeader, journals) == 32);
 
 /// How a pool keeps its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -397,6 +402,17 @@ pub enum Record {
     PoolTorn(PoolId),
     /// A caller answers for the pool's values: it is whole.
     PoolWhole(PoolId),
+    /// What committed psyncs say of a puddle's primary is in its file of kept psyncs
+    /// ([`crate::kept`]), and nowhere else. Only in stores whose superblock has
+    /// [`crate::superblock::INCOMPAT_KEPT`].
+    Kept {
+        /// The puddle.
+        puddle: Uuid,
+        /// [`crate::kept::KeptHeader::sum`] of that file.
+        sum: u64,
+    },
+    /// It is in the primary. Also with the puddle's end.
+    KeptEnded(Uuid),
 }
 
 impl Record {
@@ -447,6 +463,8 @@ pub struct Frame {
     pub index: u32,
     /// Whether it ends its batch.
     pub last: bool,
+    /// [`RecordHeader::journals`].
+    pub journals: [u64; 2],
     /// What it says.
     pub record: Record,
     /// Bytes of the frame, padding included.
@@ -457,7 +475,12 @@ pub struct Frame {
 ///
 /// # Panics
 /// If the record encodes to more than [`PAYLOAD_LEN_MAX`] bytes; names and maps are limited so that none does.
-pub fn encode_frame(batch: u64, index: u32, last: bool, record: &Record, out: &mut Vec<u8>) {
+pub fn encode_frame(
+    (batch, journals): (u64, [u64; 2]),
+    (index, last): (u32, bool),
+    record: &Record,
+    out: &mut Vec<u8>,
+) {
     let payload = postcard::to_allocvec(record).unwrap_or_default();
     assert!(!payload.is_empty() && payload.len() <= PAYLOAD_LEN_MAX as usize, "catalog record out of bounds");
     let mut header = RecordHeader {
@@ -467,14 +490,14 @@ pub fn encode_frame(batch: u64, index: u32, last: bool, record: &Record, out: &m
         flags: if last { FLAG_LAST } else { 0 },
         payload_len: payload.len() as u32,
         reserved0: 0,
-        reserved1: 0,
+        journals,
         checksum: 0,
     };
     let start = out.len();
     out.extend_from_slice(header.as_bytes());
     out.extend_from_slice(&payload);
     header.checksum = checksum(seed::CATALOG, &out[start..]);
-    out[start..start + 48].copy_from_slice(header.as_bytes());
+    out[start..start + FRAME_HEADER_LEN].copy_from_slice(header.as_bytes());
     while !out.len().is_multiple_of(8) {
         out.push(0);
     }
@@ -495,11 +518,11 @@ pub fn decode_frame(bytes: &[u8]) -> Result<Frame, RecordError> {
         return Err(RecordError::Magic);
     }
     let payload_len = header.payload_len as usize;
-    let len = (48 + payload_len).next_multiple_of(8);
+    let len = (FRAME_HEADER_LEN + payload_len).next_multiple_of(8);
     if bytes.len() < len {
         return Err(RecordError::Truncated);
     }
-    let mut covered = Vec::with_capacity(48 + payload_len);
+    let mut covered = Vec::with_capacity(FRAME_HEADER_LEN + payload_len);
     covered.extend_from_slice(RecordHeader { checksum: 0, ..header }.as_bytes());
     covered.extend_from_slice(&rest[..payload_len]);
     let computed = checksum(seed::CATALOG, &covered);
@@ -510,11 +533,16 @@ pub fn decode_frame(bytes: &[u8]) -> Result<Frame, RecordError> {
         return Err(RecordError::Payload);
     }
     // Written by nobody yet: a later release may give them a meaning.
-    if header.reserved0 != 0 || header.reserved1 != 0 || header.flags & !FLAG_LAST != 0 {
+    if header.reserved0 != 0 || header.flags & !FLAG_LAST != 0 {
+        return Err(RecordError::Payload);
+    }
+    // Numbers of records, which can always be counted on.
+    if header.journals.iter().any(|number| *number >= BATCH_NUMBER_MAX) {
         return Err(RecordError::Payload);
     }
     let record = postcard::from_bytes(&rest[..payload_len]).map_err(|_| RecordError::Payload)?;
-    Ok(Frame { batch: header.batch, index: header.index, last: header.flags & FLAG_LAST != 0, record, len })
+    let RecordHeader { batch, index, journals, .. } = header;
+    Ok(Frame { batch, index, last: header.flags & FLAG_LAST != 0, journals, record, len })
 }
 
 #[cfg(test)]
@@ -528,11 +556,11 @@ mod tests {
     #[test]
     fn frames_round_trip() {
         let mut bytes = Vec::new();
-        encode_frame(9, 2, true, &sample(), &mut bytes);
+        encode_frame((9, [3, 4]), (2, true), &sample(), &mut bytes);
         assert_eq!(bytes.len() % 8, 0);
         let frame = decode_frame(&bytes).unwrap();
         assert_eq!((frame.batch, frame.index, frame.last, frame.len), (9, 2, true, bytes.len()));
-        assert_eq!(frame.record, sample());
+        assert_eq!((frame.journals, frame.record), ([3, 4], sample()));
     }
 
     #[test]
@@ -542,15 +570,15 @@ mod tests {
         let pools = alloc::vec![(PoolId(far), PoolId(far)); RELOCATION_MOVES_MAX];
         let record = Record::Relocation(RelocationRecord { id: Uuid([7; 16]), moves, pools });
         let mut bytes = Vec::new();
-        encode_frame(1, 0, true, &record, &mut bytes);
+        encode_frame((1, [0; 2]), (0, true), &record, &mut bytes);
         assert_eq!(decode_frame(&bytes).unwrap().record, record);
     }
 
     #[test]
     fn every_flipped_bit_is_noticed() {
         let mut bytes = Vec::new();
-        encode_frame(1, 0, true, &sample(), &mut bytes);
-        let used = 48
+        encode_frame((1, [0; 2]), (0, true), &sample(), &mut bytes);
+        let used = FRAME_HEADER_LEN
             + decode_frame(&bytes).map(|_| ()).map_or(0, |()| {
                 let header = RecordHeader::read_from_prefix(&bytes).unwrap().0;
                 header.payload_len as usize
@@ -565,7 +593,7 @@ mod tests {
     #[test]
     fn every_shorter_prefix_is_refused() {
         let mut bytes = Vec::new();
-        encode_frame(1, 0, true, &sample(), &mut bytes);
+        encode_frame((1, [0; 2]), (0, true), &sample(), &mut bytes);
         for len in 0..bytes.len() {
             assert!(decode_frame(&bytes[..len]).is_err(), "{len} bytes");
         }

@@ -207,18 +207,23 @@ pub struct JournalHeader {
     /// The other journal of the store had durable records up to this number when this header was
     /// written: with fewer it was put back.
     pub other: u64,
+    /// The catalog durably had this batch then: one that ends earlier was put back.
+    pub catalog: u64,
     /// Zero.
-    pub reserved: [u8; 360],
+    pub reserved: [u8; 352],
 }
 
-/// In every journal's header: records name the other journal's ([`RecordHeader::other`]).
-pub const INCOMPAT_TIED: u64 = 1 << 0;
+/// Earlier builds: records name the other journal's alone, and are shorter.
+const INCOMPAT_TIED_EARLIER: u64 = 1 << 0;
+/// In every journal's header: records name the other journal's ([`RecordHeader::other`]), and the
+/// catalog's batch ([`RecordHeader::catalog`]).
+pub const INCOMPAT_TIED: u64 = 1 << 1;
 
 const _: () = assert!(size_of::<JournalHeader>() == 512);
 const _: () = assert!(core::mem::offset_of!(JournalHeader, roots_at) == 104);
 const _: () = assert!(core::mem::offset_of!(JournalHeader, session) == 128);
 const _: () = assert!(core::mem::offset_of!(JournalHeader, other) == 144);
-const _: () = assert!(core::mem::offset_of!(JournalHeader, reserved) == 152);
+const _: () = assert!(core::mem::offset_of!(JournalHeader, reserved) == 160);
 
 /// A protected primary in a journal's list: the one root of all that is protected in a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -242,18 +247,18 @@ impl Header for JournalHeader {
     const NAME: &'static str = "journal header";
     const MAGIC: [u8; 8] = *b"CENJOURN";
     const SEED: u64 = seed::JOURNAL_HEADER;
-    const KNOWN_INCOMPAT: u64 = INCOMPAT_TIED;
+    const KNOWN_INCOMPAT: u64 = INCOMPAT_TIED | INCOMPAT_TIED_EARLIER;
 
     fn check_fields(&self) -> Result<(), HeaderError> {
         let bad = |field, value| Err(HeaderError::Field { what: Self::NAME, field, value });
-        if self.prefix.incompat & INCOMPAT_TIED == 0 {
+        if self.prefix.incompat != INCOMPAT_TIED {
             // Its records would be taken for none.
             return bad("set of features, of an earlier build", self.prefix.incompat);
         }
         if self.half_len == 0 || !self.half_len.is_multiple_of(PAGE_SIZE) || self.half_len > OBJECT_LEN_MAX {
             return bad("half_len", self.half_len);
         }
-        let highest = self.trimmed.max(self.generation).max(self.epoch).max(self.other);
+        let highest = self.trimmed.max(self.generation).max(self.epoch).max(self.other).max(self.catalog);
         if highest >= 1 << 62 {
             return bad("counter", highest);
         }
@@ -291,6 +296,8 @@ pub struct RecordHeader {
     /// Records of the other journal up to this number were durable when this one was written: with
     /// fewer it was put back.
     pub other: u64,
+    /// The catalog durably had this batch then: one that ends earlier was put back.
+    pub catalog: u64,
     /// The store.
     pub store: Uuid,
     /// Objects that it changes, all of them or none.
@@ -307,7 +314,7 @@ pub struct RecordHeader {
     pub checksum: u64,
 }
 
-const _: () = assert!(size_of::<RecordHeader>() == 112);
+const _: () = assert!(size_of::<RecordHeader>() == 120);
 const _: () = assert!(core::mem::offset_of!(RecordHeader, other) == 48);
 
 /// Start of every record.
@@ -405,6 +412,7 @@ impl RecordHeader {
             && self.durable < self.seq
             && self.trimmed < self.seq
             && self.other < 1 << 62
+            && self.catalog < 1 << 62
             && (1..=RECORD_OBJECTS_MAX).contains(&self.objects)
             && self.data_len.is_multiple_of(LINE_SIZE)
             && u64::from(self.runs) <= self.data_len / LINE_SIZE
@@ -457,6 +465,7 @@ mod tests {
             durable: 0,
             trimmed: 0,
             other: 9,
+            catalog: 9,
             store: Uuid([1; 16]),
             objects: 1,
             runs: 1,
@@ -473,6 +482,7 @@ mod tests {
             RecordHeader { durable: 1, ..good },
             RecordHeader { trimmed: 1, ..good },
             RecordHeader { other: 1 << 62, ..good },
+            RecordHeader { catalog: 1 << 62, ..good },
             RecordHeader { seq: u64::MAX, ..good },
             RecordHeader { objects: 0, ..good },
             RecordHeader { objects: u32::MAX, ..good },

@@ -32,11 +32,15 @@ pub const INCOMPAT_SEALED_AS: u64 = 1 << 2;
 /// Incompatible feature: the catalog may say another window than the superblock
 /// ([`crate::catalog::Record::Window`]).
 pub const INCOMPAT_WINDOW_MOVED: u64 = 1 << 6;
-/// Incompatible feature: there may be files of kept psyncs ([`crate::kept`]).
-pub const INCOMPAT_KEPT: u64 = 1 << 7;
+/// In every superblock: batches of the catalog name records of the journals
+/// ([`crate::catalog::RecordHeader::journals`]).
+pub const INCOMPAT_CATALOG_TIED: u64 = 1 << 8;
 /// Incompatible feature: the catalog may have records of pools that may be torn
 /// ([`crate::catalog::Record::PoolTorn`]).
 pub const INCOMPAT_TORN: u64 = 1 << 9;
+/// Incompatible feature: there may be files of kept psyncs ([`crate::kept`]), and records of them
+/// ([`crate::catalog::Record::Kept`]). (Bit 7: earlier builds had no records of them.)
+pub const INCOMPAT_KEPT: u64 = 1 << 10;
 
 /// No writer has opened the store yet.
 pub const DURABILITY_UNSAID: u32 = 0;
@@ -110,8 +114,11 @@ pub struct Superblock {
     /// What is known of each journal: [`JOURNAL_SETTLED`] and [`JOURNAL_REFUSED`], those of the
     /// second one [`JOURNAL_BITS`] higher.
     pub journal_states: u64,
+    /// Of batches of the catalog up to this one it does not count what they name of the journals:
+    /// the caller has accepted files of different moments since.
+    pub tied_batch: u64,
     /// Zero.
-    pub reserved1: [u8; 3824],
+    pub reserved1: [u8; 3816],
 }
 
 /// What the superblock says about a journal. All zero: nothing.
@@ -148,7 +155,7 @@ const _: () = assert!(core::mem::offset_of!(Superblock, origin) == 248);
 // All that is not zero lies in one sector: no loss of power tears a copy that is being written.
 const _: () = assert!(core::mem::offset_of!(Superblock, tied_from) == 256);
 const _: () = assert!(core::mem::offset_of!(Superblock, journal_states) == 264);
-const _: () = assert!(core::mem::offset_of!(Superblock, reserved1) == 272);
+const _: () = assert!(core::mem::offset_of!(Superblock, reserved1) == 280);
 const _: () = assert!(core::mem::offset_of!(Superblock, reserved1) <= 512);
 
 impl Header for Superblock {
@@ -160,10 +167,15 @@ impl Header for Superblock {
         | INCOMPAT_SEALED_AS
         | INCOMPAT_WINDOW_MOVED
         | INCOMPAT_KEPT
+        | INCOMPAT_CATALOG_TIED
         | INCOMPAT_TORN;
 
     fn check_fields(&self) -> Result<(), HeaderError> {
         let bad = |field, value| Err(HeaderError::Field { what: Self::NAME, field, value });
+        if self.prefix.incompat & INCOMPAT_CATALOG_TIED == 0 {
+            // Its catalog would be taken for damaged.
+            return bad("set of features, of an earlier build", self.prefix.incompat);
+        }
         if self.window_base == 0 || !self.window_base.is_multiple_of(SLOT_SIZE) {
             return bad("window_base", self.window_base);
         }
@@ -184,6 +196,9 @@ impl Header for Superblock {
         }
         if self.tied_from > self.generation {
             return bad("tied_from", self.tied_from);
+        }
+        if self.tied_batch > crate::catalog::BATCH_NUMBER_MAX {
+            return bad("tied_batch", self.tied_batch);
         }
         if self.origin > ORIGIN_COPY {
             return bad("origin", self.origin);

@@ -6,9 +6,9 @@ use cenote_layout::archive::{
     PuddleEntry, SECTION_MAGIC, SectionHeader, SectionKind, section_sum,
 };
 use cenote_layout::catalog::{
-    AtRest, BATCH_NUMBER_MAX, ClientRecord, DueRecord, FLAG_LAST, GuestRecord, HeapKind, LeaseRecord,
-    MoveRecord, ObjectRecord, PAYLOAD_LEN_MAX, PoolMode, PoolRecord, PuddleRecord, RECORD_MAGIC, Record,
-    RecordError, RecordHeader, RelocationRecord, decode_frame, encode_frame,
+    AtRest, BATCH_NUMBER_MAX, ClientRecord, DueRecord, FLAG_LAST, FRAME_HEADER_LEN, GuestRecord, HeapKind,
+    LeaseRecord, MoveRecord, ObjectRecord, PAYLOAD_LEN_MAX, PoolMode, PoolRecord, PuddleRecord, RECORD_MAGIC,
+    Record, RecordError, RecordHeader, RelocationRecord, decode_frame, encode_frame,
 };
 use cenote_layout::checksum::{checksum, seed};
 use cenote_layout::header::{FORMAT_VERSION, Header, HeaderPrefix};
@@ -151,6 +151,7 @@ fn headers_are_drawn_as_they_are() {
             (offset_of!(Superblock, origin), "origin"),
             (offset_of!(Superblock, tied_from), "tied_from"),
             (offset_of!(Superblock, journal_states), "journal_states"),
+            (offset_of!(Superblock, tied_batch), "tied_batch"),
             (offset_of!(Superblock, reserved1), "zero"),
             (size_of::<Superblock>(), ""),
         ],
@@ -274,7 +275,7 @@ fn the_catalog_is_drawn_as_it_is() {
             (offset_of!(RecordHeader, flags), "flags"),
             (offset_of!(RecordHeader, payload_len), "payload_len"),
             (offset_of!(RecordHeader, reserved0), "zero"),
-            (offset_of!(RecordHeader, reserved1), "zero"),
+            (offset_of!(RecordHeader, journals), "journals"),
             (offset_of!(RecordHeader, checksum), "checksum"),
             (size_of::<RecordHeader>(), "payload"),
         ],
@@ -338,6 +339,8 @@ fn the_catalog_is_drawn_as_it_is() {
         Record::PoolAtRest(PoolId(3), AtRest::Authenticated),
         Record::SealedAs { puddle: uuid, identity: uuid },
         Record::Window { base: 1 << 40, len: 1 << 36 },
+        Record::Kept { puddle: uuid, sum: 7 },
+        Record::KeptEnded(uuid),
     ];
     let documented = rows(section(&text, "### Payload"));
     let documented: Vec<&Vec<String>> =
@@ -349,8 +352,8 @@ fn the_catalog_is_drawn_as_it_is() {
     assert_eq!(documented[4][1], "`Type`");
     for record in &records {
         let mut frame = Vec::new();
-        encode_frame(1, 0, true, record, &mut frame);
-        let row = documented[usize::from(frame[48])];
+        encode_frame((1, [0; 2]), (0, true), record, &mut frame);
+        let row = documented[usize::from(frame[FRAME_HEADER_LEN])];
         let name = format!("{record:?}");
         let name = name.split(['(', ' ']).next().unwrap_or_default();
         assert_eq!(row[1], format!("`{name}`"));
@@ -358,33 +361,31 @@ fn the_catalog_is_drawn_as_it_is() {
     }
     // The role's number in a record is one less than in a header: uuid (16), pool (1), role.
     let mut frame = Vec::new();
-    encode_frame(1, 0, true, &records[2], &mut frame);
-    assert_eq!(u32::from(frame[48 + 1 + 16 + 1]), Role::LogSpace as u32 - 1);
+    encode_frame((1, [0; 2]), (0, true), &records[2], &mut frame);
+    assert_eq!(u32::from(frame[FRAME_HEADER_LEN + 1 + 16 + 1]), Role::LogSpace as u32 - 1);
 }
 
 #[test]
 fn a_frame_with_something_in_reserved_bytes_is_refused() {
     let mut frame = Vec::new();
-    encode_frame(7, 0, true, &Record::PoolRemoved(PoolId(1)), &mut frame);
-    let payload_end = 48 + usize::from(frame[offset_of!(RecordHeader, payload_len)]);
+    encode_frame((7, [0; 2]), (0, true), &Record::PoolRemoved(PoolId(1)), &mut frame);
+    let payload_end = FRAME_HEADER_LEN + usize::from(frame[offset_of!(RecordHeader, payload_len)]);
     let change = |at: usize, to: u8| {
         let mut frame = frame.clone();
         frame[at] = to;
-        frame[40..48].fill(0);
+        frame[48..56].fill(0);
         let sum = checksum(seed::CATALOG, &frame[..payload_end]);
-        frame[40..48].copy_from_slice(&sum.to_le_bytes());
+        frame[48..56].copy_from_slice(&sum.to_le_bytes());
         decode_frame(&frame).map(|frame| frame.batch)
     };
     assert_eq!(change(offset_of!(RecordHeader, flags), 0), Ok(7), "the checksum is made anew");
-    for at in [
-        offset_of!(RecordHeader, reserved0),
-        offset_of!(RecordHeader, reserved1) + 7,
-        offset_of!(RecordHeader, flags) + 1,
-    ] {
+    for at in [offset_of!(RecordHeader, reserved0), offset_of!(RecordHeader, flags) + 1] {
         assert_eq!(change(at, 2), Err(RecordError::Payload), "byte {at}");
     }
     // And numbers beyond those that are ever reached.
-    assert_eq!(change(offset_of!(RecordHeader, batch) + 7, 0x40), Err(RecordError::Payload));
+    for at in [offset_of!(RecordHeader, batch) + 7, offset_of!(RecordHeader, journals) + 15] {
+        assert_eq!(change(at, 0x40), Err(RecordError::Payload), "byte {at}");
+    }
     assert_eq!(BATCH_NUMBER_MAX, 0x40 << 56);
 }
 
@@ -561,6 +562,7 @@ fn objects_and_the_journal_are_drawn_as_they_are() {
             (offset_of!(JournalHeader, session), "session"),
             (offset_of!(JournalHeader, begun), "begun"),
             (offset_of!(JournalHeader, other), "other"),
+            (offset_of!(JournalHeader, catalog), "catalog"),
             (offset_of!(JournalHeader, reserved), "zero"),
             (size_of::<JournalHeader>(), ""),
         ],
@@ -583,6 +585,7 @@ fn objects_and_the_journal_are_drawn_as_they_are() {
             (offset_of!(RecordHeader, durable), "durable"),
             (offset_of!(RecordHeader, trimmed), "trimmed"),
             (offset_of!(RecordHeader, other), "other"),
+            (offset_of!(RecordHeader, catalog), "catalog"),
             (offset_of!(RecordHeader, store), "store"),
             (offset_of!(RecordHeader, objects), "objects"),
             (offset_of!(RecordHeader, runs), "runs"),

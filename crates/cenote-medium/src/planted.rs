@@ -256,6 +256,14 @@ pub enum Bug {
     TieEarly,
     /// A journal's header forgets, when a session begins, what the records before it named.
     TieNotInHeader,
+    /// A batch of the catalog names no records of the journals.
+    BatchNamesNothing,
+    /// What journals name of the catalog is not compared with it.
+    CatalogTieIgnored,
+    /// A journal whose newest header is damaged passes, however far its records go.
+    LostHeaderAccepted,
+    /// A journal is compared with a superblock as if no copy of that were lost.
+    LostCopyForgotten,
     /// What a journal lists of its protected primaries is not compared.
     RootsIgnored,
     /// A journal's list of protected primaries is written over the list that its header names.
@@ -382,6 +390,8 @@ pub enum Bug {
     ObjectNotLookedUpAgain,
     /// What committed psyncs say of a damaged primary is dropped with the journal's records.
     KeptNowhere,
+    /// What the catalog says of a file of kept psyncs is not compared with it.
+    KeptNotCompared,
     /// A session inherits leases of the dead on pools whose files are damaged.
     DamagedInherited,
     /// Of a log that waits for a damaged pool the other pools are used.

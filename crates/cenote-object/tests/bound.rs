@@ -36,7 +36,8 @@ fn forge(sim: &SimMedium, change: &mut dyn FnMut(&mut Record) -> bool) -> u64 {
             let mut frame = decode_frame(&bytes[at..]).expect("a frame");
             at += frame.len;
             changed += u64::from(change(&mut frame.record));
-            encode_frame(frame.batch, frame.index, frame.last, &frame.record, &mut out);
+            let place = (frame.index, frame.last);
+            encode_frame((frame.batch, frame.journals), place, &frame.record, &mut out);
         }
         own(sim).truncate(file, out.len() as u64).expect("truncate");
         own(sim).write_at(file, 0, &out).expect("write");

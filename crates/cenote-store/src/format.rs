@@ -12,7 +12,6 @@ use crate::puddle::DIR;
 use crate::store::LOCK;
 use crate::superblock::{self, FILE, NEW_FILE};
 use cenote_layout::SLOT_SIZE;
-use cenote_layout::header::{Header, HeaderPrefix};
 use cenote_layout::id::Uuid;
 use cenote_layout::superblock::{DURABILITY_UNSAID, JournalMark, ORIGIN_OWN, STATE_CLEAN, Superblock};
 use cenote_medium::{LockKind, Medium, MediumError, OwnedMedium};
@@ -56,7 +55,7 @@ pub fn format(medium: Arc<dyn Medium>, options: &FormatOptions) -> Result<Uuid, 
         catalog::remove_if_there(&medium, name).map_err(failed)?;
     }
     let block = Superblock {
-        prefix: HeaderPrefix::new(Superblock::MAGIC, size_of::<Superblock>() as u32),
+        prefix: superblock::prefix(),
         store: uuid,
         window_base,
         window_len: options.window_len,
@@ -75,7 +74,8 @@ pub fn format(medium: Arc<dyn Medium>, options: &FormatOptions) -> Result<Uuid, 
         origin: ORIGIN_OWN,
         tied_from: 0,
         journal_states: 0,
-        reserved1: [0; 3824],
+        tied_batch: 0,
+        reserved1: [0; 3816],
         journals: [JournalMark::NONE; 2],
     };
     let write = |name: &str, contents: &[u8]| -> Result<(), MediumError> {

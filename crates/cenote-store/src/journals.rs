@@ -51,26 +51,34 @@
 //!
 //! If one of a journal's two headers is damaged, the predecessor of the one that is named is
 //! accepted: it may be the newest that is left, and recovery by it is right (it applies records
-//! again).
+//! again). The file's records go at least as far as the header that is named: those of a copy that
+//! was put back end earlier.
+//!
+//! If one of the superblock's two copies is damaged, it may have been the next one after the other,
+//! which then is older than the journals by one copy at most. So journals of the session that the
+//! lost copy named pass, and nothing is lost. What the copy that is left does not say, entries of
+//! the other files say: a journal that was put back beside it lacks what they name.
 //!
 //! A copy of a journal that was made in the session that crashed has this session's epoch. It is
-//! told by the other journal, which names records that it lacks (`ties.rs` of `cenote-journal`):
-//! after a crash both journals are read before either is opened. If no record of the other journal
-//! came later, the copy is a state that the store had. What is protected at rest is compared with
-//! the journal's list as well (`roots.rs` of `cenote-journal`).
+//! told by the other journal, or by the catalog, which name records that it lacks (`ties.rs` of
+//! `cenote-journal`). A copy of the catalog is told by the journals in the same way. So after a
+//! crash both journals are read, then the catalog, before anything is opened. If no record of the
+//! other journal and no batch came later, the copy is a state that the store had. What is protected
+//! at rest is compared with the journal's list as well (`roots.rs` of `cenote-journal`).
 //!
 //! *Files of different moments that the caller accepts* ([`crate::CopyPolicy`]) are not compared
-//! so. What their journals name of each other does not count from then on: the superblock says from
-//! which session on names count (`tied_from`), and the sync of that copy, with which the session
-//! begins, commits that too.
+//! so. What they name of each other does not count from then on: the superblock says from which
+//! session and from which batch on names count (`tied_from`, `tied_batch`), and the sync of that
+//! copy, with which the session begins, commits that too.
 
 use crate::error::StoreError;
 use crate::report::{Damage, OpenReport};
 use crate::store::{Control, Inner, Store};
-use cenote_journal::{Found, Scan, Tie, look, scan};
+use crate::superblock;
+use cenote_journal::{Found, Scan, TIED, Tie, look, scan};
 use cenote_layout::superblock::{JOURNAL_BITS, JOURNAL_REFUSED, JOURNAL_SETTLED, JournalMark, Superblock};
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{FileHandle, MediumError};
+use cenote_medium::{FileHandle, MediumError, OwnedMedium};
 
 /// Which journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,8 +105,12 @@ impl JournalOf {
 /// What a session knows of the journals.
 #[derive(Debug)]
 pub(crate) struct Journals {
-    /// What they name of each other.
-    ties: [Tie; 2],
+    /// What they and the catalog, which is the last, name of each other.
+    ties: [Tie; TIED],
+    /// They were read when the store was opened, so that names are known.
+    read: bool,
+    /// The superblock that was read is perhaps not the newest one: its next copy is damaged.
+    next_lost: bool,
     /// This session has begun to open it: its header may be a newer one than the superblock names.
     opened: [bool; 2],
     /// This session has opened it, and named it.
@@ -107,7 +119,7 @@ pub(crate) struct Journals {
 
 impl Default for Journals {
     fn default() -> Self {
-        Self { ties: Tie::both(), opened: [false; 2], named: [false; 2] }
+        Self { ties: Tie::all(), read: false, next_lost: false, opened: [false; 2], named: [false; 2] }
     }
 }
 
@@ -123,15 +135,80 @@ fn say(block: &mut Superblock, of: JournalOf, bit: u64, on: bool) {
 }
 
 impl Journals {
-    /// What one journal and the other know of each other.
+    /// What one journal and the other, and the catalog, know of each other.
     pub(crate) fn tie(&self, of: JournalOf) -> &Tie {
         &self.ties[of as usize]
     }
 
-    /// Why a journal that ends with this record is not the one that the other names.
+    /// The same of the catalog.
+    pub(crate) fn catalog(&self) -> &Tie {
+        &self.ties[TIED - 1]
+    }
+
+    /// What there is to know before the catalog is read. Names count in a store that was not
+    /// closed, or of which a journal is not settled. Changes no file.
+    pub(crate) fn of(
+        medium: &OwnedMedium,
+        found: &superblock::Found,
+        (copied, writes): (bool, bool),
+    ) -> Result<Self, MediumError> {
+        let next_lost = found.lost && !planted(Bug::LostCopyForgotten);
+        let (mut journals, block) = (Self { next_lost, ..Self::default() }, &found.newest);
+        let unsettled = |of: JournalOf| {
+            block.journals[of as usize] != JournalMark::NONE && !says(block, of, JOURNAL_SETTLED)
+        };
+        for of in JournalOf::ALL {
+            // A header is durable before a superblock names it.
+            journals.tie(of).reached(block.journals[of as usize].trimmed);
+        }
+        if !copied && (!found.clean || JournalOf::ALL.into_iter().any(unsettled)) {
+            journals.read(medium, block, writes)?;
+        }
+        Ok(journals)
+    }
+
+    /// Reads how far each journal got in the session that crashed, and what it names of the other
+    /// and of the catalog.
+    fn read(&mut self, medium: &OwnedMedium, block: &Superblock, writes: bool) -> Result<(), MediumError> {
+        self.read = true;
+        for of in JournalOf::ALL {
+            if !medium.exists(of.file())? {
+                continue; // it has no record that another one could lack
+            }
+            let file = FileHandle::open(medium, of.file())?;
+            // What is wrong with it is said by its opener.
+            let Ok(scan) = scan(&file, block.store, false)? else { continue };
+            let found = scan.found();
+            if found.session >= block.tied_from {
+                self.tie(of).names(found.names);
+            }
+            if writes && scan.damage.is_none() {
+                // Its last record may be in the page cache alone, and this session's records name
+                // it.
+                file.sync()?;
+                self.tie(of).reached(found.last);
+            }
+        }
+        Ok(())
+    }
+
+    /// The batch that the catalog has, if it is not older than this superblock and the journals.
+    pub(crate) fn batch_at_least(&self, block: &Superblock) -> u64 {
+        let (named, _) = self.catalog().named();
+        if planted(Bug::CatalogTieIgnored) { block.catalog_batch } else { named.max(block.catalog_batch) }
+    }
+
+    /// The last whole batch of the catalog names these records of the journals.
+    pub(crate) fn catalog_names(&self, (batch, records): (u64, [u64; 2]), block: &Superblock) {
+        if self.read && batch > block.tied_batch {
+            self.catalog().names(records);
+        }
+    }
+
+    /// Why a journal that ends with this record is not the one that the others name.
     fn lacks(&self, of: JournalOf, last: u64) -> Option<String> {
-        let named = self.tie(of).named();
-        let other = JournalOf::ALL[1 - of as usize].file();
+        let (named, by) = self.tie(of).named();
+        let other = JournalOf::ALL.get(by).map_or("the catalog", |by| by.file());
         (last < named && !planted(Bug::TieIgnored)).then(|| {
             format!(
                 "it was put back: it ends with record {last}, and {other} says that record {named} was durable"
@@ -140,11 +217,12 @@ impl Journals {
     }
 }
 
-/// Why a superblock of this generation is older than a journal.
-fn put_back(generation: u64, found: &Found) -> Option<String> {
+/// Why a superblock of this generation is older than a journal. `next_lost`: there may have been a
+/// next one.
+fn put_back(generation: u64, next_lost: bool, found: &Found) -> Option<String> {
     // As long as nothing was done in its session the superblock may not name it yet.
-    let at_least = found.session - u64::from(!found.used && found.session > 0);
-    let older = generation < at_least && !planted(Bug::SessionIgnored);
+    let at_least = found.session.saturating_sub(u64::from(!found.used));
+    let older = generation.saturating_add(u64::from(next_lost)) < at_least && !planted(Bug::SessionIgnored);
     older.then(|| {
         format!(
             "the superblock was put back: it is of generation {generation}, and the journal is of a session \
@@ -160,8 +238,15 @@ fn why_not(named: &JournalMark, found: &Found, settled: bool) -> Option<String> 
     // The header that is named may be the one that is damaged: its predecessor is good enough to
     // recover by.
     let lost = *alone && mark.generation + 1 == named.generation;
-    if *named == JournalMark::NONE || lost || planted(Bug::OlderJournalAccepted) {
+    let reaches = found.last >= named.trimmed || planted(Bug::LostHeaderAccepted);
+    if *named == JournalMark::NONE || (lost && reaches) || planted(Bug::OlderJournalAccepted) {
         return None;
+    }
+    if lost {
+        return Some(format!(
+            "its newest header is damaged, and what is left ends with record {}, and there was record {}",
+            found.last, named.trimmed
+        ));
     }
     let older = mark.epoch < named.epoch
         || (mark.epoch == named.epoch
@@ -185,9 +270,8 @@ fn why_not(named: &JournalMark, found: &Found, settled: bool) -> Option<String> 
 }
 
 impl Inner {
-    /// Notes how far each journal got, and reports those that were put back, or are gone though
-    /// something needs them. The first thing that an open does about journals; changes no file.
-    /// `clean`: the store was closed.
+    /// Reports the journals that were put back, or are gone though something needs them. `clean`:
+    /// the store was closed. Changes no file.
     pub(crate) fn expect_journals(
         &self,
         control: &mut Control,
@@ -195,42 +279,17 @@ impl Inner {
         report: &mut OpenReport,
     ) -> Result<(), MediumError> {
         let whole = !report.damage.iter().any(|damage| matches!(damage, Damage::Superblock { .. }));
-        let mut open = !clean;
-        for of in JournalOf::ALL {
-            // A header is durable before a superblock names it.
-            let named = control.superblock.journals[of as usize];
-            control.journals.tie(of).reached(named.trimmed);
-            if report.copied || !whole {
-                say(&mut control.superblock, of, JOURNAL_SETTLED, false);
-            }
-            open |= named != JournalMark::NONE && !says(&control.superblock, of, JOURNAL_SETTLED);
+        for of in JournalOf::ALL.into_iter().filter(|_| report.copied || !whole) {
+            say(&mut control.superblock, of, JOURNAL_SETTLED, false);
         }
         if report.copied {
             control.superblock.tied_from = control.superblock.generation + 1;
-        } else if open {
-            JournalOf::ALL.into_iter().try_for_each(|of| self.read_tie(control, of))?;
+            control.superblock.tied_batch = control.catalog.batch();
+        } else if !clean && !control.journals.read {
+            // The superblock was put back, and the caller accepts that.
+            control.journals.read(&self.medium, &control.superblock, self.writable)?;
         }
         JournalOf::ALL.into_iter().try_for_each(|of| self.look_at_journal(control, of, whole, report))
-    }
-
-    /// Reads how far a journal got in the session that crashed, and what it names of the other.
-    fn read_tie(&self, control: &Control, of: JournalOf) -> Result<(), MediumError> {
-        if !self.medium.exists(of.file())? {
-            return Ok(()); // it has no record that the other could lack
-        }
-        let file = FileHandle::open(&self.medium, of.file())?;
-        // What is wrong with it is said by its opener.
-        let Ok(scan) = scan(&file, self.uuid, false)? else { return Ok(()) };
-        let found = scan.found();
-        if found.session >= control.superblock.tied_from {
-            control.journals.tie(JournalOf::ALL[1 - of as usize]).is_named(found.other);
-        }
-        if self.writable && scan.damage.is_none() {
-            // Its last record may be in the page cache alone, and this session's records name it.
-            file.sync()?;
-            control.journals.tie(of).reached(found.last);
-        }
-        Ok(())
     }
 
     /// Reports a journal that was put back, or is gone though something needs it.
@@ -248,13 +307,13 @@ impl Inner {
         let file = FileHandle::open(&self.medium, of.file())?;
         // One without a whole header is reported by its opener.
         let Ok(mut found) = look(&file, self.uuid)? else { return Ok(()) };
-        if (found.mark != named || control.journals.tie(of).named() > found.last)
+        if (found.mark != named || control.journals.tie(of).named().0 > found.last)
             && let Ok(scan) = scan(&file, self.uuid, false)?
         {
             found = scan.found();
         }
         let Some(detail) = self.problem(control, of, &found) else { return Ok(()) };
-        if whole && put_back(control.superblock.generation, &found).is_some() {
+        if whole && put_back(control.superblock.generation, false, &found).is_some() {
             say(&mut control.superblock, of, JOURNAL_REFUSED, !planted(Bug::RefusalForgotten));
         }
         let state = &control.catalog.state;
@@ -276,7 +335,7 @@ impl Inner {
                 .then(|| "the superblock was put back beside it, before an earlier session".into())
         };
         why_not(&block.journals[of as usize], found, settled)
-            .or_else(|| put_back(block.generation, found))
+            .or_else(|| put_back(block.generation, control.journals.next_lost, found))
             .or_else(refused)
             .or_else(|| control.journals.lacks(of, found.last))
     }
@@ -437,12 +496,14 @@ mod tests {
         for (named, mark) in marks().flat_map(|named| marks().map(move |mark| (named, mark))) {
             for used in [false, true] {
                 let why_not = |named: &JournalMark, settled: bool| {
-                    let (session, last, other) = (0, mark.trimmed, 0);
-                    let of = |alone| Found { mark, alone, session, used, last, other };
+                    let (session, last, names) = (0, mark.trimmed, [0; 2]);
+                    let of = |alone| Found { mark, alone, session, used, last, names };
                     let (alone, told) =
                         (why_not(named, &of(true), settled), why_not(named, &of(false), settled));
-                    // Beside a damaged header its predecessor passes, and nothing else.
-                    assert!(alone == told || mark.generation + 1 == named.generation);
+                    // Beside a damaged header its predecessor passes, as far as its records go.
+                    let before = mark.generation + 1 == named.generation;
+                    assert!(alone == told || before);
+                    assert!(!before || alone.is_none() == (mark.trimmed >= named.trimmed));
                     told
                 };
                 let newer = mark.epoch > named.epoch

@@ -9,20 +9,28 @@
 //!
 //! 1. *Committed.* The journal has records of a psync, and a primary that they change is damaged.
 //!    The superblock says that there may be kept files, before the first is there.
-//! 2. *Kept.* What they say of that primary is in the kept file: **its renaming commits**, once the
-//!    directory is synced. Nothing of the journal has changed. A crash before finds state 1, and
-//!    does the same again, with the same runs.
+//! 2. *Kept.* What they say of that primary is in the kept file, whose name is synced; then a batch
+//!    of the catalog says so, with the file's checksum: **that batch commits**. Nothing of the
+//!    journal has changed. A crash before finds state 1 and a file without a record, which counts
+//!    as none, and does the same again, with the same runs.
 //! 3. *Resumed.* The other primaries are written and synced, and the journal begins a new epoch.
 //!    The runs are in the kept file alone. No psync of the pool happens, because the pool is
 //!    refused, so they stay the newest that there is of it.
 //! 4. *Brought back.* The next open for writing finds the primary whole again, writes the runs, and
 //!    syncs it.
-//! 5. *Removed.* The kept file is removed, and the directory synced: before any psync of the pool,
-//!    so that the runs are never written over a later one. A crash before starts again at 4, which
-//!    writes the same.
+//! 5. *Ended.* A batch says that nothing is kept: **that batch commits**, before any psync of the
+//!    pool, so that the runs are never written over a later one. A crash before starts again at 4,
+//!    which writes the same. Then the kept file is removed; one that a crash leaves has no record.
 //!
 //! Removing the pool discards them. A reader lays the runs over the primary, before what the
 //! journal says.
+//!
+//! # A kept file that was put back
+//!
+//! The catalog says of which puddles psyncs are kept, and in a file of which checksum. A file
+//! without a record is of an earlier time, and counts as none; a record whose file is missing, or
+//! has another checksum, refuses the pool. The catalog itself is tied to the journals (`ties.rs` of
+//! `cenote-journal`).
 
 use crate::catalog::State;
 use crate::error::StoreError;
@@ -30,6 +38,7 @@ use crate::puddle::{PRIMARY_DIR, primary_name, text};
 use crate::shadow::{Patches, check_run, of_shadowed_pool};
 use crate::store::{Control, Inner};
 use cenote_journal::Scan;
+use cenote_layout::catalog::Record;
 use cenote_layout::header::{read, seal};
 use cenote_layout::id::Uuid;
 use cenote_layout::kept::{KeptHeader, add_run, runs};
@@ -55,29 +64,26 @@ pub(crate) fn puddle_of(name: &str) -> Option<Uuid> {
 }
 
 impl Inner {
-    /// Reads all kept files. Of a pool that is gone they are nothing.
+    /// Reads the kept files of which the catalog has records.
+    ///
+    /// # Errors
+    /// One that passes ([`MediumError::is_passing`]): nothing is known then. Others are of the file.
     pub(crate) fn load_kept(&self, state: &State) -> Result<Kept, MediumError> {
         let mut kept = Kept::new();
-        if !state.pools.keys().any(|pool| state.is_shadowed(*pool)) {
-            return Ok(kept);
-        }
-        let names = match self.medium.list(PRIMARY_DIR) {
-            Err(error) if error.is_not_found() => return Ok(kept),
-            names => names?,
-        };
-        for puddle in names.iter().filter_map(|name| puddle_of(name)) {
-            if of_shadowed_pool(state, puddle).is_some() {
-                let found = match self.read_kept(puddle) {
-                    Err(error) if error.is_passing() => return Err(error),
-                    found => found.unwrap_or_else(|error| Err(error.to_string())),
-                };
-                kept.insert(puddle, found);
+        for (puddle, sum) in &state.kept {
+            if of_shadowed_pool(state, *puddle).is_none() {
+                continue;
             }
+            let found = match self.read_kept(*puddle, *sum) {
+                Err(error) if error.is_passing() => return Err(error),
+                found => found.unwrap_or_else(|error| Err(error.to_string())),
+            };
+            kept.insert(*puddle, found);
         }
         Ok(kept)
     }
 
-    fn read_kept(&self, puddle: Uuid) -> Result<Result<Vec<u8>, String>, MediumError> {
+    fn read_kept(&self, puddle: Uuid, sum: u64) -> Result<Result<Vec<u8>, String>, MediumError> {
         let name = name_of(puddle);
         let file = FileHandle::open(&self.medium, &name)?;
         let mut head = [0; size_of::<KeptHeader>()];
@@ -89,6 +95,9 @@ impl Inner {
         };
         if (header.store, header.puddle) != (self.uuid, puddle) {
             return damaged(format!("it is of puddle {} of store {}", header.puddle, header.store));
+        }
+        if header.sum != sum && !planted(Bug::KeptNotCompared) {
+            return damaged("it was put back: the catalog names one with another checksum".into());
         }
         if file.len_bytes()? != (head.len() as u64).saturating_add(header.len) {
             return damaged("it was cut short, or made longer".into());
@@ -124,10 +133,12 @@ impl Inner {
             self.medium.make_dir(PRIMARY_DIR)?;
             self.medium.sync_dir("").map_err(|error| self.failed(error))?;
         }
+        let mut records = Vec::new();
         for (puddle, runs) in &all {
             let (name, mut header) = (name_of(*puddle), KeptHeader::new(self.uuid, *puddle, runs));
             let new = format!("{name}.new");
             seal(&mut header);
+            records.push(Record::Kept { puddle: *puddle, sum: header.sum });
             crate::catalog::remove_if_there(&self.medium, &new)?;
             self.medium.create(&new, size_of::<KeptHeader>() as u64 + runs.len() as u64)?;
             let mut made = FileHandle::open(&self.medium, &new)?;
@@ -137,6 +148,7 @@ impl Inner {
             made.rename(&name)?;
         }
         self.medium.sync_dir(PRIMARY_DIR).map_err(|error| self.failed(error))?;
+        self.commit(control, &records)?;
         control.kept.extend(all.into_iter().map(|(puddle, runs)| (puddle, Ok(runs))));
         Ok(())
     }
@@ -159,12 +171,16 @@ impl Inner {
         Ok(done)
     }
 
-    /// State 5; also what becomes of the kept files of pools that are removed.
+    /// State 5; also what becomes of the kept files of pools that are removed. Of these the catalog
+    /// has no records any more.
     pub(crate) fn forget_kept(
         &self,
         control: &mut Control,
         puddles: &BTreeSet<Uuid>,
     ) -> Result<(), StoreError> {
+        let named = puddles.iter().filter(|puddle| control.catalog.state.kept.contains_key(*puddle));
+        let ended: Vec<Record> = named.map(|puddle| Record::KeptEnded(*puddle)).collect();
+        self.commit(control, &ended)?;
         let mut gone = false;
         for puddle in puddles {
             if control.kept.remove(puddle).is_some() {

@@ -89,7 +89,10 @@ impl Store {
         let started = Instant::now();
         let found = superblock::load(&medium, wants_write)?;
         let copied = exclusion::recognise(&info, &found, site, medium.boot_id(), options.copy)?;
-        let (merged, bytes) = catalog::load(&medium, found.newest.catalog_batch).map_err(failed)?;
+        let journals = Journals::of(&medium, &found, (copied, wants_write)).map_err(failed)?;
+        let at_least = journals.batch_at_least(&found.newest);
+        let (merged, bytes) = catalog::load(&medium, at_least).map_err(failed)?;
+        journals.catalog_names(merged.names, &found.newest);
         let mut report =
             OpenReport { clean: found.clean, copied, damage: found.damage, ..OpenReport::default() };
         report.damage.extend(merged.damage.iter().cloned());
@@ -109,11 +112,7 @@ impl Store {
             match options.damage {
                 DamagePolicy::Refuse => {
                     return Err(match merged.rolled_back {
-                        Some(last) => OpenError::CatalogRolledBack {
-                            path,
-                            found: last,
-                            at_least: found.newest.catalog_batch,
-                        },
+                        Some(last) => OpenError::CatalogRolledBack { path, found: last, at_least },
                         None => OpenError::Catalog { path, damage: merged.damage },
                     });
                 }
@@ -133,7 +132,8 @@ impl Store {
         .map(Arc::new);
         site.record(&mut block);
         block.origin = if copied { ORIGIN_COPY } else { ORIGIN_OWN };
-        let catalog = Catalog::new(medium.clone(), &merged, &bytes, fence.clone());
+        let catalog =
+            Catalog::new(medium.clone(), (&merged, journals.catalog().clone()), &bytes, fence.clone());
         let same_boot = found.newest.boot_id == medium.boot_id();
         alive::refuse((&*medium, &path), &catalog.state, (options.hosting, same_boot))?;
         let living = alive::seen(&catalog.state).next().is_some();
@@ -193,7 +193,7 @@ impl Store {
                 ahead: Ahead::default(),
                 hosted: BTreeMap::new(),
                 held: Holds::default(),
-                journals: Journals::default(),
+                journals,
                 kept: Kept::default(),
                 checked_pools: BTreeSet::new(),
                 unchecked_objects,
@@ -313,7 +313,7 @@ impl Inner {
             report.catalog_files_repaired = control.catalog.repair(merged, bytes)?;
         }
         let (orphans, missing) = self.compare_files(control, merged, report)?;
-        control.kept = self.load_kept(&control.catalog.state)?;
+        control.kept = self.load_kept(&control.catalog.state);
         if planted(Bug::MovedBeforeRecovery) && self.writable && self.window.distance() != 0 {
             self.move_before_recovery(control);
         }

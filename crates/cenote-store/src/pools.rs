@@ -316,6 +316,11 @@ impl Store {
         inner.commit(&mut control, &records)?;
         control.pools.remove(&id);
         control.damage.retain(|damage| !matches!(damage, Damage::Puddle { pool, .. } if *pool == id));
+        // Before the files go that psyncs are still to be written into.
+        let forgotten = match shadowed && inner.connection.is_none() {
+            true => inner.forget_shadow(&mut control, id, &puddles),
+            false => Ok(()),
+        };
         for record in &puddles {
             if kept.contains(&record.uuid) {
                 if inner.let_go(&mut control, record) {
@@ -334,10 +339,7 @@ impl Store {
         if inner.connection.is_some() {
             return Ok(());
         }
-        if shadowed {
-            // (Of a protected pool there are no primaries beside the files.)
-            inner.forget_shadow(&mut control, id, &puddles)?;
-        }
+        forgotten?;
         inner.medium.sync_dir(DIR).map_err(|error| inner.failed(error))
     }
 

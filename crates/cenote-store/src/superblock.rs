@@ -18,7 +18,7 @@
 use crate::error::OpenError;
 use crate::report::Damage;
 use cenote_layout::header::{self, Header, HeaderError, HeaderPrefix, read};
-use cenote_layout::superblock::{COPY_SIZE, STATE_CLEAN, Superblock};
+use cenote_layout::superblock::{COPY_SIZE, INCOMPAT_CATALOG_TIED, STATE_CLEAN, Superblock};
 use cenote_medium::OwnedMedium;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -36,6 +36,14 @@ pub(crate) struct Found {
     pub(crate) clean: bool,
     /// The copy that is damaged, if one is.
     pub(crate) damage: Vec<Damage>,
+    /// A copy is not whole, and may have been the next after the newest whole one.
+    pub(crate) lost: bool,
+}
+
+/// The start of every superblock.
+pub(crate) fn prefix() -> HeaderPrefix {
+    let prefix = HeaderPrefix::new(Superblock::MAGIC, size_of::<Superblock>() as u32);
+    HeaderPrefix { incompat: INCOMPAT_CATALOG_TIED, ..prefix }
 }
 
 /// Both copies of a new store, in one piece, of the next generations after that of `block`: 2 and 1
@@ -92,6 +100,7 @@ fn single(newest: Superblock, damaged: u8, error: &HeaderError) -> Found {
         newest,
         clean: false,
         damage: vec![Damage::Superblock { copy: damaged, detail: error.to_string() }],
+        lost: true,
     }
 }
 
@@ -123,7 +132,7 @@ fn both(a: Superblock, b: Superblock) -> Found {
             detail: "it is of another store".into(),
         });
     }
-    Found { clean: damage.is_empty() && newest.state == STATE_CLEAN, newest, damage }
+    Found { clean: damage.is_empty() && newest.state == STATE_CLEAN, newest, damage, lost: false }
 }
 
 /// Whether a copy is as it was written, whatever it says.
@@ -156,8 +165,7 @@ fn is_whole(bytes: &[u8]) -> bool {
 /// uses.
 pub(crate) fn next(block: &Superblock) -> Superblock {
     let mut next = *block;
-    next.prefix = HeaderPrefix::new(Superblock::MAGIC, size_of::<Superblock>() as u32);
-    next.prefix.incompat = block.prefix.incompat;
+    next.prefix = HeaderPrefix { incompat: block.prefix.incompat, ..prefix() };
     next.generation = block.generation + 1;
     header::seal(&mut next);
     next
@@ -171,7 +179,7 @@ mod tests {
 
     fn block(generation: u64, state: u32) -> Superblock {
         let mut block = Superblock {
-            prefix: HeaderPrefix::new(Superblock::MAGIC, size_of::<Superblock>() as u32),
+            prefix: prefix(),
             store: Uuid([1; 16]),
             window_base: 1 << 40,
             window_len: 1 << 30,
@@ -190,7 +198,8 @@ mod tests {
             origin: ORIGIN_OWN,
             tied_from: 0,
             journal_states: 0,
-            reserved1: [0; 3824],
+            tied_batch: 0,
+            reserved1: [0; 3816],
             journals: [JournalMark::NONE; 2],
         };
         header::seal(&mut block);

@@ -2,7 +2,7 @@
 
 use crate::common::{Dir, pool_options, real, real_read_only, small};
 use cenote_layout::header::{HeaderError, seal};
-use cenote_layout::superblock::Superblock;
+use cenote_layout::superblock::{INCOMPAT_CATALOG_TIED, Superblock};
 use cenote_medium::{Durability, MediumError};
 use cenote_store::{Access, DamagePolicy, FormatOptions, OpenError, OpenOptions, Store, StoreError, format};
 use std::time::{Duration, Instant};
@@ -65,7 +65,7 @@ fn a_newer_version_and_unknown_features_are_refused_as_such() {
     });
     superblocks(&dir, |b| (b.prefix.version, b.prefix.incompat) = (1, 1 << 40));
     refused(&dir, &|e| matches!(e, OpenError::Superblock { source: HeaderError::Incompatible { .. }, .. }));
-    superblocks(&dir, |b| (b.prefix.incompat, b.prefix.ro_compat) = (0, 2));
+    superblocks(&dir, |b| (b.prefix.incompat, b.prefix.ro_compat) = (INCOMPAT_CATALOG_TIED, 2));
     let error = dir.try_open(OpenOptions::default()).unwrap_err();
     assert!(error.to_string().contains("read-only"), "{error}");
     dir.try_open(OpenOptions::read_only()).unwrap();

@@ -5,7 +5,9 @@ use cenote_layout::catalog::GuestRecord;
 use cenote_layout::header::{HeaderError, read, seal};
 use cenote_layout::id::Uuid;
 use cenote_layout::puddle::PuddleHeader;
-use cenote_layout::superblock::{COPY_SIZE, INCOMPAT_HOSTED, INCOMPAT_POOLS_AT_REST, Superblock};
+use cenote_layout::superblock::{
+    COPY_SIZE, INCOMPAT_CATALOG_TIED, INCOMPAT_HOSTED, INCOMPAT_POOLS_AT_REST, Superblock,
+};
 use cenote_store::{
     Access, AtRest, Credentials, NewObject, OpenError, OpenOptions, PoolOptions, Store, StoreError,
 };
@@ -37,16 +39,16 @@ fn a_store_says_that_it_was_a_daemons_before_its_catalog_does() {
     let store = hosting(&dir);
     store.create_pool("a", &PoolOptions { permissions: 0o666, ..PoolOptions::default() }).unwrap();
     let client = admit(&store, 1);
-    assert_eq!(incompat(&dir), [0, 0], "nothing was granted");
+    assert_eq!(incompat(&dir), [INCOMPAT_CATALOG_TIED; 2], "nothing was granted");
     store.guest_open(client, &user(7, &[]), "a", Access::ReadWrite).unwrap();
-    assert!(incompat(&dir).contains(&INCOMPAT_HOSTED));
+    assert!(incompat(&dir).contains(&(INCOMPAT_CATALOG_TIED | INCOMPAT_HOSTED)));
     store.guest_end(client, true).unwrap();
     store.end_hosting().unwrap();
     drop(store);
     // For good: the records are in the catalog's files. This release reads it.
     let (store, _) = dir.open();
     store.close().unwrap();
-    assert_eq!(incompat(&dir), [INCOMPAT_HOSTED; 2]);
+    assert_eq!(incompat(&dir), [INCOMPAT_CATALOG_TIED | INCOMPAT_HOSTED; 2]);
     // One that does not know a bit refuses the store, and the bits of one header are nothing to another.
     let mut bytes = std::fs::read(dir.file("superblock")).unwrap();
     for copy in bytes.chunks_exact_mut(COPY_SIZE as usize) {

@@ -177,6 +177,80 @@ fn a_damaged_file_of_kept_psyncs_refuses_its_pool() {
     store.close().unwrap();
 }
 
+/// One more step of "bad" up to `upto`, psynced; then power fails, its file is away for a session
+/// and comes back. What was kept of it meanwhile, and its file.
+fn kept_once(path: &Path, upto: u64) -> (PathBuf, Vec<u8>) {
+    let store = open(path).unwrap();
+    let bad = store.pool("bad").unwrap();
+    steps(&bad, upto, upto);
+    bad.psync().unwrap();
+    drop(bad);
+    store.abandon();
+    lose_power(path, upto);
+    let file = primaries(path).pop().unwrap();
+    let whole = std::fs::read(&file).unwrap();
+    harm(&file, Harm::Away);
+    open(path).unwrap().close().unwrap();
+    std::fs::write(&file, whole).unwrap();
+    let kept = file.with_extension("kept");
+    let bytes = std::fs::read(&kept).unwrap();
+    (kept, bytes)
+}
+
+/// What a store with this file of kept psyncs, or none, serves of "bad".
+fn served_with(path: &Path, (kept, bytes): (&Path, Option<&[u8]>), access: Access) -> Result<u64> {
+    match bytes {
+        Some(bytes) => std::fs::write(kept, bytes).unwrap(),
+        None => std::fs::remove_file(kept).unwrap_or_default(),
+    }
+    let store = Store::open_with(path, &OpenOptions { access, ..OpenOptions::default() })?;
+    let bad = store.pool_with("bad", access)?;
+    Ok(catch_unwind(AssertUnwindSafe(|| step_of(&bad))).unwrap_or_default())
+}
+
+/// Psyncs of "bad" are kept at step 2, brought back, and kept at step 3. What is served with the
+/// first file in the place of the second one, and with none; and with the first file after all.
+fn kept_file_put_back(bug: Bug) -> ([Option<u64>; 4], u64) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path();
+    let store = open(path).unwrap();
+    let bad = make(&store, "bad");
+    steps(&bad, 1, 1);
+    bad.psync().unwrap();
+    drop(bad);
+    store.close().unwrap();
+    let (kept, first) = kept_once(path, 2);
+    assert_eq!(served_with(path, (&kept, Some(&first)), Access::ReadWrite).ok(), Some(2));
+    let (_, second) = kept_once(path, 3);
+    assert_ne!(first, second);
+    plant(bug);
+    let wrong = [Some(&first[..]), None].map(|bytes| {
+        let reader = served_with(path, (&kept, bytes), Access::ReadOnly).ok();
+        [reader, served_with(path, (&kept, bytes), Access::ReadWrite).ok()]
+    });
+    plant(Bug::None);
+    if bug == Bug::None {
+        assert_eq!(served_with(path, (&kept, Some(&second)), Access::ReadWrite).ok(), Some(3));
+        assert_eq!(served_with(path, (&kept, Some(&first)), Access::ReadOnly).ok(), Some(3));
+    }
+    let last = served_with(path, (&kept, Some(&first)), Access::ReadWrite).unwrap_or_default();
+    assert!(bug != Bug::None || !kept.exists(), "it is of an earlier time");
+    ([wrong[0][0], wrong[0][1], wrong[1][0], wrong[1][1]], last)
+}
+
+#[test]
+fn a_file_of_kept_psyncs_that_was_put_back_or_is_gone_refuses_its_pool() {
+    let (served, last) = kept_file_put_back(Bug::None);
+    assert_eq!(served, [None; 4]);
+    assert_eq!(last, 3);
+}
+
+#[test]
+fn a_file_of_kept_psyncs_that_is_not_compared_is_found() {
+    let (served, _) = kept_file_put_back(Bug::KeptNotCompared);
+    assert_ne!(served, [None; 4]);
+}
+
 /// A crash of the process, with steps 4 to 6 in the shadow alone; the primary is away for one
 /// session, which `bug` may be planted in. Then a psync and a loss of power.
 fn away_for_a_session(bug: Bug) -> Option<u64> {

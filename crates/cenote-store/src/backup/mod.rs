@@ -119,6 +119,15 @@ impl BackedUp {
     }
 }
 
+/// Superblock and catalog of a copy.
+#[derive(Debug)]
+struct Head {
+    block: Superblock,
+    records: Vec<Record>,
+    /// Which records of the journals the catalog names.
+    names: [u64; 2],
+}
+
 /// A backup that is being made. Dropped before [`Backup::finish`], it leaves nothing.
 #[derive(Debug)]
 pub struct Backup {
@@ -129,8 +138,7 @@ pub struct Backup {
     /// Keeps others from taking the directory for one that a crash left.
     _held: LockGuard,
     copied: BTreeMap<String, Copied>,
-    /// Superblock and catalog of the copy.
-    control: Option<(Superblock, Vec<Record>)>,
+    control: Option<Head>,
     report: BackupReport,
     finished: bool,
 }
@@ -348,8 +356,9 @@ impl Backup {
         Ok(true)
     }
 
-    /// Superblock and catalog of the copy.
-    fn control_of(&self, inner: &Inner, control: &Control) -> Result<(Superblock, Vec<Record>), StoreError> {
+    /// Superblock and catalog of the copy. The catalog is one batch, of the number that the store's
+    /// has now: the journals name batches up to that.
+    fn control_of(&self, inner: &Inner, control: &Control) -> Result<Head, StoreError> {
         let state = &control.catalog.state;
         let aside = files::set_aside(control);
         let logs_go = !aside.is_empty();
@@ -379,9 +388,9 @@ impl Backup {
         block.boot_id = Uuid::NIL;
         (block.opener_pid, block.opener_start_ticks, block.client) = (0, 0, Uuid::NIL);
         (block.device, block.directory_inode, block.superblock_inode) = (0, 0, 0);
-        block.catalog_batch = catalog::INITIAL_BATCH;
+        block.catalog_batch = control.catalog.batch();
         inner.name_copied_journals(control, &mut block)?;
-        Ok((block, records))
+        Ok(Head { block, records, names: control.catalog.names() })
     }
 
     /// Makes the copy a store, under its name. **The renaming commits.**
@@ -389,7 +398,7 @@ impl Backup {
     /// # Errors
     /// As [`Backup::copy_ahead`]; something has come to lie at the target. There is no copy then.
     pub fn finish(mut self) -> Result<BackedUp, StoreError> {
-        let Some((block, records)) = self.control.take() else {
+        let Some(Head { block, records, names }) = self.control.take() else {
             return Err(StoreError::Backup { detail: "its files are of no one moment".into() });
         };
         for copied in self.copied.values() {
@@ -403,7 +412,7 @@ impl Backup {
             medium.sync(name)
         };
         for name in catalog::FILES {
-            write(name, &catalog::encode(catalog::INITIAL_BATCH, &records))?;
+            write(name, &catalog::encode(block.catalog_batch, names, &records))?;
         }
         medium.create(LOCK, 0)?;
         write(superblock::FILE, &superblock::initial(block))?;

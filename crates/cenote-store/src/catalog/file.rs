@@ -91,6 +91,8 @@ pub(crate) struct Merged {
     pub(crate) records: Vec<Record>,
     /// Number of the last batch; 0 if there is none.
     pub(crate) last_batch: u64,
+    /// The last whole batch, and which records of the journals it names.
+    pub(crate) names: (u64, [u64; 2]),
     /// What both files should hold; `None` if something is lost in both, and the files are better left alone.
     pub(crate) canonical: Option<Vec<u8>>,
     /// What is wrong, and whether the other file made up for it.
@@ -223,11 +225,13 @@ pub(crate) fn merge(bytes: [Option<&[u8]>; 2], at_least: u64) -> Merged {
     for batch in complete.iter().filter(|batch| **batch >= first) {
         for frame in frames.range((*batch, 0)..=(*batch, u32::MAX)).map(|(_, frame)| frame) {
             records.push(frame.record.clone());
-            encode_frame(*batch, frame.index, frame.last, &frame.record, &mut canonical);
+            let place = (*batch, frame.journals);
+            encode_frame(place, (frame.index, frame.last), &frame.record, &mut canonical);
         }
     }
     let highest = frames.last_key_value().map_or(0, |(key, _)| key.0);
     Merged {
+        names: (last_complete, frames.get(&(last_complete, 0)).map_or([0; 2], |frame| frame.journals)),
         records,
         last_batch: if torn.is_some() && !lost {
             last_complete
@@ -287,10 +291,12 @@ mod tests {
     fn batch(number: u64) -> Vec<u8> {
         let mut out = Vec::new();
         if number == 1 {
-            encode_frame(1, 0, true, &Record::NextPool(PoolId(1)), &mut out);
+            encode_frame((1, [0; 2]), (0, true), &Record::NextPool(PoolId(1)), &mut out);
         } else {
-            encode_frame(number, 0, false, &Record::PuddleRemoved(Uuid([number as u8; 16])), &mut out);
-            encode_frame(number, 1, true, &Record::PoolRemoved(PoolId(number)), &mut out);
+            let place = (number, [number * 2, number * 3]);
+            let first = Record::PuddleRemoved(Uuid([number as u8; 16]));
+            encode_frame(place, (0, false), &first, &mut out);
+            encode_frame(place, (1, true), &Record::PoolRemoved(PoolId(number)), &mut out);
         }
         out
     }
@@ -304,7 +310,7 @@ mod tests {
         let bytes = file(5);
         let merged = merge([Some(&bytes), Some(&bytes)], 0);
         assert!(merged.damage.is_empty(), "{:?}", merged.damage);
-        assert_eq!(merged.last_batch, 5);
+        assert_eq!((merged.last_batch, merged.names), (5, (5, [10, 15])));
         assert_eq!(merged.canonical.as_deref(), Some(&bytes[..]));
         assert_eq!(merged.records.len(), 9);
     }
@@ -316,7 +322,7 @@ mod tests {
             let merged = merge([Some(&whole[..cut]), Some(&before)], 0);
             assert!(merged.damage.is_empty(), "cut {cut}: {:?}", merged.damage);
             assert_eq!(merged.canonical.as_deref(), Some(&before[..]), "cut {cut}");
-            assert_eq!(merged.last_batch, 4);
+            assert_eq!((merged.last_batch, merged.names), (4, (4, [8, 12])));
         }
     }
 

@@ -4,6 +4,8 @@
 //!
 //! States: (1) both files end with batch n; (2) `catalog.0` ends in a torn batch, which readers discard; (3) `catalog.0`
 //! is synced with batch n + 1: **this sync commits**; (4) `catalog.1` ends in a torn batch; (5) both end with n + 1.
+//! Each batch names the records of the journals that were durable when it was written, and records
+//! name batches that are durable (`ties.rs` of `cenote-journal`): at 5 the batch is told to them.
 //! If a write fails for lack of space the files are cut back, the second first, and the change has not happened. If a
 //! sync or the cutting fails, nothing is known any more: the caller poisons the store.
 //!
@@ -24,6 +26,7 @@ pub(crate) use state::State;
 
 use crate::error::StoreError;
 use crate::fence::Fence;
+use cenote_journal::Tie;
 use cenote_layout::catalog::{Record, encode_frame};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, FileId, MediumError, OwnedMedium};
@@ -51,6 +54,8 @@ pub(crate) struct Catalog {
     pub(crate) state: State,
     /// Number of the last batch.
     batch: u64,
+    /// What it and the journals know of each other.
+    tie: Tie,
     /// Bytes of each file.
     lens: [u64; 2],
     /// Records were lost in both files: they are appended to, never written anew, so that nothing more gets lost.
@@ -65,11 +70,12 @@ pub(crate) struct Catalog {
     fence: Option<Arc<Fence>>,
 }
 
-/// The encoded frames of one batch.
-pub(crate) fn encode(batch: u64, records: &[Record]) -> Vec<u8> {
+/// The encoded frames of one batch, which names these records of the journals.
+pub(crate) fn encode(batch: u64, journals: [u64; 2], records: &[Record]) -> Vec<u8> {
     let mut out = Vec::new();
     for (index, record) in records.iter().enumerate() {
-        encode_frame(batch, index as u32, index + 1 == records.len(), record, &mut out);
+        let place = (index as u32, index + 1 == records.len());
+        encode_frame((batch, journals), place, record, &mut out);
     }
     out
 }
@@ -79,7 +85,7 @@ pub(crate) const INITIAL_BATCH: u64 = 1;
 
 /// Contents of a new store's files.
 pub(crate) fn initial() -> Vec<u8> {
-    encode(INITIAL_BATCH, &State { next_pool: 1, ..State::default() }.snapshot())
+    encode(INITIAL_BATCH, [0; 2], &State { next_pool: 1, ..State::default() }.snapshot())
 }
 
 /// Reads both files, of which one at least has had batch `at_least`. A file that is not there is damage, not an error.
@@ -96,13 +102,15 @@ pub(crate) fn load(medium: &OwnedMedium, at_least: u64) -> Result<(Merged, Conte
 }
 
 impl Catalog {
-    /// The catalog that [`load`] read.
+    /// The catalog that [`load`] read. The caller repairs it before a record is appended to a
+    /// journal.
     pub(crate) fn new(
         medium: OwnedMedium,
-        merged: &Merged,
+        (merged, tie): (&Merged, Tie),
         bytes: &Contents,
         fence: Option<Arc<Fence>>,
     ) -> Self {
+        tie.reached(merged.last_batch);
         let mut state = State { next_pool: 1, ..State::default() };
         for record in &merged.records {
             state.apply(record);
@@ -115,6 +123,7 @@ impl Catalog {
             medium,
             state,
             batch: merged.last_batch,
+            tie,
             lens,
             damaged: merged.canonical.is_none(),
             compact_at: COMPACT_MIN_BYTES,
@@ -131,6 +140,7 @@ impl Catalog {
             medium,
             state,
             batch: 0,
+            tie: Tie::default(),
             lens: [0; 2],
             damaged: false,
             compact_at: u64::MAX,
@@ -195,7 +205,7 @@ impl Catalog {
             records.iter().for_each(|record| self.state.apply(record));
             return Ok(());
         }
-        let frames = encode(self.batch + 1, records);
+        let frames = encode(self.batch + 1, self.names(), records);
         if self.open.is_none() {
             let open = |name| {
                 let handle = FileHandle::open(&self.medium, name)?;
@@ -216,11 +226,17 @@ impl Catalog {
             }
         }
         self.batch += 1;
+        self.tie.reached(self.batch);
         self.lens = self.lens.map(|len| len + frames.len() as u64);
         for record in records {
             self.state.apply(record);
         }
         Ok(())
+    }
+
+    /// What a batch names that is written now.
+    pub(crate) fn names(&self) -> [u64; 2] {
+        if planted(Bug::BatchNamesNothing) { [0; 2] } else { self.tie.to_name() }
     }
 
     /// Fails, and poisons the store, unless the store and both files are still this session's.
@@ -250,7 +266,7 @@ impl Catalog {
         if self.damaged || self.lens[0] < self.compact_at {
             return Ok(false);
         }
-        let snapshot = encode(self.batch + 1, &self.state.snapshot());
+        let snapshot = encode(self.batch + 1, self.names(), &self.state.snapshot());
         let len = snapshot.len() as u64;
         if len * 2 > self.lens[0] {
             self.compact_at = self.lens[0] * 2;
@@ -274,6 +290,7 @@ impl Catalog {
             renamed.map_err(AppendError::Unknown)?;
         }
         self.batch += 1;
+        self.tie.reached(self.batch);
         self.lens = [len; 2];
         self.compact_at = COMPACT_MIN_BYTES.max(len * 4);
         Ok(true)

@@ -56,6 +56,8 @@ pub(crate) struct State {
     pub(crate) due: BTreeMap<Uuid, DueRecord>,
     /// Of those, the ones that are sealed under another's identity, and that.
     pub(crate) sealed_as: BTreeMap<Uuid, Uuid>,
+    /// Puddles of which psyncs are kept, and the checksum of each file.
+    pub(crate) kept: BTreeMap<Uuid, u64>,
     /// Base and bytes of the window, where it is not the superblock's.
     pub(crate) window: Option<(u64, u64)>,
 }
@@ -92,6 +94,7 @@ impl State {
             }
             Record::PuddleRemoved(uuid) => {
                 self.puddles.remove(uuid);
+                self.kept.remove(uuid);
                 self.relocated(uuid);
             }
             Record::Type(record) => {
@@ -171,6 +174,12 @@ impl State {
                 }
             }
             Record::Window { base, len } => self.window = Some((*base, *len)),
+            Record::Kept { puddle, sum } => {
+                self.kept.insert(*puddle, *sum);
+            }
+            Record::KeptEnded(puddle) => {
+                self.kept.remove(puddle);
+            }
             Record::Relocated(puddle) => self.relocated(puddle),
             Record::PoolMade { client, token, pool } => {
                 self.made.insert(*client, (*token, *pool));
@@ -250,6 +259,7 @@ impl State {
         out.extend(
             sealed_as.map(|(puddle, identity)| Record::SealedAs { puddle: *puddle, identity: *identity }),
         );
+        out.extend(self.kept.iter().map(|(puddle, sum)| Record::Kept { puddle: *puddle, sum: *sum }));
         out
     }
 
@@ -479,6 +489,11 @@ mod tests {
             relocation(4),
             due(6, 1),
             Record::Window { base: 1 << 42, len: 1 << 30 },
+            Record::Kept { puddle: Uuid([1; 16]), sum: 5 },
+            Record::Kept { puddle: Uuid([2; 16]), sum: 6 },
+            Record::KeptEnded(Uuid([2; 16])),
+            Record::Kept { puddle: Uuid([4; 16]), sum: 8 },
+            Record::PuddleRemoved(Uuid([4; 16])),
             due(6, 4),
         ] {
             state.apply(&record);
@@ -498,6 +513,7 @@ mod tests {
             "the second and the third relocation are over: {again:?}"
         );
         assert_eq!(again.window, Some((1 << 42, 1 << 30)));
+        assert!(again.kept.iter().eq([(&Uuid([1; 16]), &5)]), "what is kept has not ended: {again:?}");
         assert!(again.sealed_as.keys().eq(&[Uuid([1; 16])]), "what is rewritten is sealed as itself");
     }
 
