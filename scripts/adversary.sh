@@ -7,7 +7,7 @@ seconds="${ADVERSARY_SECONDS:-300}"
 seed=()
 if [ -n "${ADVERSARY_SEED:-}" ]; then seed=(--seed "$ADVERSARY_SEED"); fi
 harnesses=("$@")
-if [ ${#harnesses[@]} -eq 0 ]; then harnesses=(kill clients power faults mutate races); fi
+if [ ${#harnesses[@]} -eq 0 ]; then harnesses=(kill clients others power faults mutate races); fi
 # With assertions and overflow checks, as tests are built.
 cargo build -q --profile test --workspace --bin cenote-adversary
 status=0

@@ -169,21 +169,46 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// Compares the pool with the models.
+    /// While clients commit, the daemon copies the store: what it made is of one moment.
+    fn back_up(&self, round: &mut Round<'_>) -> Outcome {
+        let target = self.dir.join("backup");
+        let mut command = child::cenote();
+        command.arg("backup").arg(self.dir.join("socket")).arg(&target);
+        let ended = child::run(&mut command, self.dir, child::LIMIT)?;
+        require(ended.code == Some(0), || format!("backup: {ended:?}"))?;
+        let store = Store::open(&target)?;
+        let pool = store.pool("shared")?;
+        self.compare(&pool)?;
+        require(pool.check()?.is_sound(), || "the backup is not sound".into())?;
+        drop(pool);
+        store.close()?;
+        round.counts.add("backups", 1);
+        Ok(std::fs::remove_dir_all(target)?)
+    }
+
+    /// Compares the pool with the models, and what clients said.
     fn judge(&mut self, pool: &Pool) -> Outcome {
+        let steps = self.compare(pool)?;
+        for (number, step) in steps.into_iter().enumerate() {
+            let said = self.said[number];
+            let is_dead = self.clients[number].is_none();
+            require(step >= said && (!is_dead || step <= said + 1), || {
+                format!("client {number} is at step {step}, and has said {said}")
+            })?;
+            if is_dead {
+                self.said[number] = step;
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the pool with the models. The step of each client.
+    fn compare(&self, pool: &Pool) -> Outcome<Vec<u64>> {
         let view = pool.read()?;
         let Some(shared) = view.root::<Shared>()? else { return found("no root") };
         let shared = view.get(shared)?;
         let mut total = 0;
         for (number, list) in shared.lists.iter().enumerate().take(self.said.len()) {
-            let said = self.said[number];
-            let is_dead = self.clients[number].is_none();
-            require(list.step >= said && (!is_dead || list.step <= said + 1), || {
-                format!("client {number} is at step {}, and has said {said}", list.step)
-            })?;
-            if is_dead {
-                self.said[number] = list.step;
-            }
             total += list.step;
             let mut at = list.first;
             for item_number in model(self.seed, list.step) {
@@ -196,7 +221,8 @@ impl Scene<'_> {
             }
             require(at.is_none(), || format!("client {number} has more items than its model"))?;
         }
-        require(total == shared.total, || format!("total {}, and the steps make {total}", shared.total))
+        require(total == shared.total, || format!("total {}, and the steps make {total}", shared.total))?;
+        Ok(shared.lists.iter().take(self.said.len()).map(|list| list.step).collect())
     }
 }
 
@@ -242,6 +268,9 @@ pub(crate) fn round(round: &mut Round<'_>) -> Outcome {
     (0..count).try_for_each(|number| scene.start_client(number))?;
     for kill in 0..KILLS {
         scene.hear_all()?;
+        if round.below(3) == 0 {
+            scene.back_up(round).map_err(|trouble| trouble.at(format_args!("before kill {kill}")))?;
+        }
         std::thread::sleep(round.moment(20_000));
         let victim = round.below(count as u64) as usize;
         let what = ["client", "client", "daemon", "all"][round.below(4) as usize];

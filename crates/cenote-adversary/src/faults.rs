@@ -21,7 +21,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Operations on the store of [`sample`], as arguments of `cenote`.
-const OPERATIONS: [&str; 28] = [
+const OPERATIONS: [&str; 32] = [
     "create {s} fresh --size 256K --mode direct",
     "create {s} fresh --size 256K --mode shadowed",
     "create {s} fresh --size 256K --key-file {d}/key0",
@@ -50,6 +50,18 @@ const OPERATIONS: [&str; 28] = [
     "format {d}/fresh",
     "relocate {s} --key-file {d}/key0",
     "backup {s} {d}/fresh",
+    "export {s} direct {d}/out",
+    "export {s} sealed {d}/out",
+    "snapshot {s} plain {d}/out",
+    "snapshot {s} plain {d}/out --copy",
+];
+
+/// What a session without objects does after a kill, and changes nothing that a digest has.
+const BETWEEN: [&str; 4] = [
+    "trim {s} --key-file {d}/key0",
+    "reclaim {s} --key-file {d}/key0",
+    "relocate {s} --key-file {d}/key0",
+    "check {s} --key-file {d}/key0",
 ];
 
 /// Calls that can fail for want of a device that works, and those for want of space. What only
@@ -128,10 +140,15 @@ pub(crate) fn round(round: &mut Round<'_>) -> Outcome {
     }
     let number = round.seed as usize;
     let operation = OPERATIONS[number % OPERATIONS.len()];
-    let fault = Fault::ALL[(number + number / OPERATIONS.len()) % Fault::ALL.len()];
+    let fault = Fault::ALL[(number % OPERATIONS.len() + number / OPERATIONS.len()) % Fault::ALL.len()];
     let template = round.dir.join("template");
     std::fs::create_dir(&template)?;
     sample::make(&template, round.seed)?;
+    // One of four stores has to be recovered first: the fault may come then.
+    if round.thorough && round.below(4) == 0 {
+        crate::mutate::leave_open(round, &template)?;
+        round.counts.add("stores that were left open", 1);
+    }
     let scene = Scene::new(round.dir, &template, operation)?;
     let mut points: Vec<(String, u64)> = Vec::new();
     for (call, numbers) in scene.calls.iter().filter(|(call, _)| fault.hits(call)) {
@@ -196,6 +213,7 @@ impl<'a> Scene<'a> {
         }
         let done = Command::new("cp").arg("-a").arg(self.template).arg(&work).output()?;
         require(done.status.success(), || String::from_utf8_lossy(&done.stderr).into_owned())?;
+        crate::power::no_place(&work.join("store"))?;
         Ok(work)
     }
 
@@ -211,10 +229,34 @@ impl<'a> Scene<'a> {
         command
     }
 
-    /// The store that the operation is about.
+    /// The store that the operation is about, and the file that it makes.
     fn look(&self, work: &Path) -> Outcome<Digest> {
         let fresh = self.operation.ends_with("{d}/fresh");
-        sample::digest_of(self.dir, &work.join(if fresh { "fresh" } else { "store" }))
+        let mut digest = sample::digest_of(self.dir, &work.join(if fresh { "fresh" } else { "store" }))?;
+        if self.operation.contains("{d}/out") {
+            digest.parts.insert("out".into(), self.out(work)?.into());
+        }
+        Ok(digest)
+    }
+
+    /// What there is of the archive or snapshot: it is taken into a copy of the store.
+    fn out(&self, work: &Path) -> Outcome<&'static str> {
+        if !work.join("out").exists() {
+            return Ok("none");
+        }
+        let probe = self.dir.join("probe");
+        if probe.exists() {
+            std::fs::remove_dir_all(&probe)?;
+        }
+        let done = Command::new("cp").arg("-a").arg(work).arg(&probe).output()?;
+        require(done.status.success(), || String::from_utf8_lossy(&done.stderr).into_owned())?;
+        let line = match self.operation.starts_with("export") {
+            true => "import {s} {d}/out --as probe",
+            false => "restore {s} {d}/out --as probe",
+        };
+        let ended = child::run(&mut child::cenote_line(line, &probe), self.dir, child::LIMIT)?;
+        require(ended.code == Some(0), || format!("half a file: {ended:?}"))?;
+        Ok("whole")
     }
 
     fn is_before(&self, digest: &Digest) -> bool {
@@ -240,6 +282,12 @@ impl<'a> Scene<'a> {
         let is_killed = fault == Fault::Kill && (ended.signal == Some(9) || ended.code == Some(128 + 9));
         let documented = is_documented(&ended) || (is_rekey(self.operation) && ended.code == Some(5));
         require(is_killed || documented, || format!("it ended badly: {ended:?}"))?;
+        if is_killed && number.is_multiple_of(2) {
+            let line = BETWEEN[(number / 2) as usize % BETWEEN.len()];
+            let between = child::run(&mut child::cenote_line(line, &work), self.dir, child::LIMIT)?;
+            let other_key = is_rekey(self.operation) && between.code == Some(1);
+            require(between.code == Some(0) || other_key, || format!("then {line}: {between:?}"))?;
+        }
         let digest = self.look(&work)?;
         let (before, after) = (self.is_before(&digest), self.is_after(&digest));
         require(before || after, || {

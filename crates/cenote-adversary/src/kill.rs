@@ -10,6 +10,9 @@
 //!   later one;
 //! * both pools are at the same step, equal to the model byte by byte; nothing is damaged; no block
 //!   leaks.
+//!
+//! In half of the rounds a thread of the child makes one backup after another. The one that is there
+//! after the kill is whole: both pools are at one step, equal to the model.
 
 use crate::child::{self, Child};
 use crate::round::{Outcome, Round, found, require};
@@ -56,18 +59,47 @@ pub(crate) fn prepare(dir: &Path, mode: PoolMode, at_rest: AtRest) -> Outcome {
     Ok(store.close()?)
 }
 
-/// A child: `DIR SEED`.
+/// A child: `DIR SEED`, and `BACKUP`, a directory, for backups beside its work.
 pub(crate) fn child(args: &[String]) -> Outcome {
     // The panics on purpose.
     std::panic::set_hook(Box::new(|_| {}));
     let (store, a, b) = open(Path::new(&args[0]))?;
     let seed = child::number(args, 1)?;
+    let Some(target) = args.get(2) else { return work(&store, &a, &b, seed) };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            crate::plant();
+            if let Err(trouble) = back_up(&store, Path::new(target)) {
+                eprintln!("backup: {trouble:?}");
+                std::process::exit(3);
+            }
+        });
+        work(&store, &a, &b, seed)
+    })
+}
+
+/// One backup after another. What is at `target` is whole at every moment, or nothing is there.
+fn back_up(store: &Store, target: &Path) -> Outcome {
+    let (next, last) = (target.with_extension("next"), target.with_extension("last"));
+    loop {
+        store.backup(&next)?.durable()?;
+        if target.exists() {
+            std::fs::rename(target, &last)?;
+        }
+        std::fs::rename(&next, target)?;
+        if last.exists() {
+            std::fs::remove_dir_all(&last)?;
+        }
+    }
+}
+
+fn work(store: &Store, a: &Pool, b: &Pool, seed: u64) -> Outcome {
     let is_shadowed = store.pools().iter().any(|pool| pool.record.mode == PoolMode::Shadowed);
-    for step in table::step_of(&a)?.. {
-        table::apply(&store, [&a, &b], seed, step)?;
+    for step in table::step_of(a)?.. {
+        table::apply(store, [a, b], seed, step)?;
         child::say(step + 1)?;
         if is_shadowed && step % 5 == 4 {
-            store.psync(&[&a, &b])?;
+            store.psync(&[a, b])?;
             child::say(PSYNCED | (step + 1))?;
         }
         if step % 29 == 28 {
@@ -84,8 +116,12 @@ pub(crate) fn round(round: &mut Round<'_>) -> Outcome {
     prepare(&dir, mode, at_rest)?;
     let seed = round.seed;
     let mut model = Model::default();
+    let target = round.dir.join("backup");
+    let backs_up = round.below(2) == 0;
     for kill in 0..KILLS {
-        let mut child = Child::start(round.dir, "kill", &[&dir, &seed.to_string()])?;
+        let text = seed.to_string();
+        let args: [&dyn AsRef<std::ffi::OsStr>; 3] = [&dir, &text, &target];
+        let mut child = Child::start(round.dir, "kill", &args[..2 + usize::from(backs_up)])?;
         // Two of three at work; the others while they start, which is while they recover.
         if round.below(3) > 0 {
             child.hear()?;
@@ -104,6 +140,26 @@ pub(crate) fn round(round: &mut Round<'_>) -> Outcome {
         round.counts.add("operations acknowledged", said_last - model.step);
         judge(&dir, seed, &mut model, least..=most, kill % 2 == 0)
             .map_err(|trouble| trouble.at(format_args!("{mode:?}, {at_rest:?}, kill {kill}")))?;
+        if backs_up {
+            judge_backup(round, &target, model.step)
+                .map_err(|trouble| trouble.at(format_args!("backup before kill {kill}")))?;
+        }
+    }
+    Ok(())
+}
+
+/// The backup that a killed child left, if there is one. What it had not finished is removed.
+fn judge_backup(round: &mut Round<'_>, target: &Path, step: u64) -> Outcome {
+    for extension in ["next", "last"] {
+        let left = target.with_extension(extension);
+        if left.exists() {
+            std::fs::remove_dir_all(left)?;
+        }
+    }
+    if target.exists() {
+        judge(target, round.seed, &mut Model::default(), 0..=step, true)?;
+        std::fs::remove_dir_all(target)?;
+        round.counts.add("backups", 1);
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ mod clients;
 mod faults;
 mod kill;
 mod mutate;
+mod others;
 mod power;
 mod races;
 mod round;
@@ -25,9 +26,10 @@ use std::path::Path;
 use std::process::ExitCode;
 
 /// Harnesses by name, with what their rounds do.
-const HARNESSES: [(&str, Harness, &str); 6] = [
+const HARNESSES: [(&str, Harness, &str); 7] = [
     ("kill", kill::round, "SIGKILL of a program with a store of its own"),
     ("clients", clients::round, "SIGKILL of a daemon and of clients that share a pool"),
+    ("others", others::round, "SIGKILL of a program with objects, then commands without them"),
     ("power", power::round, "loss of power on ext4 in a file, behind a loop device"),
     ("faults", faults::round, "an I/O error, a full disk or SIGKILL at one system call of a command"),
     ("mutate", mutate::round, "damage under right checksums, opened by everything"),
@@ -47,8 +49,12 @@ const ROLES: [(&str, child::Role); 7] = [
 
 /// Bugs that are planted in this process and its children if the environment names one: a harness
 /// that finds none of them is of no use.
-const PLANTED: [(&str, Bug); 2] =
-    [("AbortKeepsAllocation", Bug::AbortKeepsAllocation), ("PsyncNotSynced", Bug::PsyncNotSynced)];
+const PLANTED: [(&str, Bug); 4] = [
+    ("AbortKeepsAllocation", Bug::AbortKeepsAllocation),
+    ("BackupNotHeld", Bug::BackupNotHeld),
+    ("PsyncNotSynced", Bug::PsyncNotSynced),
+    ("SettledByStranger", Bug::SettledByStranger),
+];
 
 /// Plants what the environment names.
 fn plant() {

@@ -128,7 +128,7 @@ pub(crate) fn busy(args: &[String]) -> Outcome {
 }
 
 /// Leaves the store as a kill does.
-fn leave_open(round: &mut Round<'_>, template: &Path) -> Outcome {
+pub(crate) fn leave_open(round: &mut Round<'_>, template: &Path) -> Outcome {
     let mut child = Child::start(round.dir, "busy", &[&template.join("store")])?;
     child.hear()?;
     std::thread::sleep(round.moment(5_000));

@@ -207,7 +207,7 @@ fn stores(seed: u64, step: u64) -> Vec<(usize, usize, u64)> {
 }
 
 /// What a round is about, and its model.
-enum Subject {
+pub(crate) enum Subject {
     Pools(Model),
     Objects { step: u64, contents: [Vec<u8>; 2] },
 }
@@ -221,27 +221,30 @@ impl Subject {
                 kill::prepare(store, PoolMode::Shadowed, at_rest)?;
                 Ok(Self::Pools(Model::default()))
             }
-            _ => {
-                child::format(store)?;
-                let objects = sample::open_objects(store, OpenOptions::default())?;
-                for name in OBJECTS {
-                    objects.pcreate(name, OBJECT_LEN, None, 0o600)?;
-                }
-                let store = objects.store();
-                drop(objects);
-                store.close()?;
-                let contents = core::array::from_fn(|_| vec![0; OBJECT_LEN as usize]);
-                Ok(Self::Objects { step: 0, contents })
-            }
+            _ => Self::objects(store),
         }
     }
 
-    fn role(&self) -> &'static str {
+    /// A store with two objects.
+    pub(crate) fn objects(store: &Path) -> Outcome<Self> {
+        child::format(store)?;
+        let objects = sample::open_objects(store, OpenOptions::default())?;
+        for name in OBJECTS {
+            objects.pcreate(name, OBJECT_LEN, None, 0o600)?;
+        }
+        let store = objects.store();
+        drop(objects);
+        store.close()?;
+        let contents = core::array::from_fn(|_| vec![0; OBJECT_LEN as usize]);
+        Ok(Self::Objects { step: 0, contents })
+    }
+
+    pub(crate) fn role(&self) -> &'static str {
         if matches!(self, Self::Pools(_)) { "kill" } else { "psyncs" }
     }
 
     /// What a child said, as the last psync that must be there; and how many it was.
-    fn acknowledged(&self, said: &[u64]) -> (u64, u64) {
+    pub(crate) fn acknowledged(&self, said: &[u64]) -> (u64, u64) {
         match self {
             Self::Pools(model) => {
                 let psyncs: Vec<u64> = said
@@ -256,7 +259,7 @@ impl Subject {
     }
 
     /// Compares what is there after the loss; the step of a psync that must be there.
-    fn judge(&mut self, store: &Path, seed: u64, psynced: u64) -> Outcome {
+    pub(crate) fn judge(&mut self, store: &Path, seed: u64, psynced: u64) -> Outcome {
         match self {
             Self::Pools(model) => {
                 kill::judge(store, seed, model, psynced..=psynced + PSYNC_EVERY, true)?;

@@ -97,8 +97,27 @@ fn look(racer: &mut Racer) -> Outcome {
     pools(&store, Access::ReadOnly).map(drop)
 }
 
+/// A backup, as an operator makes it beside running programs: it is whole, or refused.
+fn back_up(racer: &mut Racer) -> Outcome {
+    let target = racer.dir.with_file_name(format!("backup-{}", racer.session));
+    let ran = child::cenote().arg("backup").arg(&racer.dir).arg(&target).output()?;
+    if ran.status.code() == Some(4) {
+        return Ok(());
+    }
+    require(ran.status.success(), || {
+        format!("backup ended with {}: {}", ran.status, String::from_utf8_lossy(&ran.stderr))
+    })?;
+    let store = Store::open_with(&target, &OpenOptions::read_only())?;
+    pools(&store, Access::ReadOnly)?;
+    drop(store);
+    Ok(std::fs::remove_dir_all(target)?)
+}
+
 /// The command, as an operator calls it beside running programs.
 fn command(racer: &mut Racer) -> Outcome {
+    if racer.below(3) == 0 {
+        return back_up(racer);
+    }
     let words: &[&str] = [&["check"][..], &["ls"], &["info"], &["stats"]][racer.below(4) as usize];
     let ran = child::cenote().args(words).arg(&racer.dir).output()?;
     require(matches!(ran.status.code(), Some(0 | 4)), || {

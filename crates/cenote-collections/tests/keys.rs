@@ -12,6 +12,7 @@
 use crate::common::{assert_sound, directory, pool, random};
 use cenote::{Error, Persist, Pool, Ptr, Reader, Result, Tx};
 use cenote_collections::{HashMap, List};
+use cenote_medium::planted::{Bug, plant};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -217,6 +218,18 @@ fn thousands_of_keys_of_one_hash_are_a_slow_map_and_no_broken_one() {
 /// Keys that lie, change their mind and panic anywhere, in transactions that go on, or give up.
 #[test]
 fn keys_of_bad_faith_lose_entries_and_no_memory() {
+    bad_faith();
+}
+
+#[test]
+fn a_heap_that_keeps_what_keys_of_bad_faith_gave_up_is_found() {
+    plant(Bug::AbortKeepsAllocation);
+    let found = catch_unwind(bad_faith).is_err();
+    plant(Bug::None);
+    assert!(found, "blocks that nothing leads to were not found");
+}
+
+fn bad_faith() {
     let manners = [Manner::Lying, Manner::Turning, Manner::Never, Manner::Always, Manner::OneHash];
     for seed in 1..=number("CENOTE_KEYS_ROUNDS", 3) * 2 {
         let directory = directory();

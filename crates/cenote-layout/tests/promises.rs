@@ -225,6 +225,68 @@ fn every_attack_names_tests_that_are_there() {
     assert!(tests >= 10, "{tests}");
 }
 
+/// Findings of the reviews that `docs/proof.md` has a row for.
+fn findings() -> Vec<String> {
+    let ranges = [("S1.", 1..=6), ("A1.", 1..=9), ("S2.C", 1..=2), ("S2.H", 1..=7), ("S2.M", 1..=3)];
+    let ranges = ranges.into_iter().chain([("A2.", 1..=8)]);
+    ranges.flat_map(|(review, numbers)| numbers.map(move |number| format!("{review}{number}"))).collect()
+}
+
+/// What is wrong with the table of proof: findings without a row, a run, a test, a generator, a
+/// planted bug or a reason for none; tests, bugs and promises that are not there.
+fn problems_of_proof(text: &str, read: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
+    let (known, (promises, _)) = (known_bugs(), rows(&read("docs/promises.md").unwrap_or_default()));
+    let (mut expected, mut problems) = (findings(), Vec::new());
+    for line in text.lines().filter(|line| line.starts_with('|') && !line.starts_with("| ---")) {
+        let cells = cells(line);
+        let what = cells[0];
+        for name in quoted(line).iter().filter(|name| name.starts_with("crates/")) {
+            let source = name.rsplit_once("::").and_then(|(path, test)| Some((read(path)?, test)));
+            if !source.is_some_and(|(source, test)| has_test(&source, test)) {
+                problems.push(format!("{what}: {name} is no test that is run"));
+            }
+        }
+        let Some(at) = expected.iter().position(|id| id == what) else { continue };
+        expected.remove(at);
+        let &[_, _, run, tests, generators, bugs, ids] = &cells[..] else {
+            problems.push(format!("{what}: {} columns instead of 7", cells.len()));
+            continue;
+        };
+        if run.is_empty() || quoted(tests).is_empty() || quoted(generators).is_empty() {
+            problems.push(format!("{what}: names no run, no test or no generator"));
+        }
+        let named = quoted(bugs);
+        if named.is_empty() && !bugs.starts_with("none: ") {
+            problems.push(format!("{what}: names no planted bug, and does not say why"));
+        }
+        let unknown = named.iter().filter(|bug| !known.contains_key(*bug));
+        problems.extend(unknown.map(|bug| format!("{what}: {bug} cannot be planted")));
+        let missing = ids.split(", ").filter(|id| !promises.contains_key(*id));
+        problems.extend(missing.map(|id| format!("{what}: there is no promise {id:?}")));
+    }
+    problems.extend(expected.iter().map(|id| format!("{id}: in no row")));
+    problems
+}
+
+#[test]
+fn every_finding_names_its_tests_generators_planted_bugs_and_promises() {
+    let text = read("docs/proof.md").expect("docs/proof.md");
+    let problems = problems_of_proof(&text, &read);
+    assert!(problems.is_empty(), "docs/proof.md:\n  {}", problems.join("\n  "));
+    // And what is wrong is noticed.
+    let row = text.lines().find(|line| line.starts_with("| A1.9")).expect("a row");
+    for (wrong, count) in [
+        (text.replace(row, ""), 1),
+        (text.replace(row, &row.replace("RekeyUndecided", "NoSuchBug")), 1),
+        (text.replace(row, &row.replace("`RekeyUndecided`", "")), 1),
+        (text.replace(row, &row.replace("CEN-109", "CEN-9999")), 1),
+        (text.replace(row, &row.replace("whatever_fails`", "whatever`")), 2),
+        (text.replace(row, &format!("{row} more |")), 1),
+    ] {
+        assert_eq!(problems_of_proof(&wrong, &read).len(), count);
+    }
+}
+
 /// Sources whose planted bugs stand in a table of their own.
 const PLANTED_IN: [&str; 8] = [
     "crates/cenote/src/psync.rs",

@@ -224,6 +224,8 @@ pub enum Bug {
     ProtectedNotVoid,
     /// A program that asks for protection gets a pool or an object that has none.
     UnprotectedAccepted,
+    /// A forked child looks at recorders of reclaims that it inherited.
+    RecorderInherited,
     /// A journal that is older than the superblock says is replayed.
     OlderJournalAccepted,
     /// The superblock names a session of a journal before the journal does.

@@ -15,12 +15,12 @@
 //! inserted or last moved; an entry that `Hash` has told lies about is not found, and that is all.
 
 mod entry;
+mod hasher;
 mod insert;
 mod iter;
 mod iter_mut;
 mod page;
 mod remove;
-mod sip;
 
 pub use entry::{Entry, OccupiedEntry, VacantEntry};
 pub use iter::{Iter, Keys, Values};
@@ -30,9 +30,8 @@ use crate::shared::{DESTROYED, Header, log, open, range};
 use cenote::persist::Persist;
 use cenote::{Ptr, Reader, Result, Tx};
 use core::borrow::Borrow;
-use core::hash::{BuildHasher, Hash, Hasher};
+use core::hash::{BuildHasher, Hash};
 use page::{Directory, FAN_OUT, FAN_OUT_BITS, Page, Segment, Tags};
-use sip::Sip13;
 
 #[repr(C)]
 pub(crate) struct HashHeader<K, V> {
@@ -87,9 +86,7 @@ impl<K, V> HashHeader<K, V> {
 
     #[inline]
     fn hash<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
-        let mut state = Sip13::new(self.hash_key);
-        key.hash(&mut state);
-        state.finish()
+        hasher::hash(self.hash_key, key)
     }
 
     /// The root of the tree of buckets, whose type is known from the height.

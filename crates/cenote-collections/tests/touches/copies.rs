@@ -5,6 +5,8 @@ use super::threads::bounded;
 use super::{Bank, KINDS, look, look_at, open, prepare, seeds, transfer, whole};
 use crate::common::{directory, random};
 use cenote::{Access, Backend, Error, ExportOptions, ImportOptions, Pool, Ptr, Reader, Result, Store, field};
+use cenote_medium::planted::{Bug, plant};
+use std::panic::resume_unwind;
 
 /// The other pool's bank, as a pointer in this one says.
 fn elsewhere(pool: &Pool) -> Result<Ptr<Bank>> {
@@ -51,6 +53,11 @@ fn touch(store: &Store, names: [&str; 2], seed: u64) -> Result<()> {
 }
 
 fn round(seed: u64) -> Result<()> {
+    round_with(seed, Bug::None)
+}
+
+/// The same with a bug in every thread.
+fn round_with(seed: u64, bug: Bug) -> Result<()> {
     let dir = directory();
     let kind = KINDS[seed as usize % KINDS.len()];
     prepare(dir.path(), kind, seed)?;
@@ -67,6 +74,7 @@ fn round(seed: u64) -> Result<()> {
         copies.push(names);
     }
     let copies = &copies;
+    plant(bug);
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4u64)
             .map(|thread| {
@@ -77,10 +85,13 @@ fn round(seed: u64) -> Result<()> {
                     // As another thread has them the other way round.
                     false => [names[1].as_str(), names[0].as_str()],
                 };
-                scope.spawn(move || touch(store, names, seed * 10 + thread))
+                scope.spawn(move || {
+                    plant(bug);
+                    touch(store, names, seed * 10 + thread)
+                })
             })
             .collect();
-        threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
     })?;
     // From one import to the other, while pools of both may be due still.
     let all = [store.pool("first bank")?, store.pool("second twin")?];
@@ -108,4 +119,10 @@ fn round(seed: u64) -> Result<()> {
 #[test]
 fn copies_of_one_pool_are_told_apart_while_they_are_touched() {
     seeds(3).for_each(|seed| bounded(seed, round));
+}
+
+#[test]
+fn copies_whose_puddles_are_mapped_before_they_are_rewritten_are_found() {
+    let found = std::thread::spawn(|| round_with(1, Bug::DuePuddleMapped)).join();
+    assert!(!matches!(found, Ok(Ok(()))), "not found");
 }

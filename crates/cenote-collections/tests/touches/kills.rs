@@ -2,9 +2,10 @@
 //! left half relocated.
 
 use super::threads::{Round, act, bounded};
-use super::{KINDS, WAYS, displace, number, open, opened, prepare, seeds, transfer, whole};
+use super::{KINDS, Kind, WAYS, displace, number, open, opened, prepare, seeds, transfer, whole};
 use crate::common::{directory, random};
 use cenote::{Access, AtRest, Backend, Result};
+use cenote_medium::planted::{Bug, plant};
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -12,6 +13,8 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 const DIR: &str = "CENOTE_TOUCH_DIR";
+/// A child with this variable maps puddles before they are rewritten.
+const PLANTED: &str = "CENOTE_TOUCH_PLANTED";
 const THREADS: u64 = 3;
 /// Bytes of an acknowledgement.
 const ACK: usize = size_of::<u64>();
@@ -24,12 +27,14 @@ fn child() {
     let seed = number("CENOTE_TOUCH_CHILD", 1);
     let name = if number("CENOTE_TOUCH_COPY", 0) == 1 { "copy" } else { "bank" };
     let backend = [Backend::Signal, Backend::Userfault][seed as usize % 2];
+    let bug = if std::env::var_os(PLANTED).is_some() { Bug::DuePuddleMapped } else { Bug::None };
     let store = open(Path::new(&dir), Access::ReadWrite, backend).expect("a store");
     let at = Round { store, name, access: Access::ReadWrite, committed: AtomicU64::new(0) };
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let at = &at;
             scope.spawn(move || {
+                plant(bug);
                 let mut seed = seed * 100 + thread;
                 let _kept = opened(&at.store, name, at.access);
                 loop {
@@ -56,7 +61,15 @@ fn child() {
 /// Lets a child touch the pool and kills it; the transfers that it said at most. With `at_work`,
 /// `after` counts from the first of them, else from its start.
 fn kill(dir: &Path, name: &str, seed: u64, at_work: bool, after: Duration) -> u64 {
-    let mut child = Command::new(std::env::current_exe().expect("a program"))
+    kill_with(dir, name, (seed, false), at_work, after)
+}
+
+fn kill_with(dir: &Path, name: &str, (seed, planted): (u64, bool), at_work: bool, after: Duration) -> u64 {
+    let mut command = Command::new(std::env::current_exe().expect("a program"));
+    if planted {
+        command.env(PLANTED, "1");
+    }
+    let mut child = command
         .args(["--exact", "touches::kills::child", "--nocapture"])
         .env(DIR, dir)
         .env("CENOTE_TOUCH_CHILD", seed.to_string())
@@ -119,4 +132,20 @@ fn round(seed: u64) -> Result<()> {
 #[test]
 fn kill_9_while_faults_relocate_leaves_whole_transactions_for_readers_and_writers() {
     seeds(5).for_each(|seed| bounded(seed, round));
+}
+
+/// Children that read what is not rewritten end by themselves, or leave what no reader takes.
+#[test]
+fn killed_children_that_map_puddles_before_they_are_rewritten_are_found() {
+    let found = WAYS.iter().zip(1..).any(|(way, seed)| {
+        let seen = std::panic::catch_unwind(|| -> Result<u64> {
+            let dir = directory();
+            prepare(dir.path(), Kind::Direct, seed)?;
+            let name = displace(dir.path(), *way)?;
+            kill_with(dir.path(), name, (seed, true), true, Duration::ZERO);
+            whole(dir.path(), name, Access::ReadOnly, Backend::Eager)
+        });
+        !matches!(seen, Ok(Ok(_)))
+    });
+    assert!(found, "not found");
 }

@@ -18,18 +18,21 @@ use crate::superblock::{Claim, PuddleHeap, classify};
 use crate::trace::{Content, Old, Root, Types, content_of};
 use cenote_layout::heap::SUPERBLOCK_SIZE;
 use cenote_layout::id::TypeId;
+use cenote_medium::planted::{Bug, planted};
 use cenote_sys::bytes::load_word;
+use cenote_sys::fork_guard;
+use cenote_sys::process_lock::ProcessLock;
 use core::ptr::with_exposed_provenance;
 use core::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes of copies that the tracer has not looked at yet. More, and the reclaim gives up.
 const OLD_BYTES_MAX: u64 = 256 << 20;
 
 /// Recorders of this process.
 static RECORDING: AtomicUsize = AtomicUsize::new(0);
-static RECORDERS: RwLock<Vec<Arc<Recorder>>> = RwLock::new(Vec::new());
+static RECORDERS: ProcessLock<Vec<Arc<Recorder>>> = ProcessLock::new(Vec::new());
 
 /// Whether a reclaim is under way in this process: then [`before_change`] has to be called before a range of a pool is changed. One relaxed load.
 #[inline(always)]
@@ -46,8 +49,10 @@ pub fn is_recording() -> bool {
 #[cold]
 #[inline(never)]
 pub unsafe fn before_change(addr: u64, len: u64) {
-    for recorder in RECORDERS.read().unwrap_or_else(PoisonError::into_inner).iter() {
-        // SAFETY: the caller's.
+    let process = fork_guard::current();
+    let is_own = |recorder: &&Arc<Recorder>| recorder.process == process || planted(Bug::RecorderInherited);
+    for recorder in RECORDERS.lock().iter().filter(is_own) {
+        // SAFETY: the caller of this function keeps the range readable and unwritten meanwhile.
         unsafe { recorder.change(addr, addr.saturating_add(len)) };
     }
 }
@@ -226,6 +231,9 @@ pub(super) struct State {
 
 /// Records the changes of one heap.
 pub(crate) struct Recorder {
+    /// The token of the process that reclaims. A forked child inherits the recorder, perhaps with
+    /// its lock held by a thread that the child does not have: the child does not look at it.
+    process: u64,
     pub(super) types: Arc<dyn Types + Send + Sync>,
     /// As they were at the beginning.
     pub(super) roots: Vec<Root>,
@@ -250,7 +258,7 @@ impl Recorder {
             overrun: false,
             damage: None,
         };
-        Self { types, roots, state: Mutex::new(state) }
+        Self { process: fork_guard::token(), types, roots, state: Mutex::new(state) }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -259,14 +267,14 @@ impl Recorder {
 
     /// From now on changes are recorded.
     pub(super) fn start(self: &Arc<Self>) {
-        RECORDERS.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(self));
+        RECORDERS.lock().push(Arc::clone(self));
         RECORDING.fetch_add(1, Ordering::SeqCst);
         // Whoever begins to use a pool after the caller has seen that nobody did sees that changes are recorded.
         fence(Ordering::SeqCst);
     }
 
     pub(super) fn stop(self: &Arc<Self>) {
-        let mut recorders = RECORDERS.write().unwrap_or_else(PoisonError::into_inner);
+        let mut recorders = RECORDERS.lock();
         if let Some(at) = recorders.iter().position(|other| Arc::ptr_eq(other, self)) {
             recorders.swap_remove(at);
             RECORDING.fetch_sub(1, Ordering::SeqCst);
@@ -375,5 +383,82 @@ impl State {
                 self.old_bytes = 0;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_medium::planted::plant;
+    use core::sync::atomic::AtomicBool;
+
+    fn recorder() -> Arc<Recorder> {
+        Arc::new(Recorder::new(Arc::new(HashMap::new()), Vec::new(), &[]))
+    }
+
+    /// Runs `body` in a forked child. Whether it ends within three seconds, without a panic.
+    fn ends_in_child(body: impl FnOnce()) -> bool {
+        // SAFETY: the child allocates, which the C library keeps working, takes the locks that this
+        // test is about, and leaves by `_exit`.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: a system call.
+            unsafe { libc::alarm(3) };
+            let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_ok();
+            // SAFETY: leaves the child without anything of the test harness.
+            unsafe { libc::_exit(i32::from(!ended)) }
+        }
+        let mut status = 0;
+        // SAFETY: a system call with a pointer to a local.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        status == 0
+    }
+
+    /// What a child with a store of its own does: it changes something, and reclaims.
+    fn change_and_reclaim() {
+        // The child opened a store: its guard is armed.
+        let _ = fork_guard::token();
+        let word = 0u64;
+        // SAFETY: a local.
+        unsafe { before_change(core::ptr::from_ref(&word).expose_provenance() as u64, 8) };
+        let own = recorder();
+        own.start();
+        own.stop();
+    }
+
+    #[test]
+    fn a_child_waits_for_no_reclaim_that_begins_or_ends_or_records_in_its_parent() {
+        assert_eq!(children_that_end(40), 40);
+    }
+
+    #[test]
+    fn a_child_that_waits_for_a_recorder_of_its_parent_is_found() {
+        plant(Bug::RecorderInherited);
+        let ended = children_that_end(1);
+        plant(Bug::None);
+        assert_eq!(ended, 0);
+    }
+
+    /// Of so many forked children those that end, until one does not.
+    fn children_that_end(forks: usize) -> usize {
+        let stop = AtomicBool::new(false);
+        let recording = recorder();
+        recording.start();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let own = recorder();
+                    own.start();
+                    own.stop();
+                }
+            });
+            // Another thread records when the process forks.
+            let recorded = recording.lock();
+            let ended = (0..forks).take_while(|_| ends_in_child(change_and_reclaim)).count();
+            stop.store(true, Ordering::Relaxed);
+            drop(recorded);
+            recording.stop();
+            ended
+        })
     }
 }
