@@ -191,7 +191,7 @@ fn a_damaged_puddle_is_told_by_each_command_with_its_file() {
     let name = path.file_name().and_then(|name| name.to_str()).expect("text");
     for harm in Harm::ALL {
         harm.on(path, bytes.clone());
-        for command in ["check", "info", "stats", "ls"] {
+        for command in ["check", "info", "stats"] {
             let ran = fixture.run(command, &[]).exits(1);
             let said = ran.out.split_whitespace().collect::<Vec<_>>().join(" ");
             assert!(said.contains(name), "{harm:?}, {command}: {said}");
@@ -270,7 +270,8 @@ fn a_lost_batch_of_the_catalog_is_told_by_all() {
     }
     for command in ["check", "info", "ls", "stats"] {
         let ran = fixture.run(command, &[]).exits(1);
-        assert!(ran.out.contains("catalog.") && ran.out.contains("no record names this file"), "{}", ran.out);
+        let said = ran.out.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(said.contains("catalog.") && said.contains("no record names this file"), "{command}: {said}");
     }
 }
 
