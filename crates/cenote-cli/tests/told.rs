@@ -3,7 +3,8 @@
 
 use crate::common::{Fixture, Ran, empty, run};
 use cenote::{
-    Access, AtRest, Keyring, Locking, MasterKey, OpenOptions, Persist, PoolMode, PoolOptions, Ptr, Store,
+    Access, AtRest, Keyring, Locking, MasterKey, OpenOptions, Persist, PoolMode, PoolOptions, Ptr, Reader,
+    Store,
 };
 use cenote_layout::header::{read, seal};
 use cenote_layout::puddle::PuddleHeader;
