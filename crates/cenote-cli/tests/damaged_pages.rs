@@ -145,7 +145,8 @@ fn one_flipped_byte_of_a_protected_pool_is_reported_and_the_other_pools_are_chec
         }
         std::fs::write(file, &whole).expect("written");
     }
-    assert_eq!(store.run("check", &[]).status.code(), Some(0), "all is as it was");
+    let check = store.run("check", &[]);
+    assert_eq!(check.status.code(), Some(0), "all is as it was: {}", String::from_utf8_lossy(&check.stdout));
 }
 
 /// Every kind of page: headers, side data and tree, descriptors, marks, roots, and the first
@@ -182,5 +183,6 @@ fn no_page_of_any_pool_ends_a_command_that_looks_at_it() {
         }
         std::fs::write(file, &whole).expect("written");
     }
-    assert_eq!(store.run("check", &[]).status.code(), Some(0), "all is as it was");
+    let check = store.run("check", &[]);
+    assert_eq!(check.status.code(), Some(0), "all is as it was: {}", String::from_utf8_lossy(&check.stdout));
 }

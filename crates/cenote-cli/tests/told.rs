@@ -20,8 +20,12 @@ struct Link {
     numbers: [u64; 500],
 }
 
+fn key_bytes() -> [u8; 32] {
+    core::array::from_fn(|i| (i as u8).wrapping_mul(73) ^ 0x5a)
+}
+
 fn keyring() -> Keyring {
-    let key = MasterKey::with_locking(&mut [7; 32], Locking::IfPossible).expect("a key");
+    let key = MasterKey::with_locking(&mut key_bytes(), Locking::IfPossible).expect("a key");
     Keyring::new(key).locking(Locking::IfPossible)
 }
 
@@ -54,7 +58,7 @@ fn filled() -> Fixture {
         }
     }
     store.close().expect("closed");
-    std::fs::write(fixture.dir.path().join("key"), [7; 32]).expect("written");
+    std::fs::write(fixture.dir.path().join("key"), key_bytes()).expect("written");
     let (dir, key) = (text(&fixture.store), text(&fixture.dir.path().join("key")));
     run(["object", "create", &dir, "plain", "--size", "40K"]).exits(0);
     run(["object", "create", &dir, "whole", "--size", "40K", "--at-rest", "integrity"]).exits(0);
