@@ -49,9 +49,8 @@ const ROLES: [(&str, child::Role); 7] = [
 
 /// Bugs that are planted in this process and its children if the environment names one: a harness
 /// that finds none of them is of no use.
-const PLANTED: [(&str, Bug); 4] = [
+const PLANTED: [(&str, Bug); 3] = [
     ("AbortKeepsAllocation", Bug::AbortKeepsAllocation),
-    ("BackupNotHeld", Bug::BackupNotHeld),
     ("PsyncNotSynced", Bug::PsyncNotSynced),
     ("SettledByStranger", Bug::SettledByStranger),
 ];

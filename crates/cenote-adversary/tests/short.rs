@@ -105,11 +105,6 @@ fn killed_sessions_find_a_stranger_that_settles_a_journal() {
     finds("others", "SettledByStranger");
 }
 
-#[test]
-fn killed_writers_find_a_backup_that_holds_none_of_them() {
-    finds("kill", "BackupNotHeld");
-}
-
 /// One operation: an I/O error, a full disk and a kill, each at some calls.
 #[test]
 fn a_fault_in_a_backup_leaves_no_copy_or_a_whole_one() {

@@ -597,3 +597,44 @@ fn pools_are_shown_fresh_clean_or_dirty_and_with_their_named_roots() {
     fixture.run("check", &[]).exits(0);
     assert_eq!(state(&killed(), "tour"), "dirty");
 }
+
+/// A store that was left open belongs to another boot, if the boot's id differs: then power failed.
+/// An id that cannot be read says nothing.
+#[test]
+fn a_boot_that_cannot_be_asked_for_is_an_error_and_no_loss_of_power() {
+    use cenote::Reader as _;
+    let dir = tempfile::tempdir().expect("a directory");
+    let at = dir.path().join("store");
+    let made = cenote().arg("format").arg(&at).status().expect("it runs");
+    assert!(made.success());
+    let store = cenote::Store::open(&at).expect("opened");
+    let pool = store.pool("p").expect("a pool");
+    pool.write(|tx| tx.alloc(7u64).and_then(|value| tx.set_root(value))).expect("written");
+    drop(pool);
+    store.abandon();
+    for error in ["EMFILE", "ENOMEM", "EIO"] {
+        let plain = cenote();
+        let ran = std::process::Command::new("strace")
+            .args(["-f", "-qq", "-e", "signal=none", "-o"])
+            .arg(dir.path().join("calls"))
+            .args(["-P", "/proc/sys/kernel/random/boot_id", "-e"])
+            .arg(format!("inject=openat:error={error}"))
+            .arg(plain.get_program())
+            .envs(plain.get_envs().filter_map(|(name, to)| Some((name, to?))))
+            .arg("trim")
+            .arg(&at)
+            .output();
+        let Ok(ran) = ran else { return println!("skipped: there is no strace") };
+        let said = String::from_utf8_lossy(&ran.stderr);
+        if said.starts_with("strace:") {
+            return println!("skipped: strace may not trace: {}", said.trim());
+        }
+        assert_eq!(ran.status.code(), Some(3), "{error}: {said}");
+    }
+    let store = cenote::Store::open(&at).expect("opened");
+    assert!(store.report().damage.is_empty(), "{:?}", store.report());
+    let pool = store.pool("p").expect("not torn");
+    let view = pool.read().expect("a view");
+    let root = view.root::<u64>().expect("a root").expect("set");
+    assert_eq!(view.get(root).ok(), Some(&7));
+}

@@ -6,7 +6,10 @@
 //!
 //! Invariant: `first` and `last` are both `None` and `len` is 0, or following `next` from `first` visits `len` live nodes and ends at `last`.
 
-use crate::shared::{DESTROYED, Header, log, log_and_free, log_many, log_with, open, range, span};
+use crate::shared::{
+    DESTROYED, Header, OrLost, Read, log, log_and_free, log_many, log_with, open, range, span, touch_any,
+};
+use cenote::lost::Faults;
 use cenote::persist::Persist;
 use cenote::{Ptr, Reader, Result, Tx};
 use core::iter::FusedIterator;
@@ -100,7 +103,7 @@ impl<T: Persist> ForwardList<T> {
     /// As [`ForwardList::len`].
     pub fn front(self, reader: &impl Reader) -> Result<Option<&T>> {
         // SAFETY: links of a live header lead to live nodes; the reader is borrowed as long as the reference.
-        Ok(open(reader, self.header)?.first.map(|node| unsafe { &node.as_ref().value }))
+        open(reader, self.header)?.first.map(|node| unsafe { value(reader, node) }).transpose()
     }
 
     /// The last element.
@@ -109,7 +112,7 @@ impl<T: Persist> ForwardList<T> {
     /// As [`ForwardList::len`].
     pub fn back(self, reader: &impl Reader) -> Result<Option<&T>> {
         // SAFETY: as in `front`.
-        Ok(open(reader, self.header)?.last.map(|node| unsafe { &node.as_ref().value }))
+        open(reader, self.header)?.last.map(|node| unsafe { value(reader, node) }).transpose()
     }
 
     /// The first element, to be changed: logged whole. 1 entry.
@@ -167,7 +170,8 @@ impl<T: Persist> ForwardList<T> {
     /// As [`ForwardList::len`].
     pub fn iter<'r>(self, reader: &'r impl Reader) -> Result<Iter<'r, T>> {
         let ForwardListHeader { first, len, .. } = *open(reader, self.header)?;
-        Ok(Iter { next: first, remaining: len as usize, elements: PhantomData })
+        let faults = reader.faults();
+        Ok(Iter { next: first, remaining: len as usize, faults, elements: PhantomData })
     }
 
     /// All elements, from the first, to be changed. Logs all of them: 1 entry each, and a fence for each 256.
@@ -181,8 +185,9 @@ impl<T: Persist> ForwardList<T> {
             let node = next?;
             // SAFETY: links of a live header lead to live nodes.
             unsafe {
-                next = (*node.as_ptr()).next;
-                Some(range(place!(node, value)))
+                let read = node.touch();
+                next = if read.is_ok() { (*node.as_ptr()).next } else { None };
+                Some(read.map(|()| range(place!(node, value))))
             }
         });
         // SAFETY: places of live nodes, in a pool that the transaction holds.
@@ -198,7 +203,16 @@ impl<T: Persist> ForwardList<T> {
     where
         T: PartialEq,
     {
-        Ok(self.iter(reader)?.any(|element| element == value))
+        let mut next = open(reader, self.header)?.first;
+        while let Some(node) = next {
+            // SAFETY: links of a live header lead to live nodes.
+            let node = unsafe { node.follow() }.or_lost(reader)?;
+            if node.value == *value {
+                return Ok(true);
+            }
+            next = node.next;
+        }
+        Ok(false)
     }
 
     /// Adds what the iterator yields at the end, one after the other.
@@ -241,6 +255,7 @@ impl<T: Persist> ForwardList<T> {
         }
         // SAFETY: headers and nodes are live and of one pool, which is held. After the writes every node belongs to this list.
         unsafe {
+            touch_any(ours.last).or_lost(tx)?;
             let link = ours.last.map_or(place!(self.header, first), |last| place!(last, next));
             log(tx, &[range(self.header.as_ptr()), range(other.header.as_ptr()), range(link)])?;
             *link = theirs.first;
@@ -269,9 +284,9 @@ impl<T: Persist> ForwardList<T> {
     /// As [`ForwardList::front_mut`]; elements up to the one that failed have been looked at.
     pub fn retain(self, tx: &mut Tx<'_>, mut keep: impl FnMut(&T) -> bool) -> Result<()> {
         let mut cursor = self.cursor_mut(tx)?;
-        while let Some(value) = cursor.peek_next() {
+        while let Some(value) = cursor.next_seen()? {
             if keep(value) {
-                cursor.move_next();
+                cursor.advance()?;
             } else {
                 cursor.remove_next()?;
             }
@@ -305,7 +320,7 @@ impl<T: Persist> ForwardList<T> {
             self.header.as_ptr().write(ForwardListHeader { len, ..empty() });
             let mut next = first;
             while let Some(node) = next {
-                next = node.as_ref().next;
+                next = node.follow().or_lost(tx)?.next;
                 tx.free_near(self.header, node)?;
             }
         }
@@ -325,6 +340,8 @@ impl<T: Persist> ForwardList<T> {
         value: T,
     ) -> Result<Ptr<Node<T>>> {
         let header = self.header;
+        // SAFETY: neighbours are live by contract.
+        unsafe { touch_any(before) }.or_lost(tx)?;
         // SAFETY: the header is live by contract.
         let node = unsafe { tx.alloc_near(header, Node { next: after, value })? };
         // SAFETY: live blocks of a held pool by contract. The node is written, and everything else logged, before the first link leads to it.
@@ -361,6 +378,7 @@ impl<T: Persist> ForwardList<T> {
         let header = self.header;
         // SAFETY: live blocks of a held pool by contract; freed blocks stay as they are until commit, and no link leads to the node after the writes.
         unsafe {
+            node.touch().and_then(|()| touch_any(before)).or_lost(tx)?;
             let after = (*node.as_ptr()).next;
             let link = before.map_or(place!(header, first), |before| place!(before, next));
             match (before, after) {
@@ -384,6 +402,16 @@ impl<T: Persist> ForwardList<T> {
     }
 }
 
+/// The value of a node.
+///
+/// # Safety
+/// A live node of a pool that the reader holds.
+#[inline]
+unsafe fn value<T: Persist>(reader: &impl Reader, node: Ptr<Node<T>>) -> Result<&T> {
+    // SAFETY: live by contract; the reader is borrowed as long as the reference.
+    unsafe { Ok(&node.follow().or_lost(reader)?.value) }
+}
+
 /// The value of a node, logged.
 ///
 /// # Safety
@@ -391,6 +419,7 @@ impl<T: Persist> ForwardList<T> {
 unsafe fn value_mut<'t, T: Persist>(tx: &'t mut Tx<'_>, node: Ptr<Node<T>>) -> Result<&'t mut T> {
     // SAFETY: live by contract; the reference borrows the transaction exclusively, so there is no other one.
     unsafe {
+        node.touch().or_lost(tx)?;
         let value = place!(node, value);
         log(tx, &[range(value)])?;
         Ok(&mut *value)
@@ -405,21 +434,41 @@ pub struct CursorMut<'t, 'p, T> {
 }
 
 impl<T: Persist> CursorMut<'_, '_, T> {
-    fn next_node(&self) -> Option<Ptr<Node<T>>> {
+    fn next_node(&self) -> Read<Option<Ptr<Node<T>>>> {
         // SAFETY: header and node were live when the cursor came to them, and only the cursor has had the transaction since.
         unsafe {
             match self.current {
-                Some(node) => node.as_ref().next,
-                None => self.list.header.as_ref().first,
+                Some(node) => Ok(node.follow()?.next),
+                None => Ok(self.list.header.as_ref().first),
             }
         }
     }
 
-    /// The current element; `None` before the first.
+    /// The node after the current one.
+    fn following(&self) -> Read<Option<&Node<T>>> {
+        // SAFETY: a node of the list; it is not changed as long as the cursor is borrowed.
+        self.next_node()?.map(|node| unsafe { node.follow() }).transpose()
+    }
+
+    /// [`CursorMut::peek_next`], or why it cannot be read.
+    fn next_seen(&self) -> Result<Option<&T>> {
+        Ok(self.following().or_lost(self.tx)?.map(|node| &node.value))
+    }
+
+    /// To the next element, if there is one; whether there is.
+    fn advance(&mut self) -> Result<bool> {
+        let next = self.next_node().or_lost(self.tx)?;
+        self.current = next.or(self.current);
+        Ok(next.is_some())
+    }
+
+    /// The current element; `None` before the first. `None` too if it cannot be read; then the
+    /// transaction aborts.
     #[must_use]
     pub fn current(&self) -> Option<&T> {
         // SAFETY: a node of the list; it is not changed as long as the cursor is borrowed.
-        self.current.map(|node| unsafe { &node.as_ref().value })
+        let node = self.current.map(|node| unsafe { node.follow() });
+        Some(&self.tx.faults().noted(node?)?.value)
     }
 
     /// The current element, to be changed: logged whole. 1 entry.
@@ -432,19 +481,18 @@ impl<T: Persist> CursorMut<'_, '_, T> {
         self.current.map(|node| unsafe { value_mut(tx, node) }).transpose()
     }
 
-    /// The element after the current one.
+    /// The element after the current one. `None` too if it cannot be read; then the transaction
+    /// aborts.
     #[must_use]
     pub fn peek_next(&self) -> Option<&T> {
-        // SAFETY: a node of the list; it is not changed as long as the cursor is borrowed.
-        self.next_node().map(|node| unsafe { &node.as_ref().value })
+        self.tx.faults().noted(self.following())?.map(|node| &node.value)
     }
 
-    /// To the next element. Stays, and returns `false`, if there is none.
+    /// To the next element. Stays, and returns `false`, if there is none, or the current one cannot
+    /// be read; then the transaction aborts.
     pub fn move_next(&mut self) -> bool {
-        let next = self.next_node();
-        if next.is_some() {
-            self.current = next;
-        }
+        let next = self.tx.faults().noted(self.next_node()).flatten();
+        self.current = next.or(self.current);
         next.is_some()
     }
 
@@ -453,7 +501,7 @@ impl<T: Persist> CursorMut<'_, '_, T> {
     /// # Errors
     /// As [`ForwardList::push_back`].
     pub fn insert_after(&mut self, value: T) -> Result<()> {
-        let next = self.next_node();
+        let next = self.next_node().or_lost(self.tx)?;
         // SAFETY: neighbours in a live list.
         unsafe { self.list.insert_between(self.tx, self.current, next, value)? };
         Ok(())
@@ -464,7 +512,7 @@ impl<T: Persist> CursorMut<'_, '_, T> {
     /// # Errors
     /// [`cenote::Error::Tx`] if the log is full.
     pub fn remove_next(&mut self) -> Result<Option<T>> {
-        let Some(next) = self.next_node() else { return Ok(None) };
+        let Some(next) = self.next_node().or_lost(self.tx)? else { return Ok(None) };
         // SAFETY: neighbours in a live list.
         unsafe { self.list.remove_after(self.tx, self.current, next).map(Some) }
     }
@@ -480,6 +528,7 @@ impl<T> core::fmt::Debug for CursorMut<'_, '_, T> {
 pub struct Iter<'r, T> {
     next: Option<Ptr<Node<T>>>,
     remaining: usize,
+    faults: &'r Faults,
     elements: PhantomData<&'r T>,
 }
 
@@ -489,7 +538,11 @@ impl<'r, T> Iterator for Iter<'r, T> {
     #[inline]
     fn next(&mut self) -> Option<&'r T> {
         // SAFETY: a live node: nothing changes while the reader is borrowed.
-        let node: &'r Node<T> = unsafe { self.next?.as_ref() };
+        let node: Read<&'r Node<T>> = unsafe { self.next?.follow() };
+        let Some(node) = self.faults.noted(node) else {
+            (self.next, self.remaining) = (None, 0);
+            return None;
+        };
         self.next = node.next;
         self.remaining -= 1;
         Some(&node.value)

@@ -55,6 +55,8 @@
 //!    handle that a program has kept finds a leaked collection whole, or none. Module `condemn` of
 //!    `cenote-heap` states that and says why; links are in the pointer maps, which is what it
 //!    needs.
+//!    A node's page may be damaged all the same, so each link is followed by a touch
+//!    (`Ptr::follow`), and what is logged was touched before.
 //! 3. Each operation keeps the invariant whole or does not happen: it reads and compares first, then allocates, then logs, which are the steps that can fail
 //!    or run code of the caller (`Ord`, `Hash`, `Eq`, closures, iterators); then it writes, which cannot fail. So an error that the caller ignores, or a panic
 //!    that the caller catches inside the transaction, leaves the collection as it was (and perhaps a block that nothing leads to). Where many blocks are freed (`clear`, `destroy`, `truncate`), they are

@@ -7,7 +7,10 @@
 //! Invariant: `first` and `last` are both `None` and `len` is 0, or following `next` from `first` visits `len` live nodes, ends at `last`, and
 //! `previous` leads the same way back. The header's order puts `len` beside both ends, so that a change of either end is one range of 16 bytes.
 
-use crate::shared::{DESTROYED, Header, log, log_and_free, log_many, log_with, open, range, span};
+use crate::shared::{
+    DESTROYED, Header, OrLost, Read, log, log_and_free, log_many, log_with, open, range, span, touch_any,
+};
+use cenote::lost::Faults;
 use cenote::persist::Persist;
 use cenote::{Ptr, Reader, Result, Tx};
 use core::iter::FusedIterator;
@@ -102,7 +105,7 @@ impl<T: Persist> List<T> {
     /// As [`List::len`].
     pub fn front(self, reader: &impl Reader) -> Result<Option<&T>> {
         // SAFETY: links of a live header lead to live nodes; the reader is borrowed as long as the reference.
-        Ok(open(reader, self.header)?.first.map(|node| unsafe { &node.as_ref().value }))
+        open(reader, self.header)?.first.map(|node| unsafe { value(reader, node) }).transpose()
     }
 
     /// The last element.
@@ -111,7 +114,7 @@ impl<T: Persist> List<T> {
     /// As [`List::len`].
     pub fn back(self, reader: &impl Reader) -> Result<Option<&T>> {
         // SAFETY: as in `front`.
-        Ok(open(reader, self.header)?.last.map(|node| unsafe { &node.as_ref().value }))
+        open(reader, self.header)?.last.map(|node| unsafe { value(reader, node) }).transpose()
     }
 
     /// The first element, to be changed: logged whole. 1 entry.
@@ -184,7 +187,8 @@ impl<T: Persist> List<T> {
     /// As [`List::len`].
     pub fn iter<'r>(self, reader: &'r impl Reader) -> Result<Iter<'r, T>> {
         let ListHeader { first, len, last } = *open(reader, self.header)?;
-        Ok(Iter { first, last, remaining: len as usize, elements: PhantomData })
+        let faults = reader.faults();
+        Ok(Iter { first, last, remaining: len as usize, faults, elements: PhantomData })
     }
 
     /// All elements, from both ends, to be changed. Logs all of them: 1 entry each, and a fence for each 256.
@@ -198,8 +202,9 @@ impl<T: Persist> List<T> {
             let node = next?;
             // SAFETY: links of a live header lead to live nodes.
             unsafe {
-                next = (*node.as_ptr()).next;
-                Some(range(place!(node, value)))
+                let read = node.touch();
+                next = if read.is_ok() { (*node.as_ptr()).next } else { None };
+                Some(read.map(|()| range(place!(node, value))))
             }
         });
         // SAFETY: places of live nodes, in a pool that the transaction holds.
@@ -215,7 +220,16 @@ impl<T: Persist> List<T> {
     where
         T: PartialEq,
     {
-        Ok(self.iter(reader)?.any(|element| element == value))
+        let mut next = open(reader, self.header)?.first;
+        while let Some(node) = next {
+            // SAFETY: links of a live header lead to live nodes.
+            let node = unsafe { node.follow() }.or_lost(reader)?;
+            if node.value == *value {
+                return Ok(true);
+            }
+            next = node.next;
+        }
+        Ok(false)
     }
 
     /// Adds what the iterator yields at the end, one after the other.
@@ -259,6 +273,7 @@ impl<T: Persist> List<T> {
         }
         // SAFETY: headers and nodes are live and of one pool, which is held. After the writes every node belongs to this list.
         unsafe {
+            first.touch().and_then(|()| touch_any(ours.last)).or_lost(tx)?;
             log(
                 tx,
                 &[
@@ -293,6 +308,8 @@ impl<T: Persist> List<T> {
         }
         // SAFETY: links of a live header lead to live nodes.
         let (before, after) = unsafe { self.neighbours(tx, at)? };
+        // SAFETY: as above.
+        unsafe { touch_any(before).and_then(|()| touch_any(after)) }.or_lost(tx)?;
         let rest = ListHeader { first: after, len: len - at as u64, last: after.and(last) };
         let other = Self { header: tx.alloc_beside(self.header, rest)? };
         let Some(after) = after else { return Ok(other) };
@@ -315,7 +332,7 @@ impl<T: Persist> List<T> {
     /// As [`List::front_mut`]; elements up to the one that failed have been looked at.
     pub fn retain(self, tx: &mut Tx<'_>, mut keep: impl FnMut(&T) -> bool) -> Result<()> {
         let mut cursor = self.cursor_front_mut(tx)?;
-        while let Some(value) = cursor.current() {
+        while let Some(value) = cursor.seen()? {
             if keep(value) {
                 cursor.move_next();
             } else {
@@ -351,7 +368,7 @@ impl<T: Persist> List<T> {
             self.header.as_ptr().write(ListHeader { len, ..empty() });
             let mut next = first;
             while let Some(node) = next {
-                next = node.as_ref().next;
+                next = node.follow().or_lost(tx)?.next;
                 tx.free_near(self.header, node)?;
             }
         }
@@ -371,14 +388,14 @@ impl<T: Persist> List<T> {
                 let (mut before, mut after) = (None, first);
                 for _ in 0..at {
                     let Some(node) = after else { break };
-                    (before, after) = (after, node.as_ref().next);
+                    (before, after) = (after, node.follow().or_lost(reader)?.next);
                 }
                 Ok((before, after))
             } else {
                 let (mut before, mut after) = (last, None);
                 for _ in at..len {
                     let Some(node) = before else { break };
-                    (before, after) = (node.as_ref().previous, before);
+                    (before, after) = (node.follow().or_lost(reader)?.previous, before);
                 }
                 Ok((before, after))
             }
@@ -398,6 +415,8 @@ impl<T: Persist> List<T> {
         value: T,
     ) -> Result<()> {
         let header = self.header;
+        // SAFETY: neighbours are live by contract.
+        unsafe { touch_any(before).and_then(|()| touch_any(after)) }.or_lost(tx)?;
         // SAFETY: the header is live by contract.
         let node = unsafe { tx.alloc_near(header, Node { next: after, previous: before, value })? };
         // SAFETY: live blocks of a held pool by contract. The node is written, and everything else logged, before the first link leads to it.
@@ -451,7 +470,9 @@ impl<T: Persist> List<T> {
         let header = self.header;
         // SAFETY: live blocks of a held pool by contract; freed blocks stay as they are until commit, and no link leads to the node after the writes.
         unsafe {
+            node.touch().or_lost(tx)?;
             let (before, after) = ((*node.as_ptr()).previous, (*node.as_ptr()).next);
+            touch_any(before).and_then(|()| touch_any(after)).or_lost(tx)?;
             let next = before.map_or(place!(header, first), |before| place!(before, next));
             let previous = after.map_or(place!(header, last), |after| place!(after, previous));
             match (before, after) {
@@ -478,6 +499,16 @@ impl<T: Persist> List<T> {
 /// The nodes on both sides of a place in a list.
 type Neighbours<T> = (Option<Ptr<Node<T>>>, Option<Ptr<Node<T>>>);
 
+/// The value of a node.
+///
+/// # Safety
+/// A live node of a pool that the reader holds.
+#[inline]
+unsafe fn value<T: Persist>(reader: &impl Reader, node: Ptr<Node<T>>) -> Result<&T> {
+    // SAFETY: live by contract; the reader is borrowed as long as the reference.
+    unsafe { Ok(&node.follow().or_lost(reader)?.value) }
+}
+
 /// The value of a node, logged.
 ///
 /// # Safety
@@ -485,6 +516,7 @@ type Neighbours<T> = (Option<Ptr<Node<T>>>, Option<Ptr<Node<T>>>);
 unsafe fn value_mut<'t, T: Persist>(tx: &'t mut Tx<'_>, node: Ptr<Node<T>>) -> Result<&'t mut T> {
     // SAFETY: live by contract; the reference borrows the transaction exclusively, so there is no other one.
     unsafe {
+        node.touch().or_lost(tx)?;
         let value = place!(node, value);
         log(tx, &[range(value)])?;
         Ok(&mut *value)
@@ -496,7 +528,22 @@ pub struct Iter<'r, T> {
     first: Option<Ptr<Node<T>>>,
     last: Option<Ptr<Node<T>>>,
     remaining: usize,
+    faults: &'r Faults,
     elements: PhantomData<&'r T>,
+}
+
+impl<'r, T> Iter<'r, T> {
+    /// A node; `None`, and the end, if it cannot be read.
+    #[inline(always)]
+    fn node(&mut self, node: Option<Ptr<Node<T>>>) -> Option<&'r Node<T>> {
+        // SAFETY: a live node: nothing changes while the reader is borrowed.
+        let node: Read<&'r Node<T>> = unsafe { node?.follow() };
+        if node.is_err() {
+            self.remaining = 1;
+        }
+        self.remaining -= 1;
+        self.faults.noted(node)
+    }
 }
 
 impl<'r, T> Iterator for Iter<'r, T> {
@@ -507,10 +554,8 @@ impl<'r, T> Iterator for Iter<'r, T> {
         if self.remaining == 0 {
             return None;
         }
-        // SAFETY: a live node: nothing changes while the reader is borrowed.
-        let node: &'r Node<T> = unsafe { self.first?.as_ref() };
+        let node = self.node(self.first)?;
         self.first = node.next;
-        self.remaining -= 1;
         Some(&node.value)
     }
 
@@ -526,10 +571,8 @@ impl<T> DoubleEndedIterator for Iter<'_, T> {
         if self.remaining == 0 {
             return None;
         }
-        // SAFETY: as in `next`.
-        let node: &Node<T> = unsafe { self.last?.as_ref() };
+        let node = self.node(self.last)?;
         self.last = node.previous;
-        self.remaining -= 1;
         Some(&node.value)
     }
 }

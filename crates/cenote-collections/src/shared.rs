@@ -3,6 +3,7 @@
 //! Every block type of this crate has a persistent name with a `/` in it, which `#[derive(Persist)]` refuses in names of others: so no program can make a
 //! block that passes for one of these.
 
+use cenote::lost::{Lost, touch};
 use cenote::persist::Persist;
 use cenote::{Error, Ptr, Reader, Result, Tx};
 
@@ -27,6 +28,47 @@ fn gone<H: Persist>(header: Ptr<H>) -> Error {
     Error::Dangling { addr: header.addr(), type_name: H::type_name() }
 }
 
+/// What was read of memory that may be damaged, or what could not be.
+pub(crate) type Read<T> = core::result::Result<T, Lost>;
+
+/// What could not be read, as an error that names pool and page.
+pub(crate) trait OrLost<T> {
+    fn or_lost(self, reader: &impl Reader) -> Result<T>;
+}
+
+impl<T> OrLost<T> for Read<T> {
+    #[inline(always)]
+    fn or_lost(self, reader: &impl Reader) -> Result<T> {
+        match self {
+            Ok(read) => Ok(read),
+            Err(lost) => Err(reader.unreadable(lost)),
+        }
+    }
+}
+
+/// That a neighbour, if there is one, can be read and so be logged and written.
+///
+/// # Safety
+/// As [`Ptr::touch`].
+#[inline(always)]
+pub(crate) unsafe fn touch_any<T>(node: Option<Ptr<T>>) -> Read<()> {
+    match node {
+        // SAFETY: passed on.
+        Some(node) => unsafe { node.touch() },
+        None => Ok(()),
+    }
+}
+
+/// That places of an array can be read, and so be logged and written.
+///
+/// # Safety
+/// They lie in a live block.
+#[inline(always)]
+pub(crate) unsafe fn touch_places<T>(first: *const T, len: usize) -> Read<()> {
+    // SAFETY: passed on.
+    unsafe { touch(first.addr(), len * size_of::<T>()) }
+}
+
 /// A place that is going to be written.
 pub(crate) type Range = (*const u8, usize);
 
@@ -45,7 +87,8 @@ pub(crate) fn span<A, B>(first: *mut A, last: *mut B) -> Range {
 /// Logs ranges with one fence; then they may be written.
 ///
 /// # Safety
-/// The ranges lie in live blocks of a pool that the transaction holds.
+/// The ranges lie in live blocks of a pool that the transaction holds. They were touched, because
+/// logging reads them.
 #[inline]
 pub(crate) unsafe fn log(tx: &mut Tx<'_>, ranges: &[Range]) -> Result<()> {
     // SAFETY: live blocks of a pool that is held for writing, by contract; the transaction is neither moved nor ended.
@@ -90,12 +133,14 @@ const MANY: usize = 256;
 ///
 /// # Safety
 /// As [`log`], for all that the iterator yields.
-pub(crate) unsafe fn log_many(tx: &mut Tx<'_>, ranges: impl IntoIterator<Item = Range>) -> Result<()> {
+pub(crate) unsafe fn log_many(tx: &mut Tx<'_>, ranges: impl IntoIterator<Item = Read<Range>>) -> Result<()> {
     let mut ranges = ranges.into_iter();
     let mut part = Vec::with_capacity(MANY);
     loop {
         part.clear();
-        part.extend(ranges.by_ref().take(MANY));
+        for range in ranges.by_ref().take(MANY) {
+            part.push(range.or_lost(tx)?);
+        }
         if part.is_empty() {
             return Ok(());
         }

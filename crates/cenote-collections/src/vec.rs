@@ -7,7 +7,7 @@
 //! Invariant: the first `len` places of the array hold values; the others are zero, as the pointer map of an array block sees
 //! them too. Without an array `capacity` is 0, except that values of no size need none and `capacity` says nothing.
 
-use crate::shared::{DESTROYED, Header, Range, log, log_and_free, open, range};
+use crate::shared::{DESTROYED, Header, OrLost, Range, log, log_and_free, open, range, touch_places};
 use cenote::persist::{ArrayOf, Persist};
 use cenote::{Error, Ptr, Reader, Result, Tx};
 use core::ptr::{NonNull, copy, copy_nonoverlapping};
@@ -119,13 +119,17 @@ impl<T: Persist> Vec<T> {
         Ok(open(reader, self.header)?.room())
     }
 
-    /// All values.
+    /// All values. The first call of a view or transaction touches every page of them; for single
+    /// values of a vector that is large, use [`Vec::get`].
     ///
     /// # Errors
-    /// As [`Vec::len`].
+    /// As [`Vec::len`]; [`Error::Store`] if a page of them cannot be read.
     #[inline]
     pub fn as_slice(self, reader: &impl Reader) -> Result<&[T]> {
         let header = open(reader, self.header)?;
+        let (start, len) = (header.places().addr(), header.len as usize * size_of::<T>());
+        // SAFETY: places of a live header's array.
+        unsafe { reader.faults().touch_once(start, len) }.or_lost(reader)?;
         // SAFETY: the first `len` places of a live header's array hold values; nothing changes while the reader is borrowed.
         Ok(unsafe { slice::from_raw_parts(header.places(), header.len as usize) })
     }
@@ -138,6 +142,7 @@ impl<T: Persist> Vec<T> {
         let header = *open(tx, self.header)?;
         // SAFETY: as in `as_slice`; logged first, and the transaction is borrowed exclusively.
         unsafe {
+            touch_places(header.places(), header.len as usize).or_lost(tx)?;
             log(tx, &[places(header.places(), header.len as usize)])?;
             Ok(slice::from_raw_parts_mut(header.places(), header.len as usize))
         }
@@ -165,7 +170,17 @@ impl<T: Persist> Vec<T> {
     /// As [`Vec::len`].
     #[inline]
     pub fn get(self, reader: &impl Reader, index: usize) -> Result<Option<&T>> {
-        Ok(self.as_slice(reader)?.get(index))
+        let header = open(reader, self.header)?;
+        if index as u64 >= header.len {
+            return Ok(None);
+        }
+        // SAFETY: a place of a live header's array with a value; nothing changes while the reader is
+        // borrowed.
+        unsafe {
+            let place = header.places().add(index);
+            touch_places(place, 1).or_lost(reader)?;
+            Ok(Some(&*place))
+        }
     }
 
     /// The first value.
@@ -173,7 +188,7 @@ impl<T: Persist> Vec<T> {
     /// # Errors
     /// As [`Vec::len`].
     pub fn first(self, reader: &impl Reader) -> Result<Option<&T>> {
-        Ok(self.as_slice(reader)?.first())
+        self.get(reader, 0)
     }
 
     /// The last value.
@@ -181,7 +196,10 @@ impl<T: Persist> Vec<T> {
     /// # Errors
     /// As [`Vec::len`].
     pub fn last(self, reader: &impl Reader) -> Result<Option<&T>> {
-        Ok(self.as_slice(reader)?.last())
+        match self.len(reader)?.checked_sub(1) {
+            Some(last) => self.get(reader, last),
+            None => Ok(None),
+        }
     }
 
     /// The value at `index`, to be changed: logged whole. 1 entry.
@@ -196,6 +214,7 @@ impl<T: Persist> Vec<T> {
         // SAFETY: a place with a value; logged first, and the transaction is borrowed exclusively.
         unsafe {
             let place = header.places().add(index);
+            touch_places(place, 1).or_lost(tx)?;
             log(tx, &[range(place)])?;
             Ok(Some(&mut *place))
         }
@@ -244,6 +263,7 @@ impl<T: Persist> Vec<T> {
         // SAFETY: places with values, logged first.
         unsafe {
             let (a, b) = (header.places().add(a), header.places().add(b));
+            touch_places(a, 1).and_then(|()| touch_places(b, 1)).or_lost(tx)?;
             log(tx, &[range(a), range(b)])?;
             a.swap(b);
         }
@@ -274,6 +294,7 @@ impl<T: Persist> Vec<T> {
                 header = self.room_for(tx, header, 1)?;
             }
             let place = header.places().add(header.len as usize);
+            touch_places(place, 1).or_lost(tx)?;
             log(tx, &[range(place), range(place!(self.header, len))])?;
             place.write(value);
             (*self.header.as_ptr()).len += 1;
@@ -309,6 +330,7 @@ impl<T: Persist> Vec<T> {
         unsafe {
             let header = self.room_for(tx, header, 1)?;
             let place = header.places().add(index);
+            touch_places(place, len - index + 1).or_lost(tx)?;
             log(tx, &[places(place, len - index + 1), range(place!(self.header, len))])?;
             copy(place, place.add(1), len - index);
             place.write(value);
@@ -342,6 +364,7 @@ impl<T: Persist> Vec<T> {
         // SAFETY: places with values, logged before they are written.
         unsafe {
             let (place, last) = (header.places().add(index), header.places().add(header.len as usize - 1));
+            touch_places(place, 1).and_then(|()| touch_places(last, 1)).or_lost(tx)?;
             log(tx, &[range(place), range(last), range(place!(self.header, len))])?;
             place.swap(last);
             let value = last.read();
@@ -364,6 +387,7 @@ impl<T: Persist> Vec<T> {
         unsafe {
             let header = self.room_for(tx, header, values.len())?;
             let place = header.places().add(header.len as usize);
+            touch_places(place, values.len()).or_lost(tx)?;
             log(tx, &[places(place, values.len()), range(place!(self.header, len))])?;
             copy_nonoverlapping(values.as_ptr(), place, values.len());
             (*self.header.as_ptr()).len += values.len() as u64;
@@ -409,6 +433,7 @@ impl<T: Persist> Vec<T> {
         // SAFETY: places with values, logged before they are written.
         unsafe {
             let place = header.places().add(len);
+            touch_places(place, removed).or_lost(tx)?;
             log(tx, &[places(place, removed), range(place!(self.header, len))])?;
             place.write_bytes(0, removed);
             (*self.header.as_ptr()).len = len as u64;
@@ -496,6 +521,10 @@ impl<T: Persist> Vec<T> {
         unsafe {
             let (array, capacity) = tx.alloc_array::<_, T>(self.header, capacity)?;
             let grown = VecHeader { array: Some(array), capacity: capacity as u64, ..header };
+            if let Err(lost) = touch_places(header.places(), len) {
+                tx.free(array)?;
+                return Err(tx.unreadable(lost));
+            }
             copy_nonoverlapping(header.places(), grown.places(), len);
             let ranges = [range(self.header.as_ptr())];
             let logged = match header.array {
@@ -521,6 +550,7 @@ impl<T: Persist> Vec<T> {
         unsafe {
             let behind = header.len as usize - index - 1;
             let place = header.places().add(index);
+            touch_places(place, behind + 1).or_lost(tx)?;
             log(tx, &[places(place, behind + 1), range(place!(self.header, len))])?;
             let value = place.read();
             copy(place.add(1), place, behind);

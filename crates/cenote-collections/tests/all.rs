@@ -5,6 +5,7 @@ mod costs;
 mod filters;
 mod keys;
 mod large;
+mod lost;
 mod models;
 mod places;
 mod sound;

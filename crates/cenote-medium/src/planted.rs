@@ -376,6 +376,8 @@ pub enum Bug {
     DamagedInherited,
     /// Of a log that waits for a damaged pool the other pools are used.
     WaitingLogIgnored,
+    /// A transaction commits although an iterator of it has not shown all that there is.
+    LostPageCommitted,
 }
 
 /// Places between two stores of an update, at which a process may stop.

@@ -1,61 +1,52 @@
-//! Loads of mapped memory that may fail: a page that cannot be had is an answer, and no signal.
+//! Touches of mapped memory that may fail: a page that cannot be had is an answer, and no signal.
 //!
 //! A load from a mapping has no way to fail. Where a file was cut short, a disk cannot be read, or
-//! a sealed page does not pass its check, the process gets SIGBUS. The library reads what media may
-//! have damaged through this module. A load here is one instruction behind a *tag*, a no-operation
-//! that the fault handler knows. When it faults and no resolver of [`crate::fault`] makes the
-//! access possible, the handler
+//! a sealed page does not pass its check, the process gets SIGBUS. The library touches what media
+//! may have damaged through this module before it loads it. A touch is two instructions:
 //!
-//! 1. finds the tag before the instruction, which says how long the instruction is;
-//! 2. sets the register that says "failed", and goes on behind the instruction.
+//! ```text
+//!     test dword ptr [place], MARK     loads 4 bytes, changes flags, and clears the carry
+//!     jc   lost                        never taken: the carry is clear
+//! ```
+//!
+//! When the `test` faults and no resolver of [`crate::fault`] makes the access possible, the
+//! handler sets the carry and goes on behind the `test`: at the jump, which is taken now. Before
+//! the library writes a fresh block it does the same by an `and` instead of the `test`.
 //!
 //! Nothing is mapped in the place of the page: no thread ever reads bytes that the page does not
 //! hold. A resolver asks [`crate::fault::is_peek`], to leave such a page as it is.
 //!
 //! # What it answers for
 //!
-//! Pages at the moment of the load. A page that was had once is still there later, unless another
+//! Pages at the moment of the touch. A page that was had once is still there later, unless another
 //! program cuts the file short meanwhile, or the kernel drops the page and cannot read it again:
 //! the next plain load is SIGBUS then, as any load from a mapping.
 //!
 //! Only ranges that are registered with [`crate::fault`] are covered. On other processors than
 //! x86-64, and under Miri, these are plain loads.
 //!
+//! # Why no table of addresses
+//!
+//! The handler knows a touch by its own bytes. A table in a section of its own would save the jump,
+//! but a linker may drop its entries, and each copy of this crate in a process would have another
+//! table. A handler of any copy knows the touches of all copies.
+//!
 //! # Safety argument
 //!
 //! The handler changes a thread's registers only if the instruction at which the thread stands is
-//! behind a tag. Tags stand in the code of this module's functions alone, each before a load whose
-//! "failed" is in `ecx`; the block of assembly says that it writes `ecx`. A fault that is no load
-//! of this module's meets eight bytes of a tag before its instruction only if these are the
-//! program's own no-operation with this number in it.
+//! a `test` or `and` of 4 bytes of memory and `MARK`, with a jump on carry behind it. A compiler
+//! makes no such jump, because both clear the carry. The block of assembly says that it changes
+//! flags, and names the label that it jumps to. It counts as one that writes memory, so that no
+//! load moves from behind it to before it.
 
 use crate::memory;
 use core::ops::Range;
 
-/// The first bytes of a tag: a no-operation of eight bytes, whose operand is the length of the next
-/// instruction and this number.
+/// What a touch tests against: a number of no meaning.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-const TAG: [u8; 7] = [0x0f, 0x1f, 0x84, 0x00, 0x67, 0x3c, 0x9e];
+const MARK: u32 = 0x1e3c_6753;
 
-/// A tagged load: the instruction, its outputs, and whether it failed.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-macro_rules! tagged {
-    ($load:literal, $at:expr, $value:ident: $class:ident) => {{
-        let failed: u32;
-        core::arch::asm!(
-            ".byte 0x0f, 0x1f, 0x84, 0x00, 0x67, 0x3c, 0x9e, 3f - 2f",
-            concat!("2: ", $load),
-            "3:",
-            inout("ecx") 0u32 => failed,
-            at = in(reg) $at,
-            value = out($class) $value,
-            options(nostack, preserves_flags, readonly)
-        );
-        failed == 0
-    }};
-}
-
-/// Whether the byte at `addr` can be read.
+/// Whether the 4 bytes at `addr`, which is a multiple of 4, can be read.
 ///
 /// # Safety
 /// The address lies in a mapping or a reservation of the caller's.
@@ -64,9 +55,18 @@ macro_rules! tagged {
 pub unsafe fn touch(addr: usize) -> bool {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
-        let _value: u32;
         // SAFETY: a load whose value is used by nothing; a fault is answered by the handler.
-        unsafe { tagged!("movzx {value:e}, byte ptr [{at}]", addr, _value: reg) }
+        unsafe {
+            core::arch::asm!(
+                "test dword ptr [{at}], {mark}",
+                "jc {lost}",
+                at = in(reg) addr,
+                mark = const MARK,
+                lost = label { return false },
+                options(nostack)
+            );
+        }
+        true
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     {
@@ -79,6 +79,42 @@ pub unsafe fn touch(addr: usize) -> bool {
     }
 }
 
+/// Whether the 4 bytes at `addr`, which is a multiple of 4, can be written. Changes them.
+///
+/// # Safety
+/// As [`touch`]; and nothing else uses them.
+#[inline(always)]
+#[must_use]
+pub unsafe fn claim(addr: usize) -> bool {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        // SAFETY: a store to bytes that the caller has for itself; a fault is answered by the
+        // handler.
+        unsafe {
+            core::arch::asm!(
+                "and dword ptr [{at}], {mark}",
+                "jc {lost}",
+                at = in(reg) addr,
+                mark = const MARK,
+                lost = label { return false },
+                options(nostack)
+            );
+        }
+        true
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    {
+        let _ = addr;
+        true
+    }
+}
+
+/// Where to touch for the byte at `addr`.
+#[inline(always)]
+const fn touched(addr: usize) -> usize {
+    addr & !3
+}
+
 /// The 8 bytes at `addr`, whatever they are; `None` if they cannot be read.
 ///
 /// # Safety
@@ -86,16 +122,11 @@ pub unsafe fn touch(addr: usize) -> bool {
 #[inline(always)]
 #[must_use]
 pub unsafe fn word(addr: usize) -> Option<u64> {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    {
-        let word: u64;
-        // SAFETY: one load, which changes nothing; a fault is answered by the handler.
-        let had = unsafe { tagged!("mov {value}, qword ptr [{at}]", addr, word: reg) };
-        had.then_some(word)
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     // SAFETY: handed on to the caller.
-    Some(unsafe { crate::bytes::load_word(core::ptr::with_exposed_provenance(addr)) })
+    unsafe {
+        is_readable(addr, size_of::<u64>())
+            .then(|| crate::bytes::load_word(core::ptr::with_exposed_provenance(addr)))
+    }
 }
 
 /// The first address of a range from which a page cannot be read; `None`: all of it can.
@@ -108,13 +139,34 @@ pub unsafe fn lost(range: Range<usize>) -> Option<usize> {
     let mut at = range.start;
     while at < range.end {
         // SAFETY: handed on to the caller.
-        if !unsafe { touch(at) } {
+        if !unsafe { touch(touched(at)) } {
             return Some(at);
         }
         at = (at & !(page - 1)).checked_add(page)?;
     }
     None
 }
+
+/// The first address of a range from which a page cannot be written. Changes bytes of each page.
+///
+/// # Safety
+/// As [`claim`], for the range, which begins at a multiple of 4 and has 4 bytes, if any.
+#[inline(always)]
+#[must_use]
+pub unsafe fn unwritable(range: Range<usize>) -> Option<usize> {
+    let mut at = range.start;
+    while at < range.end {
+        // SAFETY: handed on to the caller: the start of the range or of a page.
+        if !unsafe { claim(at) } {
+            return Some(at);
+        }
+        at = (at & !(PAGE - 1)).checked_add(PAGE)?;
+    }
+    None
+}
+
+/// Pages of no machine are smaller.
+const PAGE: usize = 4096;
 
 /// Whether a value can be read: as [`lost`], for what mostly lies in one page.
 ///
@@ -123,17 +175,16 @@ pub unsafe fn lost(range: Range<usize>) -> Option<usize> {
 #[inline(always)]
 #[must_use]
 pub unsafe fn is_readable(addr: usize, len: usize) -> bool {
-    /// Pages of no machine are smaller.
-    const PAGE: usize = 4096;
     if len == 0 {
         return true;
     }
-    // SAFETY: handed on to the caller.
-    unsafe { touch(addr) && (addr % PAGE + len <= PAGE || lost(addr..addr.saturating_add(len)).is_none()) }
+    // SAFETY: handed on to the caller; the 4 bytes are in the page of the first.
+    unsafe {
+        touch(touched(addr)) && (addr % PAGE + len <= PAGE || lost(addr..addr.saturating_add(len)).is_none())
+    }
 }
 
-/// Whether the thread whose context this is stands at a load of this module, which has faulted at
-/// `addr`.
+/// Whether the thread whose context this is stands at a touch, which has faulted at `addr`.
 ///
 /// # Safety
 /// The signal handler of a fault calls it, with the context that it was given.
@@ -145,18 +196,19 @@ pub(crate) unsafe fn is_at(context: *mut core::ffi::c_void, addr: usize) -> bool
     instruction != addr && unsafe { length_at(context) }.is_some()
 }
 
-/// Goes on behind the load at which the thread stands, and says there that it failed.
+/// Goes on behind the touch at which the thread stands, and says there that it failed.
 ///
 /// # Safety
 /// As [`is_at`]. The handler returns then.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub(crate) unsafe fn give_up(context: *mut core::ffi::c_void) -> bool {
+    const CARRY: i64 = 1;
     // SAFETY: handed on to the caller.
     let Some(length) = (unsafe { length_at(context) }) else { return false };
     // SAFETY: the kernel passes a valid context to the handler, which is this thread's alone.
     let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
-    registers[libc::REG_RCX as usize] = 1;
-    registers[libc::REG_RIP as usize] += length;
+    registers[libc::REG_EFL as usize] |= CARRY;
+    registers[libc::REG_RIP as usize] += length as i64;
     true
 }
 
@@ -171,26 +223,54 @@ unsafe fn instruction_at(context: *mut core::ffi::c_void) -> usize {
     registers[libc::REG_RIP as usize].cast_unsigned() as usize
 }
 
-/// Bytes of the tagged load at which the thread stands.
+/// Bytes of the longest touch, and of what of the jump tells that it is one.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+const TOUCH_MAX: usize = 14;
+
+/// Bytes of the instruction at which the thread stands, if it is that of a touch.
 ///
 /// # Safety
 /// As [`is_at`].
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-unsafe fn length_at(context: *mut core::ffi::c_void) -> Option<i64> {
+unsafe fn length_at(context: *mut core::ffi::c_void) -> Option<usize> {
     // SAFETY: handed on to the caller.
     let at = unsafe { instruction_at(context) };
-    // An instruction at the start of a page has no tag before it that is surely mapped.
-    let mut tag = [0u8; 8];
-    let start = at.checked_sub(tag.len())?;
-    if start / 4096 != at / 4096 {
-        crate::bytes::copy_by_kernel(start, &mut tag).ok()?;
+    let mut code = [0u8; TOUCH_MAX];
+    if at % PAGE > PAGE - TOUCH_MAX {
+        // Behind a short touch at the end of the last page of code nothing need be mapped.
+        let here = PAGE - at % PAGE;
+        if crate::bytes::copy_by_kernel(at, &mut code).is_err() {
+            crate::bytes::copy_by_kernel(at, &mut code[..here]).ok()?;
+        }
     } else {
         // SAFETY: code of the page in which the thread executes. Code can be read, unless a program
         // has made it so that it cannot; such a program has no code of this module there.
-        tag = unsafe { core::ptr::with_exposed_provenance::<[u8; 8]>(start).read_volatile() };
+        code = unsafe { core::ptr::with_exposed_provenance::<[u8; TOUCH_MAX]>(at).read_volatile() };
     }
-    let length = tag[7];
-    (tag[..7] == TAG && (1..16).contains(&length)).then_some(i64::from(length))
+    touch_length(&code)
+}
+
+/// Bytes of the instruction that `code` begins with, if it and what follows are a touch: perhaps a
+/// REX prefix, `f7 /0` (`test`) or `81 /4` (`and`), perhaps an index byte and a displacement,
+/// [`MARK`], and `jc`.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+fn touch_length(code: &[u8; TOUCH_MAX]) -> Option<usize> {
+    let prefix = usize::from(code[0] & 0xf0 == 0x40);
+    let [opcode, form] = code[prefix..prefix + 2] else { return None };
+    let (mode, register, base) = (form >> 6, form >> 3 & 7, form & 7);
+    let index = usize::from(base == 4);
+    let displacement = match mode {
+        0 if base == 5 || base == 4 && code[prefix + 2] & 7 == 5 => return None,
+        0 => 0,
+        1 => 1,
+        2 => 4,
+        _ => return None,
+    };
+    let mark = prefix + 2 + index + displacement;
+    let is_touch = matches!((opcode, register), (0xf7, 0) | (0x81, 4))
+        && code.get(mark..mark + 4)? == MARK.to_le_bytes()
+        && matches!(code.get(mark + 4..)?, [0x72, ..] | [0x0f, 0x82, ..]);
+    is_touch.then_some(mark + 4)
 }
 
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
@@ -212,7 +292,6 @@ mod tests {
     use core::sync::atomic::{AtomicUsize, Ordering};
     use std::os::fd::AsFd;
 
-    const PAGE: usize = 4096;
     static ASKED: AtomicUsize = AtomicUsize::new(0);
 
     unsafe fn nothing(_: *const (), addr: usize) -> bool {
@@ -244,7 +323,7 @@ mod tests {
         cut_short(|base| {
             // SAFETY: our own mapping.
             unsafe {
-                assert!(touch(base + 9));
+                assert!(touch(base + 8));
                 let at = ptr::with_exposed_provenance_mut::<u64>(base + 16);
                 at.write(0x0123_4567_89ab_cdef);
                 assert_eq!(word(base + 16), Some(0x0123_4567_89ab_cdef));
@@ -265,7 +344,7 @@ mod tests {
                             let read = unsafe { (touch(base + page * PAGE), word(base + page * PAGE + 8)) };
                             assert_eq!(read, (false, None), "page {page}");
                             // SAFETY: our own mapping.
-                            assert!(unsafe { touch(base + round) });
+                            assert!(unsafe { touch(base + round / 4 * 4) });
                         }
                     });
                 }
@@ -291,5 +370,53 @@ mod tests {
             let expected = |i: u64| (0..1000u64).map(|round| round ^ i).sum::<u64>();
             assert!((0..12).all(|i| sum[i as usize] == expected(i)));
         });
+    }
+
+    /// One touch by each register that an address can be in, as the assembler makes it.
+    macro_rules! touch_by {
+        ($($register:literal)+) => {
+            [$({
+                let at: usize;
+                // SAFETY: jumps over a touch, which is not executed, and takes its address.
+                unsafe {
+                    core::arch::asm!(
+                        "lea {at}, [rip + 2f]",
+                        "jmp 3f",
+                        "2:",
+                        concat!("test dword ptr [", $register, "], {mark}"),
+                        "jc 3f",
+                        ".fill 16, 1, 0x90",
+                        "3:",
+                        at = out(reg) at,
+                        mark = const MARK
+                    );
+                }
+                // SAFETY: code of this function, which is longer.
+                unsafe { ptr::with_exposed_provenance::<[u8; TOUCH_MAX]>(at).read_volatile() }
+            }),+]
+        };
+    }
+
+    #[test]
+    fn a_touch_is_known_by_whatever_register_has_the_address() {
+        let all = touch_by!(
+            "rax" "rbx" "rcx" "rdx" "rsi" "rdi" "rbp" "rsp" "r8" "r9" "r10" "r11" "r12" "r13" "r14"
+            "r15" "rax + 8" "rbp + 4096" "r12 + 4096" "rax + 8*rcx" "r13 + 8*r9 + 8"
+        );
+        for code in &all {
+            let length = touch_length(code).expect("a touch");
+            assert!((6..=12).contains(&length) && matches!(code[length], 0x72 | 0x0f), "{code:x?}");
+            // Any other number, and any other jump, is the program's own.
+            for at in 0..length + 1 {
+                let mut other = *code;
+                other[at] ^= 0x10;
+                let is_other = touch_length(&other).is_none_or(|other| other == length);
+                assert!(is_other, "{other:x?}");
+                assert!(at + 4 < length || at == length || touch_length(&other).is_none());
+            }
+            let mut other = *code;
+            other[length] = 0x77;
+            assert_eq!(touch_length(&other), None);
+        }
     }
 }

@@ -95,6 +95,8 @@ pub mod filter;
 pub mod holder;
 mod known;
 mod local;
+#[doc(hidden)]
+pub mod lost;
 mod names;
 pub mod persist;
 mod pool;

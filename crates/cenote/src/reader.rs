@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::holder::RegionPtr;
+use crate::lost::{Faults, Lost};
 use crate::names::NamedRoot;
 use crate::persist::{ArrayOf, Persist};
 use crate::ptr::Ptr;
@@ -37,6 +38,14 @@ pub trait Reader: sealed::Sealed {
     /// The first `len` values have been written.
     #[doc(hidden)]
     unsafe fn get_array<T: Persist>(&self, ptr: Ptr<ArrayOf<T>>, len: usize) -> Result<&[T]>;
+
+    /// Where an iterator notes what it could not read, for collections.
+    #[doc(hidden)]
+    fn faults(&self) -> &Faults;
+
+    /// The error for what could not be read, for collections.
+    #[doc(hidden)]
+    fn unreadable(&self, lost: Lost) -> Error;
 
     /// Root `index` (0 to 1023) of the pool, of a transaction's first pool.
     ///

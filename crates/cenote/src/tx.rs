@@ -12,6 +12,7 @@ use crate::between::WriteTurn;
 use crate::error::{Error, Result};
 use crate::holder::RelPtr;
 use crate::local::{self, ThreadLog};
+use crate::lost::{Faults, Lost};
 use crate::names::{self, NamedRoot};
 use crate::persist::{ArrayOf, Persist};
 use crate::pool::{Pool, PoolInner, dangling};
@@ -22,6 +23,7 @@ use crate::view::array;
 use cenote_heap::Heap;
 use cenote_layout::heap::{RootEntry, RootSlot};
 use cenote_layout::pointer::RegionAddress;
+use cenote_medium::planted::{Bug, planted};
 use cenote_store::StoreError;
 use cenote_tx::Transaction;
 use core::cell::Cell;
@@ -152,6 +154,8 @@ impl Drop for Active<'_> {
 pub struct Tx<'p> {
     raw: Transaction<'p>,
     covered: CoveredIn<'p>,
+    /// What an iterator could not read: then the transaction aborts.
+    faults: Faults,
     /// The log is this thread's.
     _not_send: PhantomData<*const ()>,
 }
@@ -208,7 +212,8 @@ impl<'p> Tx<'p> {
         };
         // SAFETY: ended below by commit or by drop; it cannot be moved out of `Tx` by safe code.
         let raw = unsafe { context.begin() };
-        let mut tx = Tx { raw, covered: CoveredIn(covered), _not_send: PhantomData };
+        let (covered, faults) = (CoveredIn(covered), Faults::default());
+        let mut tx = Tx { raw, covered, faults, _not_send: PhantomData };
         let result = body(&mut tx);
         match result {
             Ok(value) => {
@@ -216,6 +221,13 @@ impl<'p> Tx<'p> {
                 if let Err(error) = first.store.store.check_usable() {
                     tx.raw.abort();
                     return Err(Error::from(error).into());
+                }
+                if let Some(lost) = tx.faults.first()
+                    && !planted(Bug::LostPageCommitted)
+                {
+                    let error = tx.unreadable(lost);
+                    tx.raw.abort();
+                    return Err(error.into());
                 }
                 tx.raw.commit().map_err(Error::from)?;
                 drop(active);
@@ -255,8 +267,9 @@ impl<'p> Tx<'p> {
     /// [`Error::Dangling`]; [`Error::Tx`] if the log is full.
     #[inline]
     pub fn get_mut<T: Persist + Unpin>(&mut self, ptr: Ptr<T>) -> Result<&mut T> {
-        let pool = self.owner_of::<T>(ptr.addr()).ok_or_else(|| dangling::<T>(ptr.addr()))?;
-        pool.readable(ptr.addr(), size_of::<T>())?;
+        self.owner_of::<T>(ptr.addr()).ok_or_else(|| dangling::<T>(ptr.addr()))?;
+        // SAFETY: a live block of type `T`, in a mapping.
+        unsafe { ptr.touch() }.map_err(|lost| self.unreadable(lost))?;
         // SAFETY: a live block of type `T` in a pool that is locked for writing. The reference borrows the transaction exclusively, so no
         // other reference to any value of its pools exists.
         unsafe {
@@ -464,6 +477,20 @@ impl<'p> Tx<'p> {
         Ok(())
     }
 
+    /// That a block that was just allocated can be written. If not, the transaction aborts whatever
+    /// its body returns: commit would read the block.
+    ///
+    /// # Safety
+    /// As [`crate::lost::claim`].
+    #[inline(always)]
+    unsafe fn claim(&self, addr: usize, len: usize) -> Result<()> {
+        // SAFETY: handed on to the caller.
+        unsafe { crate::lost::claim(addr, len) }.map_err(|lost| {
+            self.faults.note(lost);
+            self.unreadable(lost)
+        })
+    }
+
     #[inline]
     pub(crate) fn alloc_covered<T: Persist>(&mut self, pool: &'p PoolInner, value: T) -> Result<Ptr<T>> {
         pool.know::<T>()?;
@@ -476,6 +503,7 @@ impl<'p> Tx<'p> {
                 .alloc(heap, (size_of::<T>() as u64).max(1), align_of::<T>() as u64, T::TYPE_ID)
                 .map_err(Error::from)?
                 .cast::<T>();
+            self.claim(place.as_ptr().addr(), size_of::<T>())?;
             place.write(value);
             Ok(Ptr::from_non_null(place))
         }
@@ -669,6 +697,7 @@ impl<'p> Tx<'p> {
         unsafe {
             let heap: &dyn Heap = &pool.heap;
             let place = self.raw.alloc(heap, bytes, align, ArrayOf::<T>::TYPE_ID).map_err(Error::from)?;
+            self.claim(place.as_ptr().addr(), bytes as usize)?;
             place.write_bytes(0, bytes as usize);
             let ptr = Ptr::from_non_null(place.cast::<ArrayOf<T>>());
             Ok((ptr, bytes as usize / size))
@@ -732,8 +761,9 @@ impl sealed::Sealed for Tx<'_> {
 impl Reader for Tx<'_> {
     #[inline]
     fn get<T: Persist>(&self, ptr: Ptr<T>) -> Result<&T> {
-        let pool = self.owner_of::<T>(ptr.addr()).ok_or_else(|| dangling::<T>(ptr.addr()))?;
-        pool.readable(ptr.addr(), size_of::<T>())?;
+        self.owner_of::<T>(ptr.addr()).ok_or_else(|| dangling::<T>(ptr.addr()))?;
+        // SAFETY: a live block of type `T`, in a mapping.
+        unsafe { ptr.touch() }.map_err(|lost| self.unreadable(lost))?;
         // SAFETY: a live block of type `T` in a pool that is locked by this transaction, which is borrowed shared as long as the
         // reference lives, so nothing is written.
         Ok(unsafe { ptr.as_ref() })
@@ -745,6 +775,20 @@ impl Reader for Tx<'_> {
             self.owner_of::<ArrayOf<T>>(ptr.addr()).ok_or_else(|| dangling::<ArrayOf<T>>(ptr.addr()))?;
         // SAFETY: the transaction is borrowed shared, so nothing is written; written values by contract.
         unsafe { array(pool, ptr, len) }
+    }
+
+    #[inline]
+    fn faults(&self) -> &Faults {
+        &self.faults
+    }
+
+    #[cold]
+    fn unreadable(&self, lost: Lost) -> Error {
+        let first = self.covered.0.first();
+        let owner = first.store.store.puddle_of(lost.0).map(cenote_store::Puddle::pool);
+        let owns = |pool: &&&PoolInner| Some(pool.handle.id()) == owner;
+        let pool = self.covered.0.all().iter().find(owns).map_or(first, |pool| *pool);
+        pool.handle.unreadable(lost.0).into()
     }
 
     fn root_at<T: Persist>(&self, index: u16) -> Result<Option<Ptr<T>>> {

@@ -3,6 +3,7 @@
 use crate::between::ReadTurn;
 use crate::error::{Error, Result};
 use crate::local::VIEWS;
+use crate::lost::{Faults, Lost, touch};
 use crate::names::{self, NamedRoot};
 use crate::persist::Persist;
 use crate::pool::{Pool, PoolInner, dangling};
@@ -23,6 +24,8 @@ thread_local! {
 #[derive(Debug)]
 pub struct View<'p> {
     pool: &'p PoolInner,
+    /// What an iterator could not read.
+    faults: Faults,
     _turn: Option<ReadTurn<'p>>,
     _guard: RwLockReadGuard<'p, ()>,
     /// Counted in a thread-local.
@@ -38,7 +41,46 @@ impl<'p> View<'p> {
     ) -> Self {
         VIEWS.with(|views| views.set(views.get() + 1));
         let _ = VIEWED.try_with(|viewed| viewed.borrow_mut().push(core::ptr::from_ref(pool)));
-        Self { pool, _turn: turn, _guard: guard, _not_send: PhantomData }
+        Self { pool, faults: Faults::default(), _turn: turn, _guard: guard, _not_send: PhantomData }
+    }
+
+    /// Ends the view, and says whether its iterators have shown all that there is.
+    ///
+    /// An iterator has no way to return an error. One that comes to a page that cannot be read (its
+    /// file was cut short, its disk fails, it does not pass its check) ends there. The error is
+    /// returned here. A view that is dropped instead, after such an iteration, panics with it.
+    ///
+    /// ```
+    /// # use cenote::{Reader, Store};
+    /// # fn main() -> cenote::Result<()> {
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let pool = Store::open(directory.path())?.pool("p")?;
+    /// let view = pool.read()?;
+    /// let roots = view.named_roots()?; // and iterators of collections
+    /// view.finish()?;
+    /// # assert!(roots.is_empty());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Store`] with the first page that an iterator could not read.
+    pub fn finish(mut self) -> Result<()> {
+        match core::mem::take(&mut self.faults).first() {
+            Some(lost) => Err(self.unreadable(lost)),
+            None => Ok(()),
+        }
+    }
+
+    /// See [`View::finish`].
+    #[cold]
+    fn dropped_unfinished(&self, lost: Lost) {
+        assert!(
+            std::thread::panicking(),
+            "a view was dropped, of which an iterator had ended early: {}. `View::finish` returns this as \
+             an error",
+            self.unreadable(lost)
+        );
     }
 }
 
@@ -53,6 +95,9 @@ impl Drop for View<'_> {
                 viewed.swap_remove(at);
             }
         });
+        if let Some(lost) = self.faults.untold() {
+            self.dropped_unfinished(lost);
+        }
     }
 }
 
@@ -107,7 +152,8 @@ impl Reader for View<'_> {
         if !self.pool.is_live::<T>(ptr.addr()) {
             return Err(dangling::<T>(ptr.addr()));
         }
-        self.pool.readable(ptr.addr(), size_of::<T>())?;
+        // SAFETY: a live block of type `T`, in a mapping.
+        unsafe { ptr.touch() }.map_err(|lost| self.unreadable(lost))?;
         // SAFETY: a live block of type `T`; nobody writes to the pool while the view's lock is held, which outlives the reference.
         Ok(unsafe { ptr.as_ref() })
     }
@@ -116,6 +162,17 @@ impl Reader for View<'_> {
     unsafe fn get_array<T: Persist>(&self, ptr: Ptr<crate::persist::ArrayOf<T>>, len: usize) -> Result<&[T]> {
         // SAFETY: the view's lock keeps writers out for as long as the slice lives; written values by contract.
         unsafe { array(self.pool, ptr, len) }
+    }
+
+    #[inline]
+    fn faults(&self) -> &Faults {
+        &self.faults
+    }
+
+    #[cold]
+    fn unreadable(&self, lost: Lost) -> Error {
+        self.faults.tell();
+        self.pool.handle.unreadable(lost.0).into()
     }
 
     fn root_at<T: Persist>(&self, index: u16) -> Result<Option<Ptr<T>>> {
@@ -151,6 +208,9 @@ pub(crate) unsafe fn array<'a, T: Persist>(
     if len as u64 > room {
         return Err(Error::OutOfBounds { index: len as u64, len: room });
     }
+    // SAFETY: room for as many values in a live block.
+    let read = unsafe { touch(ptr.addr() as usize, len.saturating_mul(size_of::<T>())) };
+    read.map_err(|lost| Error::from(pool.handle.unreadable(lost.0)))?;
     // SAFETY: a live block with room for `len` values, written by contract; mapped as long as the pool is open.
     Ok(unsafe { core::slice::from_raw_parts(ptr.as_ptr().cast::<T>(), len) })
 }

@@ -16,6 +16,7 @@ mod joining_log;
 mod kept;
 mod limits;
 mod log_full;
+mod lost;
 mod names;
 mod pools_together;
 mod progress;

@@ -5,7 +5,7 @@
 
 use super::node::{Entry as Pair, Slots};
 use super::{BTreeHeader, BTreeMap, Path};
-use crate::shared::{log, open, range};
+use crate::shared::{OrLost, log, open, range};
 use cenote::persist::Persist;
 use cenote::{Result, Tx};
 use core::fmt;
@@ -63,7 +63,7 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
         let header = *open(tx, self.header)?;
         // SAFETY: a live header, whose links lead to live nodes.
         unsafe {
-            let Some(path) = Path::find::<K>(&header, &key) else {
+            let Some(path) = Path::find::<K>(&header, &key).or_lost(tx)? else {
                 return Ok(Entry::Vacant(VacantEntry { tx, map: self, header, to: None, key }));
             };
             Ok(match path.leaf.as_ref().search::<K>(&key) {
@@ -93,7 +93,7 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
         let header = *open(tx, self.header)?;
         // SAFETY: a live header, whose links lead to live nodes.
         unsafe {
-            let Some(path) = Path::edge(&header, last) else { return Ok(None) };
+            let Some(path) = Path::edge(&header, last).or_lost(tx)? else { return Ok(None) };
             let Some(end) = path.leaf.as_ref().len().checked_sub(1) else { return Ok(None) };
             let at = if last { end } else { 0 };
             Ok(Some(OccupiedEntry { tx, map: self, header, path, at }))

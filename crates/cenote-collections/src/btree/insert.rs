@@ -2,7 +2,7 @@
 
 use super::node::{Branch, CAPACITY, Entry, Inner, Leaf, Slots};
 use super::{BTreeHeader, BTreeMap, Path, branches, copy_of, refuse_height, whole};
-use crate::shared::{Range, log, log_with, open, range};
+use crate::shared::{OrLost, Range, log, log_with, open, range, touch_any};
 use cenote::persist::Persist;
 use cenote::{Ptr, Result, Tx};
 
@@ -26,7 +26,7 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
         let header = *open(tx, self.header)?;
         // SAFETY: a live header, whose links lead to live nodes in a pool that is held. What is written was logged, or is fresh.
         unsafe {
-            let Some(path) = Path::find::<K>(&header, &key) else {
+            let Some(path) = Path::find::<K>(&header, &key).or_lost(tx)? else {
                 return self.add(tx, &header, None, Entry { key, value }).map(|_| None);
             };
             match path.leaf.as_ref().search::<K>(&key) {
@@ -122,6 +122,7 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
         unsafe {
             // 1. Which inner nodes split, and whether the tree becomes higher.
             let next = leaf.as_ref().next;
+            touch_any(next).or_lost(tx)?;
             let append = at == CAPACITY && next.is_none();
             let mut splits: Vec<Split<K, V>> = Vec::new();
             let mut level = header.height as usize;

@@ -6,9 +6,10 @@
 
 use super::node::{Entry, Leaf};
 use super::{BTreeHeader, BTreeMap};
-use crate::shared::open;
+use crate::shared::{OrLost, Read, open};
+use cenote::lost::Faults;
 use cenote::persist::Persist;
-use cenote::{Reader, Result};
+use cenote::{Ptr, Reader, Result};
 use core::borrow::Borrow;
 use core::fmt;
 use core::iter::FusedIterator;
@@ -32,6 +33,7 @@ impl<K, V> Copy for Position<'_, K, V> {}
 pub struct Range<'r, K, V> {
     /// `None` if there is nothing left.
     ends: Option<(Position<'r, K, V>, Position<'r, K, V>)>,
+    faults: &'r Faults,
 }
 
 impl<K: Persist, V: Persist> BTreeMap<K, V> {
@@ -41,7 +43,8 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
     /// As [`BTreeMap::len`].
     pub fn iter<'r>(self, reader: &'r impl Reader) -> Result<Iter<'r, K, V>> {
         let header = open(reader, self.header)?;
-        Ok(Iter { range: Range { ends: ends_of(header) }, remaining: header.len as usize })
+        let (ends, faults) = (ends_of(header).or_lost(reader)?, reader.faults());
+        Ok(Iter { range: Range { ends, faults }, remaining: header.len as usize })
     }
 
     /// All keys, rising.
@@ -72,39 +75,41 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
     where
         K: Borrow<Q>,
     {
-        let header = open(reader, self.header)?;
+        let (header, faults) = (open(reader, self.header)?, reader.faults());
         let (start, end) = (range.start_bound(), range.end_bound());
         if let (Bound::Included(a) | Bound::Excluded(a), Bound::Included(b) | Bound::Excluded(b)) =
             (start, end)
             && a > b
         {
-            return Ok(Range { ends: None });
+            return Ok(Range { ends: None, faults });
         }
-        let Some((first, last)) = ends_of(header) else { return Ok(Range { ends: None }) };
+        let ends = ends_of(header).or_lost(reader)?;
+        let Some((first, last)) = ends else { return Ok(Range { ends: None, faults }) };
         // SAFETY: a live header; the reader is borrowed as long as the range.
         let (front, back) = unsafe {
             let front = match start {
                 Bound::Unbounded => Some(first),
-                Bound::Included(key) => position(header, key, false),
-                Bound::Excluded(key) => position(header, key, true),
+                Bound::Included(key) => position(header, key, false).or_lost(reader)?,
+                Bound::Excluded(key) => position(header, key, true).or_lost(reader)?,
             };
             let back = match end {
                 Bound::Unbounded => Some(last),
-                Bound::Included(key) => position(header, key, true),
-                Bound::Excluded(key) => position(header, key, false),
+                Bound::Included(key) => position(header, key, true).or_lost(reader)?,
+                Bound::Excluded(key) => position(header, key, false).or_lost(reader)?,
             };
             (front, back)
         };
-        Ok(Range { ends: front.zip(back) })
+        Ok(Range { ends: front.zip(back), faults })
     }
 }
 
 /// Before the first entry and behind the last one.
 #[allow(clippy::type_complexity, reason = "two positions")]
-fn ends_of<K, V>(header: &BTreeHeader<K, V>) -> Option<(Position<'_, K, V>, Position<'_, K, V>)> {
+fn ends_of<K, V>(header: &BTreeHeader<K, V>) -> Read<Option<(Position<'_, K, V>, Position<'_, K, V>)>> {
+    let Some((first, last)) = header.first.zip(header.last) else { return Ok(None) };
     // SAFETY: links of a live header, which is borrowed from a reader, lead to live nodes.
-    let (first, last) = unsafe { (header.first?.as_ref(), header.last?.as_ref()) };
-    Some((Position { leaf: first, index: 0 }, Position { leaf: last, index: last.len() }))
+    let (first, last) = unsafe { (first.follow()?, last.follow()?) };
+    Ok(Some((Position { leaf: first, index: 0 }, Position { leaf: last, index: last.len() })))
 }
 
 /// The place before the entry of `key`, or behind it; where it would be if there is none.
@@ -115,14 +120,24 @@ unsafe fn position<'r, K: Borrow<Q>, V, Q: Ord + ?Sized>(
     header: &'r BTreeHeader<K, V>,
     key: &Q,
     behind: bool,
-) -> Option<Position<'r, K, V>> {
+) -> Read<Option<Position<'r, K, V>>> {
     // SAFETY: passed on.
-    let leaf = unsafe { header.leaf_for(key)? };
+    let Some(leaf) = (unsafe { header.leaf_for(key)? }) else { return Ok(None) };
     let index = match leaf.search(key) {
         Ok(index) => index + usize::from(behind),
         Err(index) => index,
     };
-    Some(Position { leaf, index })
+    Ok(Some(Position { leaf, index }))
+}
+
+/// A leaf; `None`, and noted, if it cannot be read.
+///
+/// # Safety
+/// A live leaf, which does not change as long as `'r` lasts.
+#[inline(always)]
+unsafe fn readable<'r, K, V>(leaf: Ptr<Leaf<K, V>>, faults: &Faults) -> Option<&'r Leaf<K, V>> {
+    // SAFETY: passed on.
+    faults.noted(unsafe { leaf.follow() })
 }
 
 /// A leaf and an index in it.
@@ -150,7 +165,8 @@ impl<'r, K, V> Range<'r, K, V> {
             }
             let Some(next) = front.leaf.next else { break };
             // SAFETY: links lead to live nodes; nothing changes as long as the reader is borrowed.
-            *front = Position { leaf: unsafe { next.as_ref() }, index: 0 };
+            let Some(leaf) = (unsafe { readable(next, self.faults) }) else { break };
+            *front = Position { leaf, index: 0 };
         }
         self.ends = None;
         None
@@ -171,7 +187,7 @@ impl<'r, K, V> Range<'r, K, V> {
             }
             let Some(previous) = back.leaf.previous else { break };
             // SAFETY: as in `step`.
-            let leaf: &Leaf<K, V> = unsafe { previous.as_ref() };
+            let Some(leaf) = (unsafe { readable(previous, self.faults) }) else { break };
             *back = Position { leaf, index: leaf.len() };
         }
         self.ends = None;
@@ -199,7 +215,7 @@ impl<K, V> FusedIterator for Range<'_, K, V> {}
 
 impl<K, V> Clone for Range<'_, K, V> {
     fn clone(&self) -> Self {
-        Self { ends: self.ends }
+        Self { ends: self.ends, faults: self.faults }
     }
 }
 
@@ -220,9 +236,9 @@ impl<'r, K, V> Iterator for Iter<'r, K, V> {
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        let next = self.range.next()?;
-        self.remaining -= 1;
-        Some(next)
+        let next = self.range.next();
+        self.remaining = if next.is_some() { self.remaining - 1 } else { 0 };
+        next
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -233,9 +249,9 @@ impl<'r, K, V> Iterator for Iter<'r, K, V> {
 impl<K, V> DoubleEndedIterator for Iter<'_, K, V> {
     #[inline]
     fn next_back(&mut self) -> Option<Self::Item> {
-        let next = self.range.next_back()?;
-        self.remaining -= 1;
-        Some(next)
+        let next = self.range.next_back();
+        self.remaining = if next.is_some() { self.remaining - 1 } else { 0 };
+        next
     }
 }
 
@@ -269,6 +285,7 @@ macro_rules! half {
         impl<'r, K, V> Iterator for $type<'r, K, V> {
             type Item = &'r $item;
 
+            #[inline]
             fn next(&mut self) -> Option<Self::Item> {
                 self.iter.next().map(|entry| entry.$index)
             }
@@ -279,6 +296,7 @@ macro_rules! half {
         }
 
         impl<K, V> DoubleEndedIterator for $type<'_, K, V> {
+            #[inline]
             fn next_back(&mut self) -> Option<Self::Item> {
                 self.iter.next_back().map(|entry| entry.$index)
             }

@@ -10,7 +10,7 @@
 use super::BTreeMap;
 use super::iter::Range;
 use super::node::{Entry, Leaf, Slots};
-use crate::shared::{self, lines, log_many};
+use crate::shared::{self, Read, lines, log_many};
 use cenote::persist::Persist;
 use cenote::{Ptr, Result, Tx};
 use core::borrow::Borrow;
@@ -35,8 +35,27 @@ impl<K, V> Clone for Parts<K, V> {
 
 impl<K, V> Copy for Parts<K, V> {}
 
+/// A leaf, and positions in it.
+type Part<K, V> = (Ptr<Leaf<K, V>>, core::ops::Range<usize>);
+
+impl<K, V> Parts<K, V> {
+    /// The same, each touched before it is read; the end after one that cannot be.
+    fn touched(mut self) -> impl Iterator<Item = Read<Part<K, V>>> {
+        core::iter::from_fn(move || {
+            let (leaf, _) = self.next?;
+            // SAFETY: a leaf of a live map.
+            if let Err(lost) = unsafe { leaf.touch() } {
+                self.next = None;
+                return Some(Err(lost));
+            }
+            self.next().map(Ok)
+        })
+    }
+}
+
+/// All of them can be read: they were when they were logged.
 impl<K, V> Iterator for Parts<K, V> {
-    type Item = (Ptr<Leaf<K, V>>, core::ops::Range<usize>);
+    type Item = Part<K, V>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let (leaf, from) = self.next?;
@@ -129,16 +148,21 @@ fn parts_of<K, V>(range: &Range<'_, K, V>) -> Parts<K, V> {
 impl<'t, K: Persist, V: Persist> RangeMut<'t, K, V> {
     /// Logs the values of all parts.
     fn logged(tx: &'t mut Tx<'_>, parts: Parts<K, V>) -> Result<Self> {
-        let ranges = parts.flat_map(|(leaf, positions)| {
+        let ranges = parts.touched().flat_map(|part| {
+            let (lost, leaf, positions) = match part {
+                Ok((leaf, positions)) => (None, Some(leaf), positions),
+                Err(lost) => (Some(Err(lost)), None, 0..0),
+            };
             // SAFETY: a live leaf; `place!` makes no reference.
-            let entries = unsafe { place!(leaf, entries) };
+            let entries = leaf.map(|leaf| unsafe { place!(leaf, entries) });
             let whole = lines(size_of::<Slots<Entry<K, V>>>()) < positions.len() * lines(size_of::<V>());
-            let all = whole.then(|| shared::range(entries));
+            let all = entries.filter(|_| whole).map(shared::range);
             let each = if whole { 0..0 } else { positions };
             // SAFETY: positions below the leaf's length.
-            let each =
-                each.map(move |at| unsafe { shared::range(&raw mut (*Slots::place(entries, at)).value) });
-            all.into_iter().chain(each)
+            let each = each.filter_map(move |at| unsafe {
+                Some(shared::range(&raw mut (*Slots::place(entries?, at)).value))
+            });
+            lost.into_iter().chain(all.into_iter().chain(each).map(Ok))
         });
         // SAFETY: places of live leaves, in a pool that the transaction holds.
         unsafe { log_many(tx, ranges)? };

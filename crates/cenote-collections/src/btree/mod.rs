@@ -21,7 +21,7 @@ pub use entry::{Entry, OccupiedEntry, VacantEntry};
 pub use iter::{Iter, Keys, Range, Values};
 pub use iter_mut::{IterMut, RangeMut, ValuesMut};
 
-use crate::shared::{DESTROYED, Header, log, open, range};
+use crate::shared::{DESTROYED, Header, OrLost, Read, log, open, range};
 use cenote::persist::Persist;
 use cenote::{Error, Ptr, Reader, Result, Tx};
 use core::borrow::Borrow;
@@ -87,19 +87,22 @@ impl<K, V> BTreeHeader<K, V> {
     /// # Safety
     /// What a live header says, and nothing changes as long as `'r` lasts.
     #[inline]
-    unsafe fn leaf_for<'r, Q: Ord + ?Sized>(&self, key: &Q) -> Option<&'r Leaf<K, V>>
+    unsafe fn leaf_for<'r, Q: Ord + ?Sized>(&self, key: &Q) -> Read<Option<&'r Leaf<K, V>>>
     where
         K: Borrow<Q> + 'r,
         V: 'r,
     {
         // SAFETY: links of a live header lead to live nodes, inner ones on the first `height` levels.
         unsafe {
-            let mut child = self.root()?;
+            let Some(mut child) = self.root() else { return Ok(None) };
             for _ in 0..self.height {
-                let inner: &Inner<K, V> = child.cast().as_ref();
-                child = inner.child(inner.search(key))?;
+                let inner: &Inner<K, V> = child.cast().follow()?;
+                match inner.child(inner.search(key)) {
+                    Some(next) => child = next,
+                    None => return Ok(None),
+                }
             }
-            Some(child.as_ref())
+            child.follow().map(Some)
         }
     }
 }
@@ -107,7 +110,7 @@ impl<K, V> BTreeHeader<K, V> {
 /// An inner node and the number of the child that a path goes through.
 type Step<K, V> = (Ptr<Inner<K, V>>, usize);
 
-/// The way from the root to a leaf.
+/// The way from the root to a leaf. All nodes on it were touched.
 struct Path<K, V> {
     /// Root first.
     steps: [Option<Step<K, V>>; HEIGHT_MAX],
@@ -119,41 +122,49 @@ impl<K, V> Path<K, V> {
     ///
     /// # Safety
     /// `header` is what a live header says.
-    unsafe fn find<Q: Ord + ?Sized>(header: &BTreeHeader<K, V>, key: &Q) -> Option<Self>
+    unsafe fn find<Q: Ord + ?Sized>(header: &BTreeHeader<K, V>, key: &Q) -> Read<Option<Self>>
     where
         K: Borrow<Q>,
     {
+        // SAFETY: passed on.
+        unsafe { Self::descend(header, |node| node.search(key)) }
+    }
+
+    /// The way that `choose` takes: of each inner node the number of a child.
+    ///
+    /// # Safety
+    /// `header` is what a live header says.
+    #[inline(always)]
+    unsafe fn descend(
+        header: &BTreeHeader<K, V>,
+        choose: impl Fn(&Inner<K, V>) -> usize,
+    ) -> Read<Option<Self>> {
         let mut steps = [None; HEIGHT_MAX];
-        let mut child = header.root()?;
+        let Some(mut child) = header.root() else { return Ok(None) };
         for step in &mut steps[..header.height as usize] {
             // SAFETY: links of a live header lead to live nodes, inner ones on the first `height` levels.
             let inner = unsafe { child.cast::<Inner<K, V>>() };
             // SAFETY: as above.
-            let node = unsafe { inner.as_ref() };
-            let at = node.search(key);
+            let node = unsafe { inner.follow()? };
+            let at = choose(node);
             *step = Some((inner, at));
-            child = node.child(at)?;
+            match node.child(at) {
+                Some(next) => child = next,
+                None => return Ok(None),
+            }
         }
-        Some(Self { steps, leaf: child })
+        // SAFETY: as above, and behind the last level there is a leaf.
+        unsafe { child.touch()? };
+        Ok(Some(Self { steps, leaf: child }))
     }
 
     /// The way to the first or the last leaf; `None` if there is none.
     ///
     /// # Safety
     /// `header` is what a live header says.
-    unsafe fn edge(header: &BTreeHeader<K, V>, last: bool) -> Option<Self> {
-        let mut steps = [None; HEIGHT_MAX];
-        let mut child = header.root()?;
-        for step in &mut steps[..header.height as usize] {
-            // SAFETY: links of a live header lead to live nodes, inner ones on the first `height` levels.
-            let inner = unsafe { child.cast::<Inner<K, V>>() };
-            // SAFETY: as above.
-            let node = unsafe { inner.as_ref() };
-            let at = if last { node.len() } else { 0 };
-            *step = Some((inner, at));
-            child = node.child(at)?;
-        }
-        Some(Self { steps, leaf: child })
+    unsafe fn edge(header: &BTreeHeader<K, V>, last: bool) -> Read<Option<Self>> {
+        // SAFETY: passed on.
+        unsafe { Self::descend(header, |node| if last { node.len() } else { 0 }) }
     }
 
     /// Step `level`, counted from the root.
@@ -216,8 +227,9 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
     {
         let header = open(reader, self.header)?;
         // SAFETY: a live header; the reader is borrowed as long as the reference. A position that is found is less than the length.
-        Ok(unsafe { header.leaf_for(key) }
-            .and_then(|leaf| Some(unsafe { leaf.entry(leaf.search(key).ok()?) })))
+        let leaf = unsafe { header.leaf_for(key) }.or_lost(reader)?;
+        // SAFETY: as above.
+        Ok(leaf.and_then(|leaf| Some(unsafe { leaf.entry(leaf.search(key).ok()?) })))
     }
 
     /// The value of a key.
@@ -341,6 +353,7 @@ unsafe fn free_subtree<K: Persist, V: Persist>(
             return tx.free_near(header, node);
         }
         let inner: Ptr<Inner<K, V>> = node.cast();
+        inner.touch().or_lost(tx)?;
         for at in 0..=inner.as_ref().len() {
             if let Some(child) = inner.as_ref().child(at) {
                 free_subtree(tx, header, child, height - 1)?;

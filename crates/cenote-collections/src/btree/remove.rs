@@ -4,9 +4,9 @@
 
 use super::node::{Branch, CAPACITY, Entry, Inner, Leaf, Slots};
 use super::{BTreeHeader, BTreeMap, Path, branches, copy_of, whole};
-use crate::shared::{Range, log, log_and_free, open, range};
+use crate::shared::{OrLost, Range, Read, log, log_and_free, open, range, touch_any};
 use cenote::persist::Persist;
-use cenote::{Ptr, Result, Tx};
+use cenote::{Ptr, Reader, Result, Tx};
 use core::borrow::Borrow;
 
 /// A node (not the root) that falls below this many entries or keys is merged or evened out.
@@ -25,14 +25,29 @@ struct Pair<K, V> {
 
 impl<K, V> Pair<K, V> {
     /// The pair of child `at` of `parent` and a neighbour.
-    fn of(parent: Ptr<Inner<K, V>>, at: usize) -> Option<Self> {
+    ///
+    /// # Safety
+    /// A node of a live tree, above leaves if `leaves` says so. It was touched.
+    unsafe fn of(parent: Ptr<Inner<K, V>>, at: usize, leaves: bool) -> Read<Option<Self>> {
         let key_at = at.saturating_sub(1);
         // SAFETY: a node of a live tree.
         let node = unsafe { parent.as_ref() };
         if node.len() == 0 {
-            return None;
+            return Ok(None);
         }
-        Some(Self { parent, key_at, left: node.child(key_at)?, right: node.child(key_at + 1)?, merge: false })
+        let Some((left, right)) = node.child(key_at).zip(node.child(key_at + 1)) else { return Ok(None) };
+        let pair = Self { parent, key_at, left, right, merge: false };
+        // SAFETY: children of a live node, and the leaf that a merge writes to.
+        unsafe {
+            if leaves {
+                left.touch()?;
+                touch_any(right.follow()?.next)?;
+            } else {
+                let (left, right) = pair.inner();
+                left.touch().and_then(|()| right.touch())?;
+            }
+        }
+        Ok(Some(pair))
     }
 
     /// Both as inner nodes.
@@ -57,7 +72,7 @@ struct Plan<K, V> {
 impl<K, V> Plan<K, V> {
     /// # Safety
     /// `header` is what a live header says, and the path leads through its nodes.
-    unsafe fn of(header: &BTreeHeader<K, V>, path: &Path<K, V>) -> Self {
+    unsafe fn of(header: &BTreeHeader<K, V>, path: &Path<K, V>) -> Read<Self> {
         let mut plan = Self { pairs: Vec::new(), old_root: None };
         // SAFETY: live nodes.
         unsafe {
@@ -68,7 +83,8 @@ impl<K, V> Plan<K, V> {
                     break;
                 }
                 let Some((parent, at)) = path.step(level) else { break };
-                let Some(mut pair) = Pair::of(parent, at) else { break };
+                let leaves = plan.pairs.is_empty();
+                let Some(mut pair) = Pair::of(parent, at, leaves)? else { break };
                 // Of a pair of inner nodes the key between them comes down.
                 let total = match plan.pairs.is_empty() {
                     true => pair.left.as_ref().len() + pair.right.as_ref().len() - 1,
@@ -89,7 +105,7 @@ impl<K, V> Plan<K, V> {
                 }
             }
         }
-        plan
+        Ok(plan)
     }
 }
 
@@ -116,7 +132,7 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
         let header = *open(tx, self.header)?;
         // SAFETY: a live header; the path leads to a leaf of it, and the position is less than its length.
         unsafe {
-            let Some(path) = Path::find(&header, key) else { return Ok(None) };
+            let Some(path) = Path::find(&header, key).or_lost(tx)? else { return Ok(None) };
             let Ok(at) = path.leaf.as_ref().search(key) else { return Ok(None) };
             self.take_out(tx, &header, &path, at).map(Some)
         }
@@ -142,7 +158,7 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
         let header = *open(tx, self.header)?;
         // SAFETY: a live header; the path leads to a leaf of it, and no leaf is empty.
         unsafe {
-            let Some(path) = Path::edge(&header, last) else { return Ok(None) };
+            let Some(path) = Path::edge(&header, last).or_lost(tx)? else { return Ok(None) };
             let Some(end) = path.leaf.as_ref().len().checked_sub(1) else { return Ok(None) };
             self.take_out(tx, &header, &path, if last { end } else { 0 }).map(Some)
         }
@@ -162,6 +178,7 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
             // SAFETY: a key in the map.
             .map(|(key, _)| unsafe { copy_of(key) })
             .collect();
+        tx.faults().first().map_or(Ok(()), Err).or_lost(tx)?;
         for key in doomed {
             self.remove_entry(tx, &key)?;
         }
@@ -184,7 +201,7 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
         // to them after the writes. Between the first write and the last nothing fails.
         unsafe {
             let entries = place!(leaf, entries);
-            let plan = Plan::of(header, path);
+            let plan = Plan::of(header, path).or_lost(tx)?;
             if plan.pairs.is_empty() && (header.height > 0 || leaf.as_ref().len() > 1) {
                 let [slot, permutation] = Slots::remove_ranges(entries, at);
                 log(tx, &[slot, permutation, range(place!(self.header, len))])?;

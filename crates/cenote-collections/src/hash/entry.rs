@@ -5,7 +5,7 @@
 
 use super::page::{Entry as Pair, Page};
 use super::{HashHeader, HashMap};
-use crate::shared::{log, open, range};
+use crate::shared::{OrLost, log, open, range};
 use cenote::persist::Persist;
 use cenote::{Ptr, Result, Tx};
 use core::fmt;
@@ -64,7 +64,7 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
         let header = *open(tx, self.header)?;
         let hash = header.hash(&key);
         // SAFETY: a live header.
-        Ok(match unsafe { header.find::<K>(hash, &key) } {
+        Ok(match unsafe { header.find::<K>(hash, &key) }.or_lost(tx)? {
             Some((page, slot)) => Entry::Occupied(OccupiedEntry { tx, map: self, header, hash, page, slot }),
             None => Entry::Vacant(VacantEntry { tx, map: self, header, hash, key }),
         })

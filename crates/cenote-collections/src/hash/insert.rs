@@ -4,8 +4,8 @@
 //! then the entries that moved are cleared in the old bucket and the new bucket is linked.
 
 use super::page::{Directory, Entry, FAN_OUT, FAN_OUT_BITS, Page, SLOTS, Segment, Set, Tags};
-use super::{HashHeader, HashMap, bucket_of, child_of};
-use crate::shared::{Range, log, log_with, open, range, span};
+use super::{HashHeader, HashMap, Slot, bucket_of, child_of};
+use crate::shared::{OrLost, Range, Read, log, log_with, open, range, span};
 use cenote::persist::Persist;
 use cenote::{Ptr, Result, Tx};
 use core::hash::Hash;
@@ -63,7 +63,7 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
         let hash = header.hash(&key);
         // SAFETY: a live header, whose links lead to live blocks of a pool that is held; logged before it is written.
         unsafe {
-            if let Some((page, slot)) = header.find::<K>(hash, &key) {
+            if let Some((page, slot)) = header.find::<K>(hash, &key).or_lost(tx)? {
                 let place = &raw mut (*Page::place(page, slot)).value;
                 log(tx, &[range(place)])?;
                 return Ok(Some(place.replace(value)));
@@ -90,8 +90,8 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
                 return self.insert_and_split(tx, header, hash, entry);
             }
             let len = place!(self.header, len);
-            let place = match header.link(bucket_of(hash, header.buckets)) {
-                Some(link) => match unused(*link) {
+            let place = match header.link(bucket_of(hash, header.buckets)).or_lost(tx)? {
+                Some(link) => match unused(*link).or_lost(tx)? {
                     Some((page, slot)) => {
                         log(tx, &[range(Page::place(page, slot)), range(place!(page, tags)), range(len)])?;
                         Page::put(page, slot, Tags::of(hash), entry)
@@ -174,7 +174,7 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
         // SAFETY: live blocks of a pool that is held. What is written was logged, or is fresh; between the first write and the last nothing fails.
         unsafe {
             // 1. What moves. The caller's `Hash` runs here for the last time.
-            let split = plan(header);
+            let split = plan(header).or_lost(tx)?;
             let home = bucket_of(hash, header.buckets + 1);
 
             // 2. Fresh blocks.
@@ -185,10 +185,10 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
             let grown = Grown { first, attach: self.build_link(tx, header, split.bucket, first)? };
             let target = match &entry {
                 None => Target::Done(last_put),
-                Some(_) => match self.find_target(header, &split, home) {
+                Some(_) => match self.find_target(header, &split, home).or_lost(tx)? {
                     Some((page, slot)) => Target::Slot(page, slot),
                     None => {
-                        let Some(link) = header.link(home) else {
+                        let Some(link) = header.link(home).or_lost(tx)? else {
                             unreachable!("every bucket but the first has a segment")
                         };
                         Target::Page(tx.alloc_near(self.header, Page::new(*link))?, link)
@@ -306,8 +306,9 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
                 return Ok(Attach::Root(tx.alloc_near(self.header, root)?));
             }
             for level in (1..=height).rev() {
-                let link =
-                    &raw mut (*node.cast::<Directory<K, V>>().as_ptr()).children[child_of(bucket, level)];
+                let directory = node.cast::<Directory<K, V>>();
+                directory.touch().or_lost(tx)?;
+                let link = &raw mut (*directory.as_ptr()).children[child_of(bucket, level)];
                 match *link {
                     Some(child) => node = child,
                     None => {
@@ -315,6 +316,7 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
                     }
                 }
             }
+            node.touch().or_lost(tx)?;
             Ok(Attach::Segment(&raw mut (*node.as_ptr()).pages[child_of(bucket, 0)]))
         }
     }
@@ -352,16 +354,16 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
         header: &HashHeader<K, V>,
         split: &Split<K, V>,
         home: u64,
-    ) -> Option<(Ptr<Page<K, V>>, usize)> {
-        // SAFETY: live pages.
+    ) -> Read<Option<Slot<K, V>>> {
+        // SAFETY: live pages; those of the split were touched.
         unsafe {
             if home != source_of(split.bucket) {
-                return unused(header.first_page(home));
+                return unused(header.first_page(home)?);
             }
-            split
+            Ok(split
                 .moves
                 .iter()
-                .find_map(|&(page, moved)| Some((page, page.as_ref().tags.unused().and(moved).first()?)))
+                .find_map(|&(page, moved)| Some((page, page.as_ref().tags.unused().and(moved).first()?))))
         }
     }
 }
@@ -375,35 +377,35 @@ fn source_of(bucket: u64) -> u64 {
 ///
 /// # Safety
 /// `header` is what a live header says.
-unsafe fn plan<K: Hash, V>(header: &HashHeader<K, V>) -> Split<K, V> {
+unsafe fn plan<K: Hash, V>(header: &HashHeader<K, V>) -> Read<Split<K, V>> {
     let bucket = header.buckets;
     let bit = 1 << bucket.ilog2();
     let mut moves = Vec::with_capacity(4);
     // SAFETY: live pages; only used slots are looked at.
     unsafe {
-        let mut next = header.first_page(source_of(bucket));
+        let mut next = header.first_page(source_of(bucket))?;
         while let Some(page) = next {
-            let content = page.as_ref();
+            let content = page.follow()?;
             let moved = content.tags.used().filter(|&slot| header.hash(&content.entry(slot).key) & bit != 0);
             moves.push((page, moved.fold(Set::EMPTY, Set::with)));
             next = content.next;
         }
     }
-    Split { bucket, moves }
+    Ok(Split { bucket, moves })
 }
 
 /// An unused slot in a chain of pages.
 ///
 /// # Safety
 /// Live pages.
-unsafe fn unused<K, V>(mut next: Option<Ptr<Page<K, V>>>) -> Option<(Ptr<Page<K, V>>, usize)> {
+unsafe fn unused<K, V>(mut next: Option<Ptr<Page<K, V>>>) -> Read<Option<Slot<K, V>>> {
     while let Some(page) = next {
         // SAFETY: by contract.
-        let content = unsafe { page.as_ref() };
+        let content = unsafe { page.follow()? };
         if let Some(slot) = content.tags.unused().first() {
-            return Some((page, slot));
+            return Ok(Some((page, slot)));
         }
         next = content.next;
     }
-    None
+    Ok(None)
 }

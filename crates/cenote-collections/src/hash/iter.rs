@@ -3,8 +3,9 @@
 use super::page::{Entry, Page, Set};
 use super::{HashHeader, HashMap};
 use crate::shared::open;
+use cenote::lost::Faults;
 use cenote::persist::Persist;
-use cenote::{Reader, Result};
+use cenote::{Ptr, Reader, Result};
 use core::fmt;
 use core::iter::FusedIterator;
 
@@ -17,6 +18,7 @@ pub struct Iter<'r, K, V> {
     /// Slots of `page` that are still to come.
     slots: Set,
     remaining: usize,
+    faults: &'r Faults,
 }
 
 impl<K: Persist, V: Persist> HashMap<K, V> {
@@ -26,7 +28,8 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
     /// As [`HashMap::len`].
     pub fn iter<'r>(self, reader: &'r impl Reader) -> Result<Iter<'r, K, V>> {
         let header = open(reader, self.header)?;
-        Ok(Iter { header, bucket: 0, page: None, slots: Set::EMPTY, remaining: header.len as usize })
+        let (remaining, faults) = (header.len as usize, reader.faults());
+        Ok(Iter { header, bucket: 0, page: None, slots: Set::EMPTY, remaining, faults })
     }
 
     /// All keys.
@@ -46,6 +49,34 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
     }
 }
 
+/// A page; `None`, and noted, if it cannot be read.
+///
+/// # Safety
+/// A live page, which does not change as long as `'r` lasts.
+#[inline(always)]
+unsafe fn readable<'r, K, V>(page: Ptr<Page<K, V>>, faults: &Faults) -> Option<&'r Page<K, V>> {
+    // SAFETY: passed on.
+    faults.noted(unsafe { page.follow() })
+}
+
+/// The first page of a bucket, if it has one; `None`, and noted, if that cannot be read.
+///
+/// # Safety
+/// A live header, and nothing changes as long as `'r` lasts.
+#[inline(always)]
+unsafe fn first_readable<'r, K, V>(
+    header: &'r HashHeader<K, V>,
+    bucket: u64,
+    faults: &Faults,
+) -> Option<Option<&'r Page<K, V>>> {
+    // SAFETY: passed on; links lead to live pages.
+    faults.noted(unsafe { header.first_page(bucket) }.and_then(|page| match page {
+        // SAFETY: as above.
+        Some(page) => unsafe { page.follow() }.map(Some),
+        None => Ok(None),
+    }))
+}
+
 impl<'r, K, V> Iter<'r, K, V> {
     #[inline]
     fn step(&mut self) -> Option<&'r Entry<K, V>> {
@@ -57,17 +88,24 @@ impl<'r, K, V> Iter<'r, K, V> {
                     return Some(unsafe { page.entry(slot) });
                 }
                 // SAFETY: links lead to live pages.
-                self.page = page.next.map(|next| unsafe { next.as_ref() });
+                let next = page.next.map(|next| unsafe { readable(next, self.faults) });
+                let Some(next) = next.map_or(Some(None), |page| page.map(Some)) else { break };
+                self.page = next;
             } else {
                 if self.bucket >= self.header.buckets || self.remaining == 0 {
                     return None;
                 }
                 // SAFETY: a live header, borrowed from the reader.
-                self.page = unsafe { self.header.first_page(self.bucket).map(|page| page.as_ref()) };
+                let first = unsafe { first_readable(self.header, self.bucket, self.faults) };
+                let Some(first) = first else { break };
+                self.page = first;
                 self.bucket += 1;
             }
             self.slots = self.page.map_or(Set::EMPTY, |page| page.tags.used());
         }
+        // A page cannot be read.
+        (self.page, self.slots, self.remaining) = (None, Set::EMPTY, 0);
+        None
     }
 }
 
@@ -114,6 +152,7 @@ macro_rules! half {
         impl<'r, K, V> Iterator for $type<'r, K, V> {
             type Item = &'r $item;
 
+            #[inline]
             fn next(&mut self) -> Option<Self::Item> {
                 self.iter.next().map(|entry| entry.$index)
             }

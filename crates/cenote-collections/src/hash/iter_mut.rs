@@ -6,14 +6,14 @@
 
 use super::page::{Page, Set};
 use super::{HashHeader, HashMap};
-use crate::shared::{self, lines, log_many, open};
+use crate::shared::{self, Read, lines, log_many, open};
 use cenote::persist::Persist;
 use cenote::{Ptr, Result, Tx};
 use core::fmt;
 use core::iter::FusedIterator;
 use core::marker::PhantomData;
 
-/// All pages, bucket by bucket, each with its used slots.
+/// All pages, bucket by bucket, each with its used slots. The first to go over them touches them.
 struct Pages<K, V> {
     header: HashHeader<K, V>,
     /// The bucket after that of `next`.
@@ -29,20 +29,34 @@ impl<K, V> Clone for Pages<K, V> {
 
 impl<K, V> Copy for Pages<K, V> {}
 
-impl<K, V> Iterator for Pages<K, V> {
-    type Item = (Ptr<Page<K, V>>, Set);
+/// A page, and its used slots.
+type Step<K, V> = (Ptr<Page<K, V>>, Set);
 
-    fn next(&mut self) -> Option<Self::Item> {
+impl<K, V> Pages<K, V> {
+    fn step(&mut self) -> Read<Option<Step<K, V>>> {
         // SAFETY: what a live header says, in a transaction that is borrowed exclusively; links lead to live pages, of which two words are copied out.
         unsafe {
             while self.next.is_none() && self.bucket < self.header.buckets {
-                self.next = self.header.first_page(self.bucket);
+                self.next = self.header.first_page(self.bucket)?;
                 self.bucket += 1;
             }
-            let page = self.next?;
+            let Some(page) = self.next else { return Ok(None) };
+            page.touch()?;
             self.next = (*page.as_ptr()).next;
-            Some((page, (*page.as_ptr()).tags.used()))
+            Ok(Some((page, (*page.as_ptr()).tags.used())))
         }
+    }
+}
+
+impl<K, V> Iterator for Pages<K, V> {
+    type Item = Read<Step<K, V>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let step = self.step();
+        if step.is_err() {
+            (self.next, self.bucket) = (None, self.header.buckets);
+        }
+        step.transpose()
     }
 }
 
@@ -64,14 +78,19 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
     pub fn iter_mut<'t>(self, tx: &'t mut Tx<'_>) -> Result<IterMut<'t, K, V>> {
         let header = *open(tx, self.header)?;
         let pages = Pages { header, bucket: 0, next: None };
-        let ranges = pages.flat_map(|(page, slots)| {
+        let ranges = pages.flat_map(|step| {
+            let (lost, page, slots) = match step {
+                Ok((page, slots)) => (None, Some(page), slots),
+                Err(lost) => (Some(Err(lost)), None, Set::EMPTY),
+            };
             let whole = lines(size_of::<Page<K, V>>()) < slots.len() * lines(size_of::<V>());
-            let all = whole.then(|| shared::range(page.as_ptr()));
+            let all = page.filter(|_| whole).map(|page| shared::range(page.as_ptr()));
             let each = if whole { Set::EMPTY } else { slots };
             // SAFETY: slots of a live page.
-            let each =
-                each.map(move |slot| unsafe { shared::range(&raw mut (*Page::place(page, slot)).value) });
-            all.into_iter().chain(each)
+            let each = each.filter_map(move |slot| unsafe {
+                Some(shared::range(&raw mut (*Page::place(page?, slot)).value))
+            });
+            lost.into_iter().chain(all.into_iter().chain(each).map(Ok))
         });
         // SAFETY: places of live pages, in a pool that the transaction holds.
         unsafe { log_many(tx, ranges)? };
@@ -101,7 +120,8 @@ impl<'t, K, V> Iterator for IterMut<'t, K, V> {
                     (&(*entry).key, &mut (*entry).value)
                 });
             }
-            let (page, slots) = self.pages.next()?;
+            // All pages were touched when they were logged.
+            let (page, slots) = self.pages.next()?.ok()?;
             (self.page, self.slots) = (Some(page), slots);
         }
     }

@@ -26,7 +26,7 @@ pub use entry::{Entry, OccupiedEntry, VacantEntry};
 pub use iter::{Iter, Keys, Values};
 pub use iter_mut::{IterMut, ValuesMut};
 
-use crate::shared::{DESTROYED, Header, log, open, range};
+use crate::shared::{DESTROYED, Header, OrLost, Read, log, open, range};
 use cenote::persist::Persist;
 use cenote::{Ptr, Reader, Result, Tx};
 use core::borrow::Borrow;
@@ -79,6 +79,12 @@ fn bucket_of(hash: u64, buckets: u64) -> u64 {
     if bucket < buckets { bucket } else { bucket & (mask >> 1) }
 }
 
+/// Where the first page of a bucket is linked.
+type Link<K, V> = *mut Option<Ptr<Page<K, V>>>;
+
+/// A page, and a slot of it.
+type Slot<K, V> = (Ptr<Page<K, V>>, usize);
+
 impl<K, V> HashHeader<K, V> {
     const fn empty(hash_key: [u64; 2]) -> Self {
         Self { len: 0, buckets: 1, height: 0, segment: None, directory: None, hash_key }
@@ -104,15 +110,20 @@ impl<K, V> HashHeader<K, V> {
     /// # Safety
     /// What a live header says.
     #[inline]
-    unsafe fn link(&self, bucket: u64) -> Option<*mut Option<Ptr<Page<K, V>>>> {
+    unsafe fn link(&self, bucket: u64) -> Read<Option<Link<K, V>>> {
         // SAFETY: links of a live header lead to live blocks, directories on the first `height` levels.
         unsafe {
-            let mut child = self.root()?;
+            let Some(mut child) = self.root() else { return Ok(None) };
             for level in (1..=self.height as u32).rev() {
                 let directory: Ptr<Directory<K, V>> = child.cast();
-                child = (*directory.as_ptr()).children[child_of(bucket, level)]?;
+                directory.touch()?;
+                match (*directory.as_ptr()).children[child_of(bucket, level)] {
+                    Some(next) => child = next,
+                    None => return Ok(None),
+                }
             }
-            Some(&raw mut (*child.as_ptr()).pages[child_of(bucket, 0)])
+            child.touch()?;
+            Ok(Some(&raw mut (*child.as_ptr()).pages[child_of(bucket, 0)]))
         }
     }
 
@@ -121,9 +132,9 @@ impl<K, V> HashHeader<K, V> {
     /// # Safety
     /// What a live header says.
     #[inline]
-    unsafe fn first_page(&self, bucket: u64) -> Option<Ptr<Page<K, V>>> {
+    unsafe fn first_page(&self, bucket: u64) -> Read<Option<Ptr<Page<K, V>>>> {
         // SAFETY: passed on; a link is live.
-        unsafe { self.link(bucket).and_then(|link| *link) }
+        unsafe { Ok(self.link(bucket)?.and_then(|link| *link)) }
     }
 
     /// Page and slot of a key.
@@ -131,25 +142,25 @@ impl<K, V> HashHeader<K, V> {
     /// # Safety
     /// What a live header says.
     #[inline]
-    unsafe fn find<Q: Eq + ?Sized>(&self, hash: u64, key: &Q) -> Option<(Ptr<Page<K, V>>, usize)>
+    unsafe fn find<Q: Eq + ?Sized>(&self, hash: u64, key: &Q) -> Read<Option<Slot<K, V>>>
     where
         K: Borrow<Q>,
     {
         let tag = Tags::of(hash);
         // SAFETY: pages of a live header; a slot with a tag is in use.
         unsafe {
-            let mut next = self.first_page(bucket_of(hash, self.buckets));
+            let mut next = self.first_page(bucket_of(hash, self.buckets))?;
             while let Some(page) = next {
-                let content = page.as_ref();
+                let content = page.follow()?;
                 if let Some(slot) =
                     content.tags.matches(tag).find(|&slot| content.entry(slot).key.borrow() == key)
                 {
-                    return Some((page, slot));
+                    return Ok(Some((page, slot)));
                 }
                 next = content.next;
             }
         }
-        None
+        Ok(None)
     }
 }
 
@@ -229,7 +240,10 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
     {
         let header = open(reader, self.header)?;
         // SAFETY: a live header, and a slot in use; the reader is borrowed as long as the reference.
-        unsafe { Ok(header.find(header.hash(key), key).map(|(page, slot)| page.as_ref().entry(slot))) }
+        unsafe {
+            let found = header.find(header.hash(key), key).or_lost(reader)?;
+            Ok(found.map(|(page, slot)| page.as_ref().entry(slot)))
+        }
     }
 
     /// The value of a key.
@@ -281,7 +295,8 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
         let header = *open(tx, self.header)?;
         // SAFETY: a live header, and a slot in use, of a pool that is held; logged first, and the transaction is borrowed exclusively.
         unsafe {
-            let Some((page, slot)) = header.find(header.hash(key), key) else { return Ok(None) };
+            let found = header.find(header.hash(key), key).or_lost(tx)?;
+            let Some((page, slot)) = found else { return Ok(None) };
             let value = &raw mut (*Page::place(page, slot)).value;
             log(tx, &[range(value)])?;
             Ok(Some(&mut *value))
@@ -334,15 +349,15 @@ unsafe fn free_tree<K: Persist, V: Persist>(
     unsafe {
         if height > 0 {
             let directory: Ptr<Directory<K, V>> = node.cast();
-            for child in directory.as_ref().children.into_iter().flatten() {
+            for child in directory.follow().or_lost(tx)?.children.into_iter().flatten() {
                 free_tree(tx, header, child, height - 1)?;
             }
             return tx.free_near(header, directory);
         }
-        for first in node.as_ref().pages {
+        for first in node.follow().or_lost(tx)?.pages {
             let mut next = first;
             while let Some(page) = next {
-                next = page.as_ref().next;
+                next = page.follow().or_lost(tx)?.next;
                 tx.free_near(header, page)?;
             }
         }

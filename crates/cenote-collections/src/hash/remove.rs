@@ -2,7 +2,7 @@
 
 use super::page::{Entry, Page, Set};
 use super::{HashHeader, HashMap, bucket_of};
-use crate::shared::{log, log_and_free, open, range};
+use crate::shared::{OrLost, log, log_and_free, open, range};
 use cenote::persist::Persist;
 use cenote::{Ptr, Result, Tx};
 use core::borrow::Borrow;
@@ -32,7 +32,7 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
         let hash = header.hash(key);
         // SAFETY: a live header; a key that is found is in a slot in use, of the bucket of its hash.
         unsafe {
-            match header.find(hash, key) {
+            match header.find(hash, key).or_lost(tx)? {
                 Some((page, slot)) => self.take_out(tx, &header, hash, page, slot).map(Some),
                 None => Ok(None),
             }
@@ -55,7 +55,7 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
         // the write.
         unsafe {
             let len = range(place!(self.header, len));
-            let Some(first) = header.link(bucket_of(hash, header.buckets)) else {
+            let Some(first) = header.link(bucket_of(hash, header.buckets)).or_lost(tx)? else {
                 unreachable!("a bucket with a page has a segment")
             };
             let is_alone = *first == Some(page) && page.as_ref().next.is_none();
@@ -64,6 +64,7 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
                 while let Some(other) = *link
                     && other != page
                 {
+                    other.touch().or_lost(tx)?;
                     link = place!(other, next);
                 }
                 log_and_free(tx, self.header, page, &[range(link), len])?;
@@ -88,7 +89,7 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
         let header = *open(tx, self.header)?;
         for bucket in 0..header.buckets {
             // SAFETY: a live header. The pages stay, whatever `keep` does: it cannot get at the transaction.
-            let mut next = unsafe { header.first_page(bucket) };
+            let mut next = unsafe { header.first_page(bucket) }.or_lost(tx)?;
             while let Some(page) = next {
                 // SAFETY: a live page, logged before it is written; only used slots are looked at.
                 unsafe {
@@ -110,7 +111,7 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
     ) -> Result<()> {
         // SAFETY: by contract; logged before it is written.
         unsafe {
-            let content = page.as_ref();
+            let content = page.follow().or_lost(tx)?;
             let doomed = content.tags.used().filter(|&slot| {
                 let entry = content.entry(slot);
                 !keep(&entry.key, &entry.value)

@@ -1,9 +1,9 @@
 //! [`CursorMut`]: a place in a list. It borrows the transaction, so nothing else can change the list meanwhile, and the node that it stands on stays one.
 
 use super::{List, ListHeader, Node, value_mut};
-use crate::shared::open;
+use crate::shared::{OrLost, open};
 use cenote::persist::Persist;
-use cenote::{Ptr, Result, Tx};
+use cenote::{Ptr, Reader, Result, Tx};
 
 /// A place in a [`List`]: on an element, or on the "ghost" between the last and the first one. See the cursors of [`std::collections::LinkedList`].
 pub struct CursorMut<'t, 'p, T> {
@@ -46,11 +46,24 @@ impl<T: Persist> CursorMut<'_, '_, T> {
         self.current.map(|_| self.index as usize)
     }
 
-    /// The current element; `None` on the ghost.
+    /// The current node, which can be read.
+    fn node(&self) -> Result<Option<&Node<T>>> {
+        // SAFETY: a node of the list; it is not changed as long as the cursor is borrowed.
+        self.current.map(|node| unsafe { node.follow() }.or_lost(self.tx)).transpose()
+    }
+
+    /// [`CursorMut::current`], or why it cannot be read.
+    pub(super) fn seen(&self) -> Result<Option<&T>> {
+        Ok(self.node()?.map(|node| &node.value))
+    }
+
+    /// The current element; `None` on the ghost. `None` too if it cannot be read; then the
+    /// transaction aborts.
     #[must_use]
     pub fn current(&self) -> Option<&T> {
-        // SAFETY: a node of the list; it is not changed as long as the cursor is borrowed.
-        self.current.map(|node| unsafe { &node.as_ref().value })
+        // SAFETY: as in `node`.
+        let node = self.current.map(|node| unsafe { node.follow() });
+        Some(&self.tx.faults().noted(node?)?.value)
     }
 
     /// The current element, to be changed: logged whole. 1 entry.
@@ -63,12 +76,13 @@ impl<T: Persist> CursorMut<'_, '_, T> {
         self.current.map(|node| unsafe { value_mut(tx, node) }).transpose()
     }
 
-    /// To the next element; from the last one to the ghost, and from there to the first.
+    /// To the next element; from the last one to the ghost, and from there to the first. To the
+    /// ghost, too, if the current one cannot be read; then the transaction aborts.
     pub fn move_next(&mut self) {
         match self.current {
             Some(node) => {
                 // SAFETY: a node of the list.
-                self.current = unsafe { node.as_ref().next };
+                self.current = self.tx.faults().noted(unsafe { node.follow() }).and_then(|node| node.next);
                 self.index += 1;
             }
             None => {
@@ -78,13 +92,15 @@ impl<T: Persist> CursorMut<'_, '_, T> {
         }
     }
 
-    /// To the previous element; from the first one to the ghost, and from there to the last.
+    /// To the previous element; from the first one to the ghost, and from there to the last. To the
+    /// ghost, too, if the current one cannot be read; then the transaction aborts.
     pub fn move_prev(&mut self) {
         let header = self.header();
         match self.current {
             Some(node) => {
                 // SAFETY: a node of the list.
-                self.current = unsafe { node.as_ref().previous };
+                let node = self.tx.faults().noted(unsafe { node.follow() });
+                self.current = node.and_then(|node| node.previous);
                 self.index = self.index.checked_sub(1).unwrap_or(header.len);
             }
             None => {
@@ -99,9 +115,8 @@ impl<T: Persist> CursorMut<'_, '_, T> {
     /// # Errors
     /// As [`List::push_back`].
     pub fn insert_before(&mut self, value: T) -> Result<()> {
-        let before = match self.current {
-            // SAFETY: a node of the list.
-            Some(node) => unsafe { node.as_ref().previous },
+        let before = match self.node()? {
+            Some(node) => node.previous,
             None => self.header().last,
         };
         // SAFETY: neighbours in the list, which is live.
@@ -115,9 +130,8 @@ impl<T: Persist> CursorMut<'_, '_, T> {
     /// # Errors
     /// As [`List::push_back`].
     pub fn insert_after(&mut self, value: T) -> Result<()> {
-        let after = match self.current {
-            // SAFETY: a node of the list.
-            Some(node) => unsafe { node.as_ref().next },
+        let after = match self.node()? {
+            Some(node) => node.next,
             None => self.header().first,
         };
         // SAFETY: neighbours in the list, which is live.
@@ -134,8 +148,7 @@ impl<T: Persist> CursorMut<'_, '_, T> {
     /// [`cenote::Error::Tx`] if the log is full.
     pub fn remove_current(&mut self) -> Result<Option<T>> {
         let Some(node) = self.current else { return Ok(None) };
-        // SAFETY: a node of the list.
-        let next = unsafe { node.as_ref().next };
+        let next = self.node()?.and_then(|node| node.next);
         // SAFETY: a node of the list, which is live.
         let value = unsafe { self.list.remove_node(self.tx, node)? };
         self.current = next;

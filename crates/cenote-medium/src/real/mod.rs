@@ -73,6 +73,7 @@ impl RealMedium {
         let dir: OwnedFd =
             rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| failed(errno.into()))?;
         let mounted = rustix::fs::fstatvfs(&dir).map_err(|errno| failed(errno.into()))?;
+        learn_boot_id().map_err(failed)?;
         let writable = !options.read_only && !mounted.f_flag.contains(StatVfsMountFlags::RDONLY);
         let detected = detect::detect(dir.as_fd(), writable, options.force_power).map_err(failed)?;
         let files = Files::new(
@@ -115,10 +116,27 @@ fn open_error(path: &Path, source: io::Error) -> MediumError {
     MediumError::Open { path: path.to_owned(), advice, source }
 }
 
-/// The boot of the machine, read once. Where it cannot be read: random, so that it equals none that was recorded and
-/// the store takes the safe side (power may have failed).
+static BOOT_ID: OnceLock<Uuid> = OnceLock::new();
+
+/// Reads the boot's id before a store is looked at. An error that may pass (no descriptor, no
+/// memory, an I/O error) is an error: a store that was left open would be taken for one that lost
+/// power. Where the system has no such id the answer is random.
+fn learn_boot_id() -> io::Result<()> {
+    use io::ErrorKind::{InvalidData, NotFound, PermissionDenied};
+    if BOOT_ID.get().is_some() {
+        return Ok(());
+    }
+    match cenote_sys::process::boot_id() {
+        Ok(id) => drop(BOOT_ID.set(Uuid(id))),
+        Err(error) if matches!(error.kind(), NotFound | PermissionDenied | InvalidData) => drop(boot_id()),
+        Err(error) => return Err(error),
+    }
+    Ok(())
+}
+
+/// The boot of the machine, read once. Where the system has none: random, so that it equals none
+/// that was recorded, and the store takes the safe side (power may have failed).
 fn boot_id() -> Uuid {
-    static BOOT_ID: OnceLock<Uuid> = OnceLock::new();
     *BOOT_ID.get_or_init(|| {
         let id = cenote_sys::process::boot_id().or_else(|_| cenote_sys::process::random_bytes16());
         Uuid(id.unwrap_or_else(|_| clock_bytes()))

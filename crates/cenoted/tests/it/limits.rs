@@ -413,7 +413,8 @@ fn until_there_is_room(daemon: &Daemon) -> Raw {
     panic!("there is no room after 10 s")
 }
 
-/// A thousand sessions with a log space each, as a client has that runs transactions.
+/// A thousand sessions with a log space each, as a client has that runs transactions. A build that is
+/// not optimised at all has about 70 MiB: 60 KiB of stack for each client, and 12 MiB of code.
 #[test]
 fn a_thousand_clients_take_less_than_64_mib_of_the_daemon() {
     // A socket for each on this side.
@@ -435,8 +436,9 @@ fn a_thousand_clients_take_less_than_64_mib_of_the_daemon() {
         std::fs::read_to_string(format!("/proc/{}/status", daemon.pid().as_raw_nonzero())).expect("status");
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
     let kib: u64 = resident.trim().trim_end_matches(" kB").parse().expect("a number");
-    println!("{kib} KiB with 1,000 clients");
-    assert!(kib < 64 << 10, "{kib} KiB");
+    let kinds: Vec<&str> = status.lines().filter(|line| line.starts_with("Rss")).collect();
+    println!("{kib} KiB with 1,000 clients: {kinds:?}");
+    assert!(kib < 64 << 10, "{kib} KiB: {kinds:?}");
 }
 
 /// A type of so many fields, each of which takes some sixty bytes to describe.
