@@ -136,15 +136,17 @@ impl From<OpenError> for Failure {
                  info, check, dump, stats)"
             )),
             OpenError::Catalog { path, damage } => Self::Failed(format!(
-                "{path}: the catalog is damaged in both files: {}: look with `cenote check {path}`, and restore catalog.0 or catalog.1 \
-                 from a copy of the store",
+                "{path}: the catalog is damaged in both files: {}: look with `cenote check {path}`; restore the whole store from one \
+                 copy (`cenote backup` makes one), or copy its pools out with `cenote export`",
                 listed(&damage)
             )),
             OpenError::CatalogRolledBack { path, found, at_least } => Self::Failed(format!(
                 "{path}: both files of the catalog were rolled back: they end with batch {found}, and there was a batch {at_least}: \
                  look with `cenote check {path}`, and restore the whole store from one copy"
             )),
-            error @ OpenError::CopyOfOpen { .. } => Self::InUse(error.to_string()),
+            error @ (OpenError::CopyOfOpen { .. } | OpenError::Guests { .. }) => {
+                Self::InUse(error.to_string())
+            }
             OpenError::Copied { path } => Self::Failed(format!(
                 "{path} is a copy of a store that was not closed, or was put back from one: its files are of \
                  different moments: use a copy that `cenote backup` made, or open it with --accept-copy, which \
@@ -182,8 +184,7 @@ impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::PoolDamaged { name, damage } => Self::Failed(format!(
-                "pool \"{name}\" is damaged: {}: look with `cenote check`, restore what is missing from a copy of the store, or remove \
-                 the pool with `cenote rm`",
+                "pool \"{name}\" is damaged: {}; or remove the pool with `cenote rm`",
                 listed(&damage)
             )),
             StoreError::PoolLogDamaged { name, damage } => Self::Failed(format!(

@@ -10,4 +10,5 @@ mod objects;
 mod out_of_use;
 mod progress;
 mod ship;
+mod told;
 mod tour;

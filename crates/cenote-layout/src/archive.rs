@@ -105,7 +105,7 @@ impl Header for ArchiveHeader {
             return bad("puddles", u64::from(self.puddles));
         }
         if self.reserved0 != 0 || self.reserved.iter().any(|&byte| byte != 0) {
-            return bad("reserved bytes", 1);
+            return Err(HeaderError::Reserved { what: Self::NAME });
         }
         Ok(())
     }

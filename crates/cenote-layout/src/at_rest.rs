@@ -291,7 +291,7 @@ impl Header for AtRestHeader {
             return bad("inherited key", 0);
         }
         if self.reserved.iter().any(|&b| b != 0) {
-            return bad("reserved bytes", 1);
+            return Err(HeaderError::Reserved { what: Self::NAME });
         }
         Ok(())
     }

@@ -59,7 +59,10 @@ pub enum HeaderError {
         found: MagicText,
     },
     /// Written by a later release.
-    #[error("{what} has format version {found}; this release understands up to {known}: use a newer release")]
+    #[error(
+        "{what} was made by a newer release: it has format version {found}, and this release understands up to \
+         {known}: use a newer release"
+    )]
     Version {
         /// Which header.
         what: &'static str,
@@ -70,7 +73,8 @@ pub enum HeaderError {
     },
     /// An incompatible feature is not known to this release.
     #[error(
-        "{what} uses incompatible features {unknown:#x} that this release does not know: use a newer release"
+        "{what} was made by a newer release: it uses incompatible features {unknown:#x} that this release does not \
+         know: use a newer release"
     )]
     Incompatible {
         /// Which header.
@@ -79,12 +83,23 @@ pub enum HeaderError {
         unknown: u64,
     },
     /// A feature is not known to this release that forbids writing.
-    #[error("{what} uses features {unknown:#x} that this release can only read past: open it read-only")]
+    #[error(
+        "{what} was made by a newer release: it uses features {unknown:#x} that this release can only read past: \
+         open it read-only, or use a newer release"
+    )]
     ReadOnly {
         /// Which header.
         what: &'static str,
         /// The unknown bits.
         unknown: u64,
+    },
+    /// Bytes that this release keeps zero are set, and the checksum fits.
+    #[error(
+        "{what} was made by a newer release: it uses bytes that this release keeps zero: use a newer release"
+    )]
+    Reserved {
+        /// Which header.
+        what: &'static str,
     },
     /// The bytes are not those that were written.
     #[error("{what} is damaged: checksum {found:#018x}, computed {computed:#018x}")]
@@ -106,6 +121,15 @@ pub enum HeaderError {
         /// Its value.
         value: u64,
     },
+}
+
+impl HeaderError {
+    /// Whether the header is whole, and a newer release wrote it. Anything else is damage.
+    #[must_use]
+    pub const fn is_newer(&self) -> bool {
+        use HeaderError::{Incompatible, ReadOnly, Reserved, Version};
+        matches!(self, Version { .. } | Incompatible { .. } | ReadOnly { .. } | Reserved { .. })
+    }
 }
 
 /// Eight bytes shown as text where they are text.
@@ -184,8 +208,7 @@ pub fn read<H: Header>(bytes: &[u8], writing: bool) -> Result<H, HeaderError> {
     let (computed, _) = HeaderPrefix::read_from_prefix(copy.as_bytes())
         .map_err(|_| HeaderError::Truncated { what, found: size_of::<H>() as u64, expected: 48 })?;
     let sum_fits = computed.checksum == prefix.checksum;
-    // A later version may keep its checksum elsewhere or make the header longer: say "newer", not "damaged".
-    if prefix.version > FORMAT_VERSION {
+    if prefix.version > FORMAT_VERSION && (sum_fits || fits_longer::<H>(bytes, &prefix)) {
         return Err(HeaderError::Version { what, found: prefix.version, known: FORMAT_VERSION });
     }
     if !sum_fits {
@@ -205,4 +228,16 @@ pub fn read<H: Header>(bytes: &[u8], writing: bool) -> Result<H, HeaderError> {
     }
     header.check_fields()?;
     Ok(header)
+}
+
+/// Whether the checksum fits a header of another length: in every version it covers the bytes that
+/// the prefix names, with its own field zero.
+#[cold]
+fn fits_longer<H: Header>(bytes: &[u8], prefix: &HeaderPrefix) -> bool {
+    let Some(bytes) = bytes.get(..prefix.header_len as usize).filter(|bytes| bytes.len() >= 48) else {
+        return false;
+    };
+    let mut copy = bytes.to_vec();
+    copy[40..48].fill(0);
+    crate::checksum::checksum(H::SEED, &copy) == prefix.checksum
 }

@@ -68,7 +68,7 @@ impl Header for KeptHeader {
             return bad("puddle", 0);
         }
         if self.reserved.iter().any(|byte| *byte != 0) {
-            return bad("reserved bytes", 1);
+            return Err(HeaderError::Reserved { what: Self::NAME });
         }
         Ok(())
     }

@@ -73,7 +73,7 @@ impl Header for LogHeader {
             return bad("capacity", self.capacity);
         }
         if self.reserved.iter().any(|&b| b != 0) {
-            return bad("reserved bytes", 1);
+            return Err(HeaderError::Reserved { what: Self::NAME });
         }
         Ok(())
     }

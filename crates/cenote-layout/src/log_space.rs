@@ -39,7 +39,7 @@ impl Header for LogSpaceHeader {
 
     fn check_fields(&self) -> Result<(), HeaderError> {
         if self.reserved.iter().any(|&b| b != 0) {
-            return Err(HeaderError::Field { what: Self::NAME, field: "reserved bytes", value: 1 });
+            return Err(HeaderError::Reserved { what: Self::NAME });
         }
         Ok(())
     }

@@ -141,7 +141,7 @@ impl Header for ObjectHeader {
             return bad("state", u64::from(self.state));
         }
         if self.reserved0 != 0 || self.reserved.iter().any(|&b| b != 0) {
-            return bad("reserved bytes", 1);
+            return Err(HeaderError::Reserved { what: Self::NAME });
         }
         Ok(())
     }
@@ -271,7 +271,7 @@ impl Header for JournalHeader {
             return bad("list of roots", self.roots_at);
         }
         if self.reserved.iter().any(|&b| b != 0) {
-            return bad("reserved bytes", 1);
+            return Err(HeaderError::Reserved { what: Self::NAME });
         }
         Ok(())
     }

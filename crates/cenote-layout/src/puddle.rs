@@ -133,7 +133,7 @@ impl Header for PuddleHeader {
             );
         }
         if self.reserved.iter().any(|&b| b != 0) {
-            return bad("reserved bytes", 1);
+            return Err(HeaderError::Reserved { what: Self::NAME });
         }
         Ok(())
     }

@@ -102,7 +102,7 @@ impl Header for SnapshotTrailer {
         }
         let rest = self.name.get(self.name_len as usize..).unwrap_or_default();
         if self.reserved0 != 0 || self.reserved.iter().chain(rest).any(|&byte| byte != 0) {
-            return bad("reserved bytes", 1);
+            return Err(HeaderError::Reserved { what: Self::NAME });
         }
         Ok(())
     }
@@ -177,10 +177,13 @@ mod tests {
             |t| t.name_len = 300,
             |t| t.name[0] = 0xff,
             |t| t.name[9] = 1,
-            |t| t.reserved0 = 1,
-            |t| t.reserved[119] = 1,
         ] {
             assert!(matches!(refused(change), Some(HeaderError::Field { .. })), "{:?}", refused(change));
+        }
+        for change in
+            [|t: &mut SnapshotTrailer| t.reserved0 = 1, |t: &mut SnapshotTrailer| t.reserved[119] = 1]
+        {
+            assert!(matches!(refused(change), Some(HeaderError::Reserved { .. })), "{:?}", refused(change));
         }
     }
 

@@ -207,7 +207,7 @@ impl Header for Superblock {
             return bad("journal_states", self.journal_states);
         }
         if self.reserved1.iter().any(|&b| b != 0) {
-            return bad("reserved bytes", 1);
+            return Err(HeaderError::Reserved { what: Self::NAME });
         }
         for mark in &self.journals {
             if mark.epoch == 0 && *mark != JournalMark::NONE {

@@ -17,7 +17,7 @@ use crate::body::Body;
 use crate::replay::{CrashKind, LogDamage};
 use crate::writer::EntryChecksum;
 use cenote_layout::LINE_SIZE;
-use cenote_layout::header::{self, HeaderError};
+use cenote_layout::header;
 use cenote_layout::id::Uuid;
 use cenote_layout::log::{
     AllocationMark, CONTROL_OFFSET, ENTRIES_OFFSET, ENTRY_HEADER_SIZE, EntryHeader, Kind, LOG_QUARANTINED,
@@ -113,10 +113,8 @@ pub(crate) struct Head {
 /// Reads and checks a head segment's header, control line and range line. `writing` also refuses what only may be read.
 pub(crate) fn read_head(bytes: &[u8], capacity: u64, writing: bool) -> Result<Head, LogDamage> {
     let header: LogHeader = header::read(bytes, writing).map_err(|error| match error {
-        HeaderError::Version { .. } | HeaderError::Incompatible { .. } | HeaderError::ReadOnly { .. } => {
-            LogDamage::Unsupported(error.to_string())
-        }
-        _ => LogDamage::Header(error.to_string()),
+        error if error.is_newer() => LogDamage::Unsupported(error.to_string()),
+        error => LogDamage::Header(error.to_string()),
     })?;
     if header.segment != 0 || header.capacity > capacity {
         return Err(LogDamage::Header(format!("segment {}, capacity {}", header.segment, header.capacity)));

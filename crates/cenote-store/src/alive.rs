@@ -42,22 +42,24 @@ pub(crate) fn seen(state: &State) -> impl Iterator<Item = &GuestRecord> {
     state.guests.values().filter(|guest| cenote_sys::process::is_alive(guest.pid, guest.start_ticks))
 }
 
-/// Processes of the clients that keep this opener out; none: it may open. See the module's table.
+/// Processes of the clients that keep this opener out, and whether it sees all of them; none: it may
+/// open. See the module's table.
 pub(crate) fn keep_out(
     medium: &dyn Medium,
     state: &State,
     (hosting, same_boot): (bool, bool),
-) -> Result<Vec<u32>, MediumError> {
-    let mut pids = Vec::new();
+) -> Result<(Vec<u32>, bool), MediumError> {
+    let (mut pids, mut all_seen) = (Vec::new(), true);
     for guest in state.guests.values() {
         let seen = same_boot && cenote_sys::process::is_alive(guest.pid, guest.start_ticks);
         let held = !planted(Bug::ClientsSeenAlone) && medium.is_byte_held(CLIENTS, byte_of(guest.client))?;
         let keeps_out = if hosting { held && !seen } else { held || seen };
         if keeps_out {
             pids.push(guest.pid);
+            all_seen &= seen;
         }
     }
-    Ok(pids)
+    Ok((pids, all_seen))
 }
 
 /// Refuses an opener that [`keep_out`] keeps out.
@@ -68,8 +70,8 @@ pub(crate) fn refuse(
 ) -> Result<(), OpenError> {
     let path = path.to_owned();
     match keep_out(medium, state, opener) {
-        Ok(pids) if pids.is_empty() => Ok(()),
-        Ok(pids) => Err(OpenError::Guests { path, pids }),
+        Ok((pids, _)) if pids.is_empty() => Ok(()),
+        Ok((pids, seen)) => Err(OpenError::Guests { path, pids, seen }),
         Err(source) => Err(OpenError::Medium { path, source: Box::new(source) }),
     }
 }

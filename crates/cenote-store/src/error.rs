@@ -11,6 +11,9 @@ use cenote_sealed::SealedError;
 use core::fmt;
 use std::time::Duration;
 
+/// What to do where no pool can be had. One file of a copy beside the others would mix moments.
+const RESTORE_ALL: &str = "restore the whole store from one copy (`cenote backup` makes one)";
+
 /// Why a directory is not formatted. It is as it was before.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -20,6 +23,15 @@ pub enum FormatError {
     Exists {
         /// The directory.
         path: String,
+    },
+    /// Files of a store, and no superblock: it was removed, or not copied. As
+    /// [`OpenError::SuperblockMissing`].
+    #[error("{path} holds files of a store ({found}), but no file \"superblock\": {}", RESTORE_ALL)]
+    SuperblockMissing {
+        /// The directory.
+        path: String,
+        /// One of those files.
+        found: String,
     },
     /// There are files that belong to no store.
     #[error("{path} is not empty ({found}): choose an empty directory")]
@@ -74,12 +86,12 @@ pub enum OpenError {
         path: String,
     },
     /// Puddles of a store but no superblock: it was removed, or not copied.
-    #[error(
-        "{path} holds puddles of a store, but no file \"superblock\": restore it from a copy of the store"
-    )]
+    #[error("{path} holds files of a store ({found}), but no file \"superblock\": {}", RESTORE_ALL)]
     SuperblockMissing {
         /// The directory.
         path: String,
+        /// One of those files.
+        found: String,
     },
     /// Neither copy of the superblock can be used: another program's file, a newer version, an unknown feature.
     #[error("{path}: {source}{}", advice(source))]
@@ -90,9 +102,7 @@ pub enum OpenError {
         source: HeaderError,
     },
     /// Both copies of the superblock are damaged.
-    #[error(
-        "{path}: both copies of the superblock are damaged ({first}; {second}): restore the file \"superblock\" from a copy of the store"
-    )]
+    #[error("{path}: both copies of the superblock are damaged ({first}; {second}): {}", RESTORE_ALL)]
     SuperblockLost {
         /// The directory.
         path: String,
@@ -152,14 +162,17 @@ pub enum OpenError {
     },
     /// Clients of a daemon that has ended go on with their mappings.
     #[error(
-        "{path} is in use by clients of a daemon that has ended (processes {pids:?}, by the numbers of \
-         the container that they run in): start cenoted again there, or end them"
+        "{path} is in use by clients of a daemon that has ended: processes {pids:?}{}; start cenoted again where it \
+         ran, or end them",
+        if *seen { "" } else { " by the numbers of the container or the boot that they run in" }
     )]
     Guests {
         /// The directory.
         path: String,
         /// Their process numbers, in the namespace of the daemon that let them in.
         pids: Vec<u32>,
+        /// This process sees all of them, under these numbers.
+        seen: bool,
     },
     /// The daemon that keeps the store did not let this process in.
     #[error("{path}: {detail}")]
@@ -245,10 +258,7 @@ pub enum OpenError {
         found: u64,
     },
     /// Nothing of the catalog is left.
-    #[error(
-        "{path}: neither file of the catalog has a whole record: {}; restore one of them from a copy of the store",
-        Listed(damage)
-    )]
+    #[error("{path}: neither file of the catalog has a whole record: {}; {}", Listed(damage), RESTORE_ALL)]
     CatalogLost {
         /// The directory.
         path: String,
@@ -629,9 +639,7 @@ pub enum StoreError {
         source: Box<MediumError>,
     },
     /// Records of psyncs are lost, or a primary that they change.
-    #[error(
-        "the journal of psyncs cannot be used: {detail}; restore the store from a copy, or bring the file back"
-    )]
+    #[error("the journal of psyncs cannot be used: {detail}; {}", RESTORE_ALL)]
     JournalDamaged {
         /// What is wrong.
         detail: String,
@@ -774,7 +782,7 @@ impl fmt::Display for Layouts<'_> {
 fn advice(error: &HeaderError) -> &'static str {
     match error {
         HeaderError::Magic { .. } | HeaderError::Truncated { .. } => {
-            "; check the path, or restore the file \"superblock\" from a copy of the store"
+            "; check the path, or restore the whole store from one copy (`cenote backup` makes one)"
         }
         _ => "",
     }

@@ -6,6 +6,7 @@
 
 use crate::catalog;
 use crate::error::FormatError;
+use crate::journals::JournalOf;
 use crate::options::FormatOptions;
 use crate::place;
 use crate::puddle::DIR;
@@ -100,6 +101,25 @@ pub fn format(medium: Arc<dyn Medium>, options: &FormatOptions) -> Result<Uuid, 
     Ok(uuid)
 }
 
+/// A file of a store, in a directory without a superblock: a puddle, or a journal beside a catalog.
+/// A format that was interrupted has made none of them yet.
+pub(crate) fn rest_of_store(medium: &dyn Medium) -> Result<Option<String>, MediumError> {
+    let puddles = if medium.exists(DIR)? { medium.list(DIR)? } else { Vec::new() };
+    if let Some(puddle) = puddles.iter().find(|name| name.len() == 32 && Uuid::parse(name).is_some()) {
+        return Ok(Some(format!("{DIR}/{puddle}")));
+    }
+    let mut begun = false;
+    for name in catalog::FILES {
+        begun |= medium.exists(name)?;
+    }
+    for journal in JournalOf::ALL.map(JournalOf::file) {
+        if begun && medium.exists(journal)? {
+            return Ok(Some(journal.into()));
+        }
+    }
+    Ok(None)
+}
+
 /// Whether [`format()`] would find the directory empty, or with an unfinished format. Writes nothing.
 ///
 /// # Errors
@@ -107,10 +127,13 @@ pub fn format(medium: Arc<dyn Medium>, options: &FormatOptions) -> Result<Uuid, 
 pub fn check_directory(medium: &dyn Medium) -> Result<(), FormatError> {
     let path = medium.describe().path;
     let failed = |source| FormatError::Medium { path: path.clone(), source: Box::new(source) };
+    if medium.exists(FILE).map_err(failed)? {
+        return Err(FormatError::Exists { path });
+    }
+    if let Some(found) = rest_of_store(medium).map_err(failed)? {
+        return Err(FormatError::SuperblockMissing { path, found });
+    }
     for name in medium.list("").map_err(failed)? {
-        if name == FILE {
-            return Err(FormatError::Exists { path });
-        }
         let ours = [LOCK, NEW_FILE, DIR].contains(&&*name)
             || catalog::FILES.contains(&&*name)
             || catalog::NEW_FILES.contains(&&*name);

@@ -326,7 +326,7 @@ impl Inner {
     }
 
     /// Why a journal is not the one that belongs to this superblock and to the other journal.
-    fn problem(&self, control: &Control, of: JournalOf, found: &Found) -> Option<String> {
+    pub(crate) fn problem(&self, control: &Control, of: JournalOf, found: &Found) -> Option<String> {
         let block = &control.superblock;
         let opened = control.journals.opened[of as usize];
         let settled = !opened && says(block, of, JOURNAL_SETTLED);

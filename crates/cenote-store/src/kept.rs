@@ -34,7 +34,7 @@
 
 use crate::catalog::State;
 use crate::error::StoreError;
-use crate::puddle::{PRIMARY_DIR, primary_name, text};
+use crate::puddle::{PRIMARY_DIR, RESTORE, primary_name, text};
 use crate::shadow::{Patches, check_run, of_shadowed_pool};
 use crate::store::{Control, Inner};
 use cenote_journal::Scan;
@@ -209,9 +209,7 @@ impl Control {
                 "psyncs of it wait in {}, because its file was damaged: open the store for writing again",
                 name_of(puddle)
             )),
-            Err(why) => {
-                Some(format!("psyncs of it waited in a file that is damaged: {why}; restore it from a copy"))
-            }
+            Err(why) => Some(format!("psyncs of it waited in a file that is damaged: {why}; {RESTORE}")),
         }
     }
 

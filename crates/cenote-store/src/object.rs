@@ -90,7 +90,7 @@ impl ObjectInfo {
         file_name(self.record.puddle).iter().map(|b| char::from(*b)).collect()
     }
 
-    fn puddle(&self) -> PuddleRecord {
+    pub(crate) fn puddle(&self) -> PuddleRecord {
         PuddleRecord {
             uuid: self.record.puddle,
             pool: PoolId(0),

@@ -21,7 +21,7 @@ use crate::journals::Journals;
 use crate::kept::Kept;
 use crate::logs::Logs;
 use crate::options::{DamagePolicy, OpenOptions};
-use crate::puddle::DIR;
+use crate::puddle::{DIR, file_name, missing as missing_file, text};
 use crate::relocate;
 use crate::relocate::frontier::Frontier;
 use crate::relocate::hosted::Holds;
@@ -69,10 +69,8 @@ impl Store {
         if !medium.exists(FILE).map_err(failed)? {
             let begun = medium.exists(NEW_FILE).map_err(failed)?
                 || catalog::FILES.iter().any(|name| medium.exists(name).unwrap_or(false));
-            // A format that was interrupted has made no puddle yet.
-            let puddles = medium.list(DIR).is_ok_and(|names| !names.is_empty());
-            return Err(if begun && puddles {
-                OpenError::SuperblockMissing { path }
+            return Err(if let Some(found) = crate::format::rest_of_store(&*medium).map_err(failed)? {
+                OpenError::SuperblockMissing { path, found }
             } else if begun {
                 OpenError::FormatInterrupted { path }
             } else {
@@ -396,10 +394,7 @@ impl Inner {
                     uuid: record.uuid,
                     pool: record.pool,
                     index: record.index,
-                    detail: format!(
-                        "its file {DIR}/{} is missing; restore it from a copy of the store",
-                        hex(record.uuid)
-                    ),
+                    detail: missing_file(text(&file_name(record.uuid))),
                 });
             }
         }
@@ -439,8 +434,4 @@ impl Inner {
         }
         Ok((orphans, missing))
     }
-}
-
-fn hex(uuid: Uuid) -> String {
-    uuid.to_hex().iter().map(|b| char::from(*b)).collect()
 }

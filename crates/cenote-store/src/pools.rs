@@ -582,7 +582,7 @@ pub(crate) fn start_of(control: &Control, id: PoolId) -> PoolStart {
     }
 }
 
-fn lost_record(pool: PoolId, index: u32) -> Damage {
+pub(crate) fn lost_record(pool: PoolId, index: u32) -> Damage {
     let detail = "the catalog has no record of it".into();
     Damage::Puddle { uuid: cenote_layout::id::Uuid::NIL, pool, index, detail }
 }

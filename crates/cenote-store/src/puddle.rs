@@ -504,6 +504,16 @@ pub(crate) fn create_whole(
     done
 }
 
+/// What to do about a file that is damaged. One file of a copy beside the others of the store would
+/// mix moments.
+pub(crate) const RESTORE: &str = "restore the whole store from one copy (`cenote backup` makes one), or copy the \
+     other pools out with `cenote export`";
+
+/// What is wrong with a puddle whose file is not there.
+pub(crate) fn missing(name: &str) -> String {
+    format!("its file {name} is missing; {RESTORE}")
+}
+
 /// Compares a puddle's file with its record: there, as long as it should be, with its own header.
 /// `Ok(Some(why))` if it is damaged, or cannot be looked at: that costs its pool, and not the store.
 ///
@@ -563,21 +573,19 @@ pub(crate) fn verify_all(
         Ok(stat) if writing => stat.refuse_links(name)?.len_bytes,
         Ok(stat) => stat.len_bytes,
         Err(error) if error.is_not_found() => {
-            return Ok(Some(format!("its file {name} is missing; restore it from a copy of the store")));
+            return Ok(Some(missing(name)));
         }
         Err(error) if error.is_passing() => return Err(error),
         Err(error) => {
             return Ok(Some(format!(
-                "its file {name} cannot be looked at: {error}; make it readable, or restore it from a copy \
-                 of the store"
+                "its file {name} cannot be looked at: {error}; make it readable, or {RESTORE}"
             )));
         }
     };
     if len != expected_len {
         let what = if len < expected_len { "truncated" } else { "made longer" };
         return Ok(Some(format!(
-            "its file {name} was {what}: it has {len} bytes, not {expected_len}; restore it from a copy of \
-             the store"
+            "its file {name} was {what}: it has {len} bytes, not {expected_len}; {RESTORE}"
         )));
     }
     let mut bytes = [0; PAGE_SIZE as usize];
@@ -588,7 +596,8 @@ pub(crate) fn verify_all(
     };
     let header = match read::<PuddleHeader>(&bytes[..len], writing) {
         Ok(header) => header,
-        Err(error) => return Ok(Some(format!("its file {name}: {error}"))),
+        Err(error) if error.is_newer() => return Ok(Some(format!("its file {name}: {error}"))),
+        Err(error) => return Ok(Some(format!("its file {name}: {error}; {RESTORE}"))),
     };
     // What an object holds is right at any address, so its header keeps the first one.
     let addr = if record.role == Role::Object { header.addr } else { record.addr };
@@ -609,7 +618,7 @@ pub(crate) fn verify_all(
             .map(|wanted| format!("its header is of generation {}, not {wanted}", header.generation)));
     }
     Ok(Some(format!(
-        "the header of its file {name} is of another puddle: {} of store {}, {} bytes at {:#x}",
+        "the header of its file {name} is of another puddle: {} of store {}, {} bytes at {:#x}; {RESTORE}",
         header.uuid, header.store, header.size, header.addr
     )))
 }

@@ -90,6 +90,14 @@ pub enum Damage {
         /// Those pools.
         pools: Vec<PoolId>,
     },
+    /// An object: its file is missing, truncated, resized, or another one's, or its records do not
+    /// fit together.
+    Object {
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        detail: String,
+    },
     /// A file among the puddles that no record names, kept because records were lost.
     Orphan {
         /// The file.
@@ -148,6 +156,7 @@ impl fmt::Display for Damage {
             Self::Journal { detail, pools } => {
                 write!(f, "journal of psyncs: {detail}; {}", Pools(pools))
             }
+            Self::Object { name, detail } => write!(f, "object \"{name}\": {detail}"),
             Self::Orphan { name, detail } => {
                 write!(f, "{name}: no record names this file, it is kept: {detail}")
             }

@@ -405,7 +405,7 @@ impl Inner {
 
     /// Refuses a journal whose list of protected pools is lost, unless the caller leaves out what
     /// is damaged: then protected pools are believed as they are.
-    fn check_list(&self, state: &State, scan: &Scan) -> Result<(), StoreError> {
+    pub(crate) fn check_list(&self, state: &State, scan: &Scan) -> Result<(), StoreError> {
         let listed = |pool: &PoolId| state.at_rest(*pool).mode().has_tree();
         let accepts = self.options.damage == DamagePolicy::SkipDamaged || planted(Bug::LostListAccepted);
         if scan.roots.is_some() || accepts || !state.pools.keys().any(listed) {

@@ -20,7 +20,7 @@ use crate::report::Damage;
 use cenote_layout::header::{self, Header, HeaderError, HeaderPrefix, read};
 use cenote_layout::superblock::{COPY_SIZE, INCOMPAT_CATALOG_TIED, STATE_CLEAN, Superblock};
 use cenote_medium::OwnedMedium;
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::IntoBytes;
 
 /// The file.
 pub(crate) const FILE: &str = "superblock";
@@ -71,13 +71,9 @@ pub(crate) fn load(medium: &OwnedMedium, writing: bool) -> Result<Found, OpenErr
     let copies = [read::<Superblock>(first, writing), read::<Superblock>(second, writing)];
 
     // A feature or a version that a whole copy names is a decision of a newer release, not damage.
-    for (copy, bytes) in copies.iter().zip([first, second]) {
+    for copy in &copies {
         if let Err(error) = copy
-            && matches!(
-                error,
-                HeaderError::Version { .. } | HeaderError::Incompatible { .. } | HeaderError::ReadOnly { .. }
-            )
-            && (checksum_fits(bytes) || copies.iter().all(Result::is_err))
+            && error.is_newer()
         {
             return Err(OpenError::Superblock { path: path(), source: error.clone() });
         }
@@ -133,14 +129,6 @@ fn both(a: Superblock, b: Superblock) -> Found {
         });
     }
     Found { clean: damage.is_empty() && newest.state == STATE_CLEAN, newest, damage, lost: false }
-}
-
-/// Whether a copy is as it was written, whatever it says.
-fn checksum_fits(bytes: &[u8]) -> bool {
-    let Ok((mut block, _)) = Superblock::read_from_prefix(bytes) else { return false };
-    let found = block.prefix.checksum;
-    header::seal(&mut block);
-    found == block.prefix.checksum
 }
 
 /// Where the copy of this generation lies in the file.

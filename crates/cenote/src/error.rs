@@ -137,7 +137,7 @@ pub enum Error {
     },
     /// The pool is damaged, or something that may have been about it is: its values need not be what transactions made them, so safe code gets to see none.
     #[error(
-        "pool \"{pool}\" is not whole, so its values are not shown: {}; look at it as blocks (Pool::check, Pool::heap, `cenote check` and `cenote dump`), restore what is missing from a copy of the store, or answer for its values with the unsafe Store::open_torn",
+        "pool \"{pool}\" is not whole, so its values are not shown: {}; look at it as blocks (Pool::check, Pool::heap, `cenote check` and `cenote dump`), restore the whole store from one copy (`cenote backup` makes one), or answer for its values with the unsafe Store::open_torn",
         listed(why)
     )]
     NotWhole {

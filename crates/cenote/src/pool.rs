@@ -785,6 +785,12 @@ impl Pool {
         Ok(cenote_heap::locks::PoolJudge::new(&self.inner.handle).map_err(failed)?)
     }
 
+    /// Its puddles that cannot be used, as opening the pool found them.
+    #[must_use]
+    pub fn damage(&self) -> Vec<cenote_store::Damage> {
+        self.inner.handle.damage().to_vec()
+    }
+
     /// Counts of the pool's heap.
     ///
     /// # Errors

@@ -357,12 +357,14 @@ impl Store {
         Ok(self.inner.store.medium().read(name)?)
     }
 
-    /// Primaries of pools in shadowed mode that no psync can be written into. Changes nothing.
+    /// Files that make a program's open of a pool or an attach of an object fail, or that no psync
+    /// can be written into. Changes nothing. Damage that opening the store found is in
+    /// [`Store::report`], damage that takes a pool's key in [`Pool::damage`].
     ///
     /// # Errors
     /// [`Error::Store`] if the medium reports an error other than damage.
-    pub fn damaged_primaries(&self) -> Result<Vec<cenote_store::Damage>> {
-        Ok(self.inner.store.damaged_primaries()?)
+    pub fn damaged_files(&self) -> Result<Vec<cenote_store::Damage>> {
+        Ok(self.inner.store.damaged_files()?)
     }
 
     /// The pools of the store.

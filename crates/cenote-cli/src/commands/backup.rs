@@ -68,6 +68,10 @@ fn who_can(failure: Failure, arguments: &Backup) -> Failure {
              daemon its socket can be named in the place of the directory",
             arguments.store.dir.display()
         )),
+        Failure::Failed(text) if text.contains("is mounted read-only") => Failure::Failed(format!(
+            "{text}; a backup first brings psyncs to their pools, and so writes: `cenote export` copies the pools of \
+             a store that cannot be written"
+        )),
         failure => failure,
     }
 }

@@ -1,20 +1,28 @@
 //! `cenote check`: looks at everything and changes nothing.
 //!
-//! Control data are judged when the store is opened (superblock, catalog, puddle headers, logs; a log that needs replay is
-//! replayed into private memory); then every pool's heap is checked: descriptors, marks, blocks that overlap, and by tracing from
-//! the roots, what is allocated and cannot be reached, what is reached and not allocated, pointers
-//! that are not as their types say, and bytes that are no value of their type.
+//! Control data are judged when the store is opened (superblock, catalog, logs; a log that needs
+//! replay is replayed into private memory). Then come the files: puddles, primaries, both journals,
+//! as a program's open for writing looks at them. Then every pool's heap is checked: descriptors,
+//! marks, blocks that overlap, and by tracing from the roots, what is allocated and cannot be
+//! reached, what is reached and not allocated, pointers that are not as their types say, and bytes
+//! that are no value of their type. Of protected pools and objects every page is verified.
+//!
+//! Invariant: if a program's open of the store, of a pool or of an object fails, there is a finding,
+//! or the line of that pool or object says which key or permission is missing.
 
 use super::findings::Findings;
+use super::protected::{self, Said};
 use super::stats::{chosen, type_name};
+use super::{damage, keys};
 use crate::cli::Check;
 use crate::failure::{Failure, Verdict};
 use crate::opening;
 use crate::output::Out;
 use crate::progress;
 use crate::units::{bytes, count, plural};
-use cenote::{Access, Error, HeapReport, PoolInfo, Store, TraceOptions};
+use cenote::{Access, AtRest, Error, HeapReport, PoolInfo, Store, TraceOptions};
 use cenote_log::Outcome;
+use cenote_store::{Damage, StoreError};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -25,8 +33,8 @@ pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> 
     // Before the pools are opened, which rewrites them in memory.
     let due: Vec<PoolInfo> = store.pools().into_iter().filter(|pool| pool.due > 0).collect();
     let mut findings = Findings::default();
-    control_data(&store, &mut findings);
-    primaries(&store, &mut findings)?;
+    let known = damage::of(&store)?;
+    control_data(&store, &known, &mut findings);
 
     let bar = progress::bar(names.len() as u64, "checking pools", out.is_json());
     let mut pools = Vec::new();
@@ -39,15 +47,22 @@ pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> 
         let mut options = TraceOptions::default();
         options.workers = arguments.threads;
         options.progress = Some(&mut tell);
-        pools.push(pool(&store, name, options, &mut findings));
+        pools.push(pool(&store, name, (options, &known), &mut findings));
         bar.inc(1);
     }
     bar.finish_and_clear();
+    let objects = match arguments.pools.is_empty() {
+        true => {
+            let key = keys::given(&arguments.store.key)?;
+            protected::objects(&store, (key.as_ref(), &known), &mut findings, out)
+        }
+        false => Vec::new(),
+    };
 
     let report = store.report();
     out.line(format_args!(
         "{} {}",
-        out.bold(&arguments.store.dir.display().to_string()),
+        out.bold(&format!("{}:", arguments.store.dir.display())),
         opening::state(report)
     ))?;
     for log in &report.logs {
@@ -62,14 +77,16 @@ pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> 
             out.line(out.dim(&format!("    {waiting} (checked as they will be then)")))?;
         }
     }
+    for object in &objects {
+        out.line(format_args!("  {}", object.text))?;
+    }
     let info = store.info();
     if let Some(spare) = super::ls::spare(&info) {
         out.line(format_args!("  {spare}"))?;
     }
     findings.print(arguments.all, out)?;
     if findings.is_empty() {
-        let checked = pools.iter().filter(|summary| summary.checked).count() as u64;
-        out.line(format_args!("{} {} checked", out.good("sound:"), plural(checked, "pool")))?;
+        out.line(format_args!("{} {}", out.good("sound:"), looked_at(&pools, &objects)))?;
     } else {
         let found = plural(findings.count(), "finding");
         out.line(format_args!("{} {found}; nothing was changed", out.bad("not sound:")))?;
@@ -84,30 +101,28 @@ pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> 
         })).collect::<Vec<Value>>(),
         "spare_puddles": info.spare_puddles, "spare_bytes": info.spare_bytes,
         "pools": pools.into_iter().map(|summary| summary.json).collect::<Vec<Value>>(),
+        "objects": objects.into_iter().map(|object| object.json).collect::<Vec<Value>>(),
         "findings": findings.as_json(), "findings_not_listed": unlisted,
     }))?;
     Ok(Verdict::found(!findings.is_empty()))
 }
 
-/// What opening the store has found.
-fn control_data(store: &Store, findings: &mut Findings) {
-    let report = store.report();
-    let name_of = |id: cenote::PoolId| {
-        store.pools().into_iter().find(|pool| pool.record.id == id).map(|pool| pool.record.name)
+/// How many pools and objects were looked at, and how many were not.
+fn looked_at(pools: &[Summary], objects: &[Said]) -> String {
+    let count = |checked: bool| {
+        let pools = pools.iter().filter(|pool| pool.checked == checked).count() as u64;
+        let objects = objects.iter().filter(|object| object.checked == checked).count() as u64;
+        match (pools, objects) {
+            (0, 0) if !checked => None,
+            (_, 0) => Some(plural(pools, "pool")),
+            (0, _) => Some(plural(objects, "object")),
+            (_, _) => Some(format!("{} and {}", plural(pools, "pool"), plural(objects, "object"))),
+        }
     };
-    for damage in &report.damage {
-        let kind = match damage {
-            cenote_store::Damage::Log { .. } | cenote_store::Damage::LogSpace { .. } => "log",
-            cenote_store::Damage::Orphan { .. } => "orphan",
-            _ => "damage",
-        };
-        let pools: Vec<String> = damage.pools().into_iter().filter_map(name_of).collect();
-        let pool = pools.first().map(String::as_str);
-        findings.add(kind, pool, None, damage.to_string());
-    }
-    for (_, name) in &report.not_covered {
-        let text = "it was in use when power failed, at a durability level that does not cover that: values may be torn";
-        findings.add("torn", Some(name), None, text.into());
+    let checked = count(true).unwrap_or_default();
+    match count(false) {
+        Some(not) => format!("{checked} checked; {not} not looked at: see above"),
+        None => format!("{checked} checked"),
     }
     for name in store.torn_pools() {
         let text = "logs were discarded: it may hold half a transaction, which no check finds; restore \
@@ -116,16 +131,20 @@ fn control_data(store: &Store, findings: &mut Findings) {
     }
 }
 
-/// What opening the store does not look at, and a psync writes into.
-fn primaries(store: &Store, findings: &mut Findings) -> Result<(), Failure> {
-    let known = &store.report().damage;
-    let pools = store.pools();
-    for damage in store.damaged_primaries()?.into_iter().filter(|damage| !known.contains(damage)) {
-        let of = damage.pools();
-        let pool = pools.iter().find(|pool| of.contains(&pool.record.id));
-        findings.add("damage", pool.map(|pool| &*pool.record.name), None, damage.to_string());
+/// What opening the store has found, and its files.
+fn control_data(store: &Store, known: &[Damage], findings: &mut Findings) {
+    for damage in known {
+        let kind = match damage {
+            Damage::Log { .. } | Damage::LogSpace { .. } => "log",
+            Damage::Orphan { .. } => "orphan",
+            _ => "damage",
+        };
+        findings.add(kind, damage::pool_of(store, damage).as_deref(), None, damage.to_string());
     }
-    Ok(())
+    for (_, name) in &store.report().not_covered {
+        let text = "it was in use when power failed, at a durability level that does not cover that: values may be torn";
+        findings.add("torn", Some(name), None, text.into());
+    }
 }
 
 /// What is said about one pool.
@@ -137,8 +156,24 @@ struct Summary {
     json: Value,
 }
 
-fn pool(store: &Store, name: &str, options: TraceOptions<'_>, findings: &mut Findings) -> Summary {
-    let checked = store.pool_with(name, Access::ReadOnly).and_then(|pool| {
+fn pool(
+    store: &Store,
+    name: &str,
+    (options, known): (TraceOptions<'_>, &[Damage]),
+    findings: &mut Findings,
+) -> Summary {
+    let info = store.pools().into_iter().find(|pool| pool.record.name == name);
+    let at_rest = info.as_ref().map_or(AtRest::None, |info| info.at_rest);
+    let verified = match at_rest {
+        AtRest::None => Ok(()),
+        _ => protected::pages_of_pool(store, name, findings),
+    };
+    let checked = verified.and_then(|()| store.pool_with(name, Access::ReadOnly)).and_then(|pool| {
+        let found = pool.damage();
+        // `verify` has said it of a protected pool.
+        for damage in found.iter().filter(|damage| at_rest == AtRest::None && !known.contains(damage)) {
+            findings.add("damage", Some(name), None, damage.to_string());
+        }
         let report = pool.check_with(options)?;
         overlaps(&pool, name, findings)?;
         Ok(report)
@@ -176,9 +211,23 @@ fn pool(store: &Store, name: &str, options: TraceOptions<'_>, findings: &mut Fin
             text: "not checked: it is recovered by tracing when it is next opened for writing".into(),
             json: json!({ "pool": name, "recovery_due": true }),
         },
+        Err(error) if protected::is_locked(&error) => Summary {
+            name: name.to_owned(),
+            checked: false,
+            text: protected::locked(at_rest.mode()),
+            json: json!({ "pool": name, "locked": true }),
+        },
         Err(error) => {
+            let is_said = |damage: &Damage| info.iter().any(|info| damage.pools().contains(&info.record.id));
+            let is_known = known.iter().any(is_said);
+            if let (false, Error::Store(StoreError::PoolDamaged { damage, .. })) = (is_known, &error) {
+                for damage in damage {
+                    findings.add("damage", Some(name), None, damage.to_string());
+                }
+            } else if !is_known {
+                findings.add("unreadable", Some(name), None, error.to_string());
+            }
             let error = Failure::from(error).message().unwrap_or_default();
-            findings.add("unreadable", Some(name), None, error.clone());
             Summary {
                 name: name.to_owned(),
                 checked: false,

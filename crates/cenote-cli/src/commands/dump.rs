@@ -160,7 +160,9 @@ fn client_logs(store: &Store, out: &mut Out) -> Result<bool, Failure> {
     let clients = logs::read_all(store);
     out.line(out.bold("logs"))?;
     if clients.is_empty() {
-        out.line("  none in use: the store was closed properly, or nobody has written to it")?;
+        let why =
+            if store.report().clean { "the store was closed properly" } else { "no transaction was open" };
+        out.line(format_args!("  none in use: {why}"))?;
     }
     let mut sound = true;
     for ClientLogs { client, logs } in &clients {

@@ -1,6 +1,6 @@
 //! `cenote info`: what a store is, where it lies, what that gives, and how it was left.
 
-use super::{heap, ls};
+use super::{damage, heap, ls};
 use crate::cli::Info;
 use crate::failure::{Failure, Verdict};
 use crate::opening;
@@ -17,7 +17,8 @@ pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
     let info = store.info();
     let report = store.report();
     let pools = ls::listed(&store);
-    let damage: Vec<String> = report.damage.iter().map(ToString::to_string).collect();
+    let known = damage::of(&store)?;
+    let damage: Vec<String> = known.iter().map(|damage| damage::text(&store, damage)).collect();
 
     out.field("store", out.bold(&info.medium.path))?;
     out.field("uuid", info.uuid)?;
@@ -50,7 +51,6 @@ pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
     for text in &damage {
         out.wrong("damaged", text)?;
     }
-    // What opening the store does not look at: each puddle's size and header.
     let mut unreadable = Vec::new();
     for pool in &pools {
         if let Err(ls::Unread::TraceDue) = &pool.roots {
@@ -62,7 +62,7 @@ pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
         }
         if let Err(ls::Unread::Failed(failure)) = &pool.roots
             && let Some(message) = failure.message()
-            && !report.damage.iter().any(|damage| damage.pools().contains(&pool.info.record.id))
+            && !known.iter().any(|damage| damage.pools().contains(&pool.info.record.id))
         {
             out.wrong("damaged", &message)?;
             unreadable.push(message);

@@ -31,7 +31,8 @@ pub(crate) fn run(arguments: &Ls, out: &mut Out) -> Result<Verdict, Failure> {
     for pool in &pools {
         out.object(&as_json(pool))?;
     }
-    Ok(Verdict::Clean)
+    // What may have left a pool out. Of each pool that is listed, `info` says what is damaged.
+    super::damage::tell_lost(&store, &[], out)
 }
 
 /// What is said of the pools that have moved and are not rewritten yet.

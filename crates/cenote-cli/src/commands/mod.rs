@@ -3,6 +3,7 @@
 pub(crate) mod backup;
 pub(crate) mod check;
 pub(crate) mod create;
+pub(crate) mod damage;
 pub(crate) mod doctor;
 pub(crate) mod dump;
 pub(crate) mod each;
@@ -16,6 +17,7 @@ pub(crate) mod ls;
 pub(crate) mod manual;
 pub(crate) mod object;
 pub(crate) mod permissions;
+pub(crate) mod protected;
 pub(crate) mod reclaim;
 pub(crate) mod relocate;
 pub(crate) mod rm;

@@ -1,5 +1,6 @@
 //! `cenote stats`: how many blocks and bytes, by pool and type.
 
+use super::damage;
 use super::each::each;
 use crate::cli::Stats;
 use crate::failure::{Failure, Verdict};
@@ -16,8 +17,9 @@ pub(crate) fn run(arguments: &Stats, out: &mut Out) -> Result<Verdict, Failure> 
     if names.is_empty() {
         out.line(out.dim("no pools yet"))?;
     }
-    let mut first = true;
-    each(&names, &arguments.pools, out, |name, out| {
+    let lost = damage::tell_lost(&store, &names, out)?;
+    let mut first = lost == Verdict::Clean;
+    let verdict = each(&names, &arguments.pools, out, |name, out| {
         let pool = store.pool_with(name, Access::ReadOnly)?;
         let stats = pool.stats()?;
         if !core::mem::replace(&mut first, false) {
@@ -33,7 +35,8 @@ pub(crate) fn run(arguments: &Stats, out: &mut Out) -> Result<Verdict, Failure> 
         }
         out.object(&as_json(&store, name, &stats))?;
         Ok(Verdict::Clean)
-    })
+    })?;
+    Ok(Verdict::found(Verdict::Found == lost || Verdict::Found == verdict))
 }
 
 /// The pools that were named, all if none; an unknown one is an error before anything is printed.

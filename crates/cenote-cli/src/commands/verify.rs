@@ -18,7 +18,7 @@ pub(crate) fn run(arguments: &Verify, out: &mut Out) -> Result<Verdict, Failure>
         store.pools().iter().any(|pool| pool.record.name == **name) && objects.info(name).is_err()
     };
     let (pools, named): (Vec<&String>, Vec<&String>) = arguments.names.iter().partition(protected);
-    let mut looked = Looked { out, damaged: 0 };
+    let mut looked = Looked { out, damaged: 0, looked: false };
     let all = arguments.names.is_empty();
     for pool in store.pools().iter().filter(|pool| all && pool.at_rest.mode() != Mode::None) {
         looked.each(&pool.record.name, &arguments.names, |looked, name| looked.at_pool(&store, name))?;
@@ -33,12 +33,23 @@ pub(crate) fn run(arguments: &Verify, out: &mut Out) -> Result<Verdict, Failure>
     for name in named {
         looked.each(name, &arguments.names, |looked, name| looked.at_object(&objects, name, key.as_ref()))?;
     }
+    if !looked.looked {
+        let out = &mut *looked.out;
+        out.line(format_args!(
+            "{} no pool and no object of this store is protected at rest, so no page has a check that damage would fail; \
+             `cenote check` looks at headers, heaps and journals",
+            out.warn("nothing is covered:")
+        ))?;
+        out.object(&json!({ "covered": false, "pages": 0, "damaged": [] }))?;
+    }
     Ok(Verdict::found(looked.damaged > 0))
 }
 
 struct Looked<'a> {
     out: &'a mut Out,
     damaged: u64,
+    /// A pool or an object had its turn.
+    looked: bool,
 }
 
 /// Pages that fail their check: in which part, its number, and what is wrong.
@@ -55,6 +66,7 @@ impl Looked<'_> {
         named: &[String],
         look: impl FnOnce(&mut Self, &str) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
+        self.looked = true;
         match look(self, name) {
             Err(failure)
                 if named.len() == 1 || matches!(failure, Failure::Pipe | Failure::Interrupted(_)) =>

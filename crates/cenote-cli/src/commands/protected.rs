@@ -1,0 +1,123 @@
+//! Protected pools, and objects, as `check` looks at them: every page that a hash tree covers, and
+//! what an attach reads. What cannot be looked at without a key is said, and is no damage.
+
+use super::findings::Findings;
+use super::{keys, object};
+use crate::failure::Failure;
+use crate::output::Out;
+use crate::progress;
+use crate::units::{bytes, plural};
+use cenote::{AtRestError, Error, Keyring, Store};
+use cenote_object::{Mode, ObjectError, Objects, Permission};
+use cenote_store::{Damage, ObjectInfo, StoreError};
+use serde_json::{Value, json};
+
+/// What to do where a key is missing.
+const GIVE_KEY: &str = "not verified without its key: name it with --key-file or --passphrase-file";
+
+/// What is said about one pool or object.
+pub(crate) struct Said {
+    pub(crate) text: String,
+    /// It was looked at.
+    pub(crate) checked: bool,
+    pub(crate) json: Value,
+}
+
+/// Whether the key of this pool is not here: nothing is wrong then.
+pub(crate) fn is_locked(error: &Error) -> bool {
+    matches!(error, Error::Store(StoreError::AtRest { source, .. }) if lacks_key(source))
+}
+
+fn lacks_key(error: &AtRestError) -> bool {
+    matches!(
+        error,
+        AtRestError::NoKey { .. } | AtRestError::WrongKey { .. } | AtRestError::WrongKeyKind { .. }
+    )
+}
+
+/// Of a protected pool without its key.
+pub(crate) fn locked(mode: Mode) -> String {
+    format!("protected ({}): {GIVE_KEY}", keys::name_of(mode))
+}
+
+/// Adds the pages of a protected pool that fail their check.
+pub(crate) fn pages_of_pool(store: &Store, name: &str, findings: &mut Findings) -> cenote::Result<()> {
+    for puddle in store.verify_pool(name, &mut |_, _| true)? {
+        for (page, what) in puddle.found.damaged {
+            let text = format!("page {page} of puddle {}: {what}", puddle.index);
+            findings.add("page", Some(name), None, text);
+        }
+    }
+    Ok(())
+}
+
+/// Looks at all objects, and at their journal. `damage` is found already.
+pub(crate) fn objects(
+    store: &Store,
+    (key, damage): (Option<&Keyring>, &[Damage]),
+    findings: &mut Findings,
+    out: &Out,
+) -> Vec<Said> {
+    let list = store.handle().objects();
+    // Its opener reads the journal, also if the objects are gone.
+    let objects = match object::objects_of(store) {
+        Ok(objects) => objects,
+        Err(failure) => {
+            findings.add("journal", None, None, failure.message().unwrap_or_default());
+            return Vec::new();
+        }
+    };
+    let bar = progress::bar(list.len() as u64, "checking objects", out.is_json());
+    let look = |info: &ObjectInfo| {
+        bar.set_message(info.record.name.clone());
+        let said = one(&objects, info, (key, damage), findings);
+        bar.inc(1);
+        said
+    };
+    let all = list.iter().map(look).collect();
+    bar.finish_and_clear();
+    all
+}
+
+fn one(
+    objects: &Objects,
+    info: &ObjectInfo,
+    (key, known): (Option<&Keyring>, &[Damage]),
+    findings: &mut Findings,
+) -> Said {
+    let (name, mode) = (&info.record.name, info.record.at_rest.mode());
+    let size = bytes(info.record.data_len);
+    let said = |text: String, checked, pages: u64, locked: bool| Said {
+        text: format!("object \"{name}\": {text}"),
+        checked,
+        json: json!({
+            "object": name, "at_rest": keys::name_of(mode), "checked": checked, "pages": pages, "locked": locked,
+        }),
+    };
+    let attached = objects.attach(name, Permission::Read, key.filter(|_| mode.has_key()));
+    let found = match attached {
+        Ok(object) => object.verify(&mut |_, _| true),
+        Err(ObjectError::AtRest { source, .. }) if lacks_key(&source) => {
+            return said(locked(mode), false, 0, true);
+        }
+        Err(ObjectError::Denied { .. }) => {
+            return said("not looked at: this user may not read it".into(), false, 0, false);
+        }
+        Err(error) => {
+            let is_known =
+                known.iter().any(|damage| matches!(damage, Damage::Object { name: of, .. } if of == name));
+            if !is_known {
+                findings.add("object", None, None, Failure::from(error).message().unwrap_or_default());
+            }
+            return said("cannot be attached".into(), false, 0, false);
+        }
+    };
+    for (page, what) in &found.damaged {
+        findings.add("page", None, None, format!("page {page} of object \"{name}\": {what}"));
+    }
+    let text = match found.covered {
+        true => format!("{size}, {} verified", plural(found.pages, "page")),
+        false => format!("{size}; protection \"{}\" does not cover its values", keys::name_of(mode)),
+    };
+    said(text, true, if found.covered { found.pages } else { 0 }, false)
+}

@@ -1,0 +1,127 @@
+//! Files of an open store, looked at as a program's next open for writing looks at them.
+//!
+//! An open looks at what it needs: a read-only one at no primary and no journal, and a puddle's
+//! header is read when its pool is opened. [`Store::damaged_files`] looks at all of it, by the same
+//! functions, and changes nothing. Invariant: what makes a program's open of the store or of a pool
+//! fail because of a file is in its answer or in [`crate::OpenReport::damage`]; what needs a key is
+//! found when the pool is opened ([`crate::PoolHandle::damage`]).
+
+use crate::error::StoreError;
+use crate::journals::JournalOf;
+use crate::pools::lost_record;
+use crate::puddle::{RESTORE, file_name, text, verify_file, verify_primary};
+use crate::report::Damage;
+use crate::store::{Control, Inner, Store};
+use cenote_journal::{Scan, scan};
+use cenote_layout::catalog::{AtRest, PuddleRecord};
+use cenote_layout::puddle::Role;
+use cenote_medium::FileHandle;
+
+impl Store {
+    /// Files that make a program's open of a pool or an attach of an object fail, or that no psync
+    /// can be written into: missing, of another length, or with a header that is not theirs, and
+    /// the journal of the pools. Puddles that have moved and are not rewritten are left out, and a
+    /// daemon's client sees none.
+    ///
+    /// # Errors
+    /// The medium reports an error other than damage.
+    pub fn damaged_files(&self) -> Result<Vec<Damage>, StoreError> {
+        let inner = self.inner();
+        if inner.connection.is_some() {
+            return Ok(Vec::new());
+        }
+        let control = inner.control();
+        let mut damage = Vec::new();
+        for record in control.catalog.state.puddles.values() {
+            inner.look_at_puddle(&control, record, &mut damage)?;
+        }
+        for pool in control.catalog.state.pools.keys() {
+            let known = control.catalog.state.puddles_of(*pool);
+            let end = known.last().map_or(1, |last| last.index + 1);
+            let gone = (0..end).filter(|index| !known.iter().any(|record| record.index == *index));
+            damage.extend(gone.map(|index| lost_record(*pool, index)));
+        }
+        for name in control.catalog.state.object_names.keys() {
+            match crate::object::find(&control, name) {
+                Err(StoreError::ObjectDamaged { name, detail }) => {
+                    damage.push(Damage::Object { name, detail })
+                }
+                Err(error) => return Err(error),
+                Ok(info) => {
+                    let detail = verify_file(&inner.medium, &info.puddle(), inner.uuid, true)?;
+                    damage.extend(detail.map(|detail| Damage::Object { name: name.clone(), detail }));
+                }
+            }
+        }
+        damage.extend(inner.look_at_pool_journal(&control)?);
+        Ok(damage)
+    }
+}
+
+impl Inner {
+    fn look_at_puddle(
+        &self,
+        control: &Control,
+        record: &PuddleRecord,
+        damage: &mut Vec<Damage>,
+    ) -> Result<(), StoreError> {
+        let state = &control.catalog.state;
+        if state.due.contains_key(&record.uuid) {
+            return Ok(());
+        }
+        let mut add = |detail| {
+            let (uuid, pool, index) = (record.uuid, record.pool, record.index);
+            damage.push(Damage::Puddle { uuid, pool, index, detail });
+        };
+        let at_rest = state.at_rest(record.pool);
+        match record.role {
+            // By its name, in `damaged_files`.
+            Role::Object => {}
+            // Its header is written when a pool takes it.
+            Role::Spare => {
+                let name = file_name(record.uuid);
+                let len = self.medium.len(text(&name)).ok();
+                if len.is_some_and(|len| len != record.size) {
+                    add(format!("its file {} is not {} bytes long; {RESTORE}", text(&name), record.size));
+                }
+            }
+            Role::Heap if at_rest != AtRest::None => {
+                self.verify_sealed(record, at_rest)?.into_iter().for_each(add);
+            }
+            _ => {
+                // SAFETY: puddles live until the store is dropped.
+                let known = control.puddles.get(&record.uuid).map(|known| unsafe { known.as_ref() });
+                // Recovery after a loss of power makes the shadow anew.
+                if !known.is_some_and(crate::Puddle::shows_primary) {
+                    verify_file(&self.medium, record, self.uuid, true)?.into_iter().for_each(&mut add);
+                }
+                if record.role == Role::Heap && state.is_shadowed(record.pool) {
+                    let detail = verify_primary(&self.medium, record, self.uuid, true)?;
+                    let said = |detail| format!("its primary, which psyncs are written into: {detail}");
+                    detail.map(said).into_iter().for_each(add);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn look_at_pool_journal(&self, control: &Control) -> Result<Option<Damage>, StoreError> {
+        const OF: JournalOf = JournalOf::Pools;
+        let (state, name) = (&control.catalog.state, OF.file());
+        let pools: Vec<_> = state.pools.keys().copied().filter(|pool| state.is_shadowed(*pool)).collect();
+        if !self.medium.exists(name)? {
+            let detail = format!("{name}: the file is missing; {RESTORE}");
+            return Ok((!pools.is_empty()).then_some(Damage::Journal { detail, pools }));
+        }
+        let scanned = FileHandle::open(&self.medium, name).and_then(|file| scan(&file, self.uuid, true));
+        let detail = match scanned {
+            Err(error) => Some(error.to_string()),
+            Ok(Ok(Scan { damage: Some(detail), .. }) | Err(detail)) => Some(detail),
+            Ok(Ok(scan)) => match self.problem(control, OF, &scan.found()) {
+                None => self.check_list(state, &scan).err().map(|error| error.to_string()),
+                rolled_back => rolled_back,
+            },
+        };
+        Ok(detail.map(|detail| Damage::Journal { detail: format!("{name}: {detail}"), pools }))
+    }
+}
