@@ -101,7 +101,10 @@ impl Header for SnapshotTrailer {
             return bad("name_len", u64::from(self.name_len));
         }
         let rest = self.name.get(self.name_len as usize..).unwrap_or_default();
-        if self.reserved0 != 0 || self.reserved.iter().chain(rest).any(|&byte| byte != 0) {
+        if rest.iter().any(|&byte| byte != 0) {
+            return bad("byte behind its name", 1);
+        }
+        if self.reserved0 != 0 || self.reserved.iter().any(|&byte| byte != 0) {
             return Err(HeaderError::Reserved { what: Self::NAME });
         }
         Ok(())
