@@ -124,11 +124,6 @@ fn looked_at(pools: &[Summary], objects: &[Said]) -> String {
         Some(not) => format!("{checked} checked; {not} not looked at: see above"),
         None => format!("{checked} checked"),
     }
-    for name in store.torn_pools() {
-        let text = "logs were discarded: it may hold half a transaction, which no check finds; restore \
-                    it, remove it, or see `cenote logs declare-whole`";
-        findings.add("torn", Some(&name), None, text.into());
-    }
 }
 
 /// What opening the store has found, and its files.
@@ -144,6 +139,11 @@ fn control_data(store: &Store, known: &[Damage], findings: &mut Findings) {
     for (_, name) in &store.report().not_covered {
         let text = "it was in use when power failed, at a durability level that does not cover that: values may be torn";
         findings.add("torn", Some(name), None, text.into());
+    }
+    for name in store.torn_pools() {
+        let text = "logs were discarded: it may hold half a transaction, which no check finds; restore \
+                    it, remove it, or see `cenote logs declare-whole`";
+        findings.add("torn", Some(&name), None, text.into());
     }
 }
 
