@@ -316,9 +316,32 @@ fn changes(store: &Store, pool: &Pool, archive: &Archive) -> std::vec::Vec<Chang
     changes
 }
 
+/// Which changes a child tries.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Which {
+    /// One of so many.
+    Some,
+    /// The one that makes a vector as long as an address space.
+    Length,
+    /// The same, with a planted bug that lets it through.
+    LengthBelieved,
+}
+
+impl Which {
+    const ALL: [Self; 3] = [Self::Some, Self::Length, Self::LengthBelieved];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Some => "some",
+            Self::Length => "length",
+            Self::LengthBelieved => "length-believed",
+        }
+    }
+}
+
 /// Makes the pool, and imports each change of `part`: the part whose number is that, of so many.
 /// Says how many were refused, and how many used.
-fn take_in((part, parts): (u64, u64), bug: Bug) -> Result<(u64, u64)> {
+fn take_in((part, parts): (u64, u64), which: Which) -> Result<(u64, u64)> {
     let dir = directory();
     let store = Store::open(dir.path())?;
     let pool = store.create_pool("p", &small())?;
@@ -331,18 +354,19 @@ fn take_in((part, parts): (u64, u64), bug: Bug) -> Result<(u64, u64)> {
     let (mut refused, mut used) = (0, 0);
     let mut seed = part + 1;
     for change in changes {
-        // Of those that a planted bug is to let through, one that faults at once, and not by a loop.
         let is_length = change.what.contains("VecHeader<u64> ") && change.what.contains("word 1:");
-        let taken = match bug {
-            Bug::None => random(&mut seed) % parts == 0,
-            _ => is_length && change.word == 1 << 34,
+        let taken = match which {
+            Which::Some => random(&mut seed).is_multiple_of(parts),
+            Which::Length | Which::LengthBelieved => is_length && change.word == 1 << 34,
         };
         if !taken {
             continue;
         }
         println!("change: {}", change.what);
         let bytes = archive.with(change.addr, change.word);
-        plant(bug);
+        if matches!(which, Which::LengthBelieved) {
+            plant(Bug::StructuresBelieved);
+        }
         let names = vec!["q".to_owned()];
         let imported = store.import(&bytes[..], ImportOptions { names, ..ImportOptions::default() });
         plant(Bug::None);
@@ -360,11 +384,10 @@ fn take_in((part, parts): (u64, u64), bug: Bug) -> Result<(u64, u64)> {
 }
 
 /// Runs [`take_in`] in a child: what it says, or how it ended.
-fn in_child(bug: Bug, parts: u64) -> std::result::Result<std::string::String, std::string::String> {
-    let bug = if bug == Bug::None { "none" } else { "believed" };
+fn in_child(which: Which, parts: u64) -> std::result::Result<std::string::String, std::string::String> {
     let mut child = Command::new(std::env::current_exe().expect("this program"));
     child.args(["--exact", "headers::a_child", "--nocapture", "--ignored"]);
-    child.envs([("CENOTE_HEADERS_CHILD", bug), ("CENOTE_HEADERS_PARTS", &parts.to_string())]);
+    child.envs([("CENOTE_HEADERS_CHILD", which.name()), ("CENOTE_HEADERS_PARTS", &parts.to_string())]);
     let out = child.output().expect("run");
     let text = std::string::String::from_utf8_lossy(&out.stdout).into_owned();
     if out.status.success() {
@@ -378,19 +401,16 @@ fn in_child(bug: Bug, parts: u64) -> std::result::Result<std::string::String, st
 #[ignore = "a child of the tests below"]
 fn a_child() -> Result<()> {
     let variable = |name| std::env::var(name).unwrap_or_default();
-    let bug = match variable("CENOTE_HEADERS_CHILD").as_str() {
-        "none" => Bug::None,
-        "believed" => Bug::StructuresBelieved,
-        _ => return Ok(()),
-    };
+    let wanted = variable("CENOTE_HEADERS_CHILD");
+    let Some(which) = Which::ALL.into_iter().find(|which| which.name() == wanted) else { return Ok(()) };
     let parts = variable("CENOTE_HEADERS_PARTS").parse().unwrap_or(1);
     let seed = variable("CENOTE_SEED").parse().unwrap_or(0);
     // SAFETY: a loop without an end ends the child, by another signal than a fault.
     unsafe { libc::alarm(300) };
-    let (refused, used) = take_in((seed, parts), bug)?;
+    let (refused, used) = take_in((seed, parts), which)?;
     println!("refused {refused}, used {used}");
     // Keys and values of nodes are among the words, and any number is one.
-    assert!(refused > used || bug != Bug::None, "hardly anything is refused: {refused}, used {used}");
+    assert!(refused > used || which != Which::Some, "hardly anything is refused: {refused}, used {used}");
     Ok(())
 }
 
@@ -401,7 +421,7 @@ fn parts() -> u64 {
 
 #[test]
 fn an_archive_with_any_word_of_a_collection_changed_is_refused_or_used_without_a_fault() {
-    match in_child(Bug::None, parts()) {
+    match in_child(Which::Some, parts()) {
         Ok(text) => assert!(text.contains("refused "), "{text}"),
         Err(why) => panic!("{why}"),
     }
@@ -409,8 +429,13 @@ fn an_archive_with_any_word_of_a_collection_changed_is_refused_or_used_without_a
 
 #[test]
 fn planted_headers_that_are_believed_are_found() {
-    let why = in_child(Bug::StructuresBelieved, parts()).expect_err("planted: a fault");
-    assert!(why.contains("signal: 11") || why.contains("signal: 7"), "{why}");
+    let text = in_child(Which::Length, 1).expect("no fault");
+    assert!(text.contains("refused 1, used 0"), "{text}");
+    // Believed, the length leads out of the block: an error of the vector, or a fault.
+    match in_child(Which::LengthBelieved, 1) {
+        Ok(text) => assert!(text.contains("refused 0, used 1"), "{text}"),
+        Err(why) => assert!(why.contains("signal: 11") || why.contains("signal: 7"), "{why}"),
+    }
 }
 
 /// The same words in the file of a store: a pool that is verified when it is opened shows no values.
@@ -430,7 +455,7 @@ fn a_pool_with_a_broken_header_shows_no_values_when_it_is_verified() -> Result<(
     // A length that is one more, of each.
     for change in changes.iter().filter(|change| names.iter().any(|name| change.what.contains(name))) {
         let old = archive.word(change.addr);
-        if change.word != old.wrapping_add(1) || random(&mut seed) % 2 != 0 {
+        if change.word != old.wrapping_add(1) || !random(&mut seed).is_multiple_of(2) {
             continue;
         }
         tried += 1;

@@ -356,7 +356,8 @@ fn journals_of_sessions_that_died_are_tied_whichever_of_them_the_next_one_opens(
     for steps in [[&both[..], &dying].concat(), with_batches] {
         let [histories, refused] = every(4, &steps).unwrap_or_else(|error| panic!("{error}"));
         println!("{histories} histories, {refused} mixtures of three moments are refused");
-        assert!(histories > 500 && refused > 1000, "{histories} {refused}");
+        // All of four steps: with batches there are six kinds of steps, and not seven.
+        assert!(histories > 400 && refused > 1000, "{histories} {refused}");
     }
 }
 
