@@ -59,6 +59,7 @@ pub(crate) fn count_and_psync(socket: &Path) {
 /// A child: has the store copied, and says how that went.
 pub(crate) fn ask(socket: &Path) {
     let store = Store::connect(socket).expect("connect");
+    say("connected");
     let target = listen();
     match store.backup(target) {
         Ok(made) => say(&format!("made {}", made.report().pools)),
@@ -277,6 +278,7 @@ fn any_process_killed_in_a_backup_leaves_a_whole_copy_or_none_and_clients_go_on(
         let victim = VICTIMS[round as usize % VICTIMS.len()];
         let (target, from) = (scene.target(round), scene.numbers());
         let mut asker = Actor::start("backup-asker", &scene.daemon);
+        assert_eq!(asker.hear(), "connected");
         asker.tell(target.to_str().expect("text"));
         match round % 2 {
             0 => scene.wait_for_standstill(),
@@ -364,6 +366,7 @@ pub(crate) fn count_in_two_later(socket: &Path) {
 /// What another process says that has the store copied.
 fn asked(daemon: &Daemon, target: &Path) -> String {
     let mut asker = Actor::start("backup-asker", daemon);
+    assert_eq!(asker.hear(), "connected");
     asker.tell(target.to_str().expect("text"));
     asker.hear()
 }
