@@ -11,8 +11,8 @@
 //! * both pools are at the same step, equal to the model byte by byte; nothing is damaged; no block
 //!   leaks.
 //!
-//! In half of the rounds a thread of the child makes one backup after another. The one that is there
-//! after the kill is whole: both pools are at one step, equal to the model.
+//! In half of the rounds a thread of the child makes one backup after another. The one that is
+//! there after the kill is whole: both pools are at one step, equal to the model.
 
 use crate::child::{self, Child};
 use crate::round::{Outcome, Round, found, require};

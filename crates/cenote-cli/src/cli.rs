@@ -180,7 +180,8 @@ pub(crate) enum LogsCommand {
     /// DIR is the store's directory, or the socket of the daemon that keeps it.
     #[command(after_help = EXIT_HELP)]
     Apply(LogsDecide),
-    /// Forget the logs of one program: its pools hold what its transactions had done, half of one perhaps
+    /// Forget the logs of one program: its pools hold what its transactions had done, half of one
+    /// perhaps
     ///
     /// The store remembers that, and programs are refused these pools: restore them, remove them,
     /// or declare them whole (`cenote logs declare-whole`).

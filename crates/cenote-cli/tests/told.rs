@@ -1,5 +1,6 @@
 //! What commands that look tell of a damaged store: whatever makes a program's open fail is a
-//! finding of `check`, which names the file; `info`, `stats`, `ls` and `verify` do not pass over it.
+//! finding of `check`, which names the file; `info`, `stats`, `ls` and `verify` do not pass over
+//! it.
 
 use crate::common::{Fixture, Ran, empty, run};
 use cenote::{

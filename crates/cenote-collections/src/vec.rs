@@ -174,8 +174,8 @@ impl<T: Persist> Vec<T> {
         if index as u64 >= header.len {
             return Ok(None);
         }
-        // SAFETY: a place of a live header's array with a value; nothing changes while the reader is
-        // borrowed.
+        // SAFETY: a place of a live header's array with a value; nothing changes while the reader
+        // is borrowed.
         unsafe {
             let place = header.places().add(index);
             touch_places(place, 1).or_lost(reader)?;

@@ -101,7 +101,7 @@ fn note(report: &mut ValueReport, invalid: InvalidValue) {
     }
 }
 
-/// A heap whose blocks nobody changes.
+/// A heap whose blocks do not change.
 struct InMemory<'h, G: Ground> {
     heap: &'h TracedHeap<G>,
     copy: Vec<u8>,

@@ -42,8 +42,8 @@ pub(crate) fn seen(state: &State) -> impl Iterator<Item = &GuestRecord> {
     state.guests.values().filter(|guest| cenote_sys::process::is_alive(guest.pid, guest.start_ticks))
 }
 
-/// Processes of the clients that keep this opener out, and whether it sees all of them; none: it may
-/// open. See the module's table.
+/// Processes of the clients that keep this opener out, and whether it sees all of them; none: it
+/// may open. See the module's table.
 pub(crate) fn keep_out(
     medium: &dyn Medium,
     state: &State,

@@ -67,7 +67,8 @@ impl Inner {
     /// Reads the kept files of which the catalog has records.
     ///
     /// # Errors
-    /// One that passes ([`MediumError::is_passing`]): nothing is known then. Others are of the file.
+    /// One that passes ([`MediumError::is_passing`]): nothing is known then. Others are of the
+    /// file.
     pub(crate) fn load_kept(&self, state: &State) -> Result<Kept, MediumError> {
         let mut kept = Kept::new();
         for (puddle, sum) in &state.kept {

@@ -515,7 +515,8 @@ pub(crate) fn missing(name: &str) -> String {
 }
 
 /// Compares a puddle's file with its record: there, as long as it should be, with its own header.
-/// `Ok(Some(why))` if it is damaged, or cannot be looked at: that costs its pool, and not the store.
+/// `Ok(Some(why))` if it is damaged, or cannot be looked at: that costs its pool, and not the
+/// store.
 ///
 /// # Errors
 /// [`MediumError::Linked`] if it is to be written and has several names, which costs its pool too

@@ -475,7 +475,8 @@ impl<'a> Session<'a> {
         let mut own = Vec::new();
         for record in core::mem::take(&mut self.listed) {
             let Ok(body) = sorted(self.log_body(&record))? else { continue };
-            // SAFETY: mapped just now; what a process that is not ended writes there meanwhile is checked as what it wrote before.
+            // SAFETY: mapped just now; what a process that is not ended writes there meanwhile is
+            // checked as what it wrote before.
             let header = read::<LogHeader>(unsafe { body.bytes() }, false);
             if header.is_ok_and(|header| header.owner == client) {
                 own.push(record);
@@ -492,7 +493,7 @@ impl<'a> Session<'a> {
             let known = self.control.catalog.state.puddles.get(&entry.puddle).copied();
             let known = known.filter(|puddle| puddle.role == Role::Log && puddle.addr == entry.addr);
             let Ok(body) = sorted(self.head(entry, known))? else { continue };
-            // SAFETY: mapped for writing, and nobody else uses it.
+            // SAFETY: mapped for writing, and recovery alone uses it.
             let state = unsafe { body.state() };
             if state.load(AtomicOrdering::Acquire) == LOG_QUARANTINED {
                 state.store(0, AtomicOrdering::Release);

@@ -11,19 +11,21 @@
 //! **Apply.** (1) each log that is marked "set aside" loses the mark, by one store: whoever recovers the store from here on replays it, or marks it again; (2) the logs are replayed, which is idempotent; (3) as for *discard*.
 //!
 //! **Discard.** One batch ends the client's leases and removes it, says that its pools in direct mode are to be traced (what the transactions took and did not attach is given back), and gives this session the leases on
-//! what the client could write, whose bytes may be in the page cache only, and that its pools may be torn: **it commits**. The logs' puddles are nobody's from here on; the next open for writing uses them as spare ones. Those that were
-//! replayed, and are the client's beyond doubt, are removed in the same batch, and their files after it: orphans.
+//! what the client could write, whose bytes may be in the page cache only, and that its pools may
+//! be torn: **it commits**. The logs' puddles have no owner from here on; the next open for writing
+//! uses them as spare ones. Those that were replayed, and are the client's beyond doubt, are
+//! removed in the same batch, and their files after it: orphans.
 //!
 //! Nobody has one of the pools open meanwhile, not for reading either.
 //!
 //! # Pools that may be torn
 //!
-//! States of a pool: *whole*; *torn*, from the batch that removes the last log which could have made
-//! it whole ([`Record::PoolTorn`]). So there is no moment at which neither the log is there nor the
-//! record. A torn pool is whole again with [`Record::PoolWhole`], which [`Store::declare_whole`]
-//! writes and nothing else: **that batch commits**. Recovery keeps the record, and so do clones,
-//! archives, imports and backups. A check of values does not end the state: a vector that is half
-//! truncated has valid values.
+//! States of a pool: *whole*; *torn*, from the batch that removes the last log which could have
+//! made it whole ([`Record::PoolTorn`]). So there is no moment at which neither the log is there
+//! nor the record. A torn pool is whole again with [`Record::PoolWhole`], which
+//! [`Store::declare_whole`] writes and nothing else: **that batch commits**. Recovery keeps the
+//! record, and so do clones, archives, imports and backups. A check of values does not end the
+//! state: a vector that is half truncated has valid values.
 //!
 //! A session that takes pools as they are ([`crate::PowerLossPolicy::AsIs`]) answers for them, and
 //! leaves them torn for the next one.

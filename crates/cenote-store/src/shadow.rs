@@ -491,7 +491,8 @@ pub(crate) fn check_run(
     Err(StoreError::JournalDamaged { detail })
 }
 
-/// Removes primaries and kept files that no record names, unless records of the catalog are lost (`all_known` is false). Returns how many are gone.
+/// Removes primaries and kept files that no record names, unless records of the catalog are lost
+/// (`all_known` is false). Returns how many are gone.
 pub(crate) fn remove_orphans(inner: &Inner, control: &Control, all_known: bool) -> Result<u64, MediumError> {
     let state = &control.catalog.state;
     let files = match inner.medium.list(PRIMARY_DIR) {

@@ -1,8 +1,8 @@
 //! Pages that cannot be read, for collections: what follows a link touches the node first.
 //!
 //! * A call that returns a `Result` returns the error, with pool, puddle and page.
-//! * An iterator of a view ends. [`View::finish`](crate::View::finish) returns the error, and a view
-//!   that is dropped without panics.
+//! * An iterator of a view ends. [`View::finish`](crate::View::finish) returns the error, and a
+//!   view that is dropped without panics.
 //! * An iterator or a cursor of a transaction ends. The transaction aborts, and its `write` returns
 //!   the error.
 //!
@@ -58,8 +58,8 @@ impl Faults {
         self.first().filter(|_| !self.told.load(Ordering::Relaxed))
     }
 
-    /// As [`touch`], for values that a program may ask for again and again: a range of several pages
-    /// is touched again only if another one was since.
+    /// As [`touch`], for values that a program may ask for again and again: a range of several
+    /// pages is touched again only if another one was since.
     ///
     /// # Errors
     /// As [`touch`].

@@ -22,7 +22,7 @@ impl Watcher {
     /// of its clients.
     ///
     /// # Errors
-    /// Nobody listens there, or the daemon does not let this process in.
+    /// No daemon listens there, or the daemon does not let this process in.
     pub fn connect(socket: impl AsRef<Path>) -> io::Result<Self> {
         let (line, home, _) = Line::open(socket.as_ref(), None)?;
         Ok(Self { line, client: home.client })
@@ -97,7 +97,7 @@ impl Drop for Watcher {
 /// What a daemon at a socket is doing: asked by a session of its own, which ends with the answer.
 ///
 /// # Errors
-/// Nobody listens there, or the answer is none.
+/// No daemon listens there, or the answer is none.
 pub fn daemon_stat(socket: impl AsRef<Path>) -> io::Result<Stat> {
     Watcher::connect(socket)?.stat()
 }

@@ -1,15 +1,15 @@
 //! AES-256-XTS (IEEE 1619-2018) over data units of whole blocks, by AWS-LC.
 //!
-//! Invariant: the caller's 64 bytes are the only lasting copy of the keys. Each call expands them into
-//! a context of its own and wipes that context before it returns: AWS-LC cleanses what it frees. That
-//! costs about 50 ns a page, and keeps round keys out of memory that outlives the call.
+//! Invariant: the caller's 64 bytes are the only lasting copy of the keys. Each call expands them
+//! into a context of its own and wipes that context before it returns: AWS-LC cleanses what it
+//! frees. That costs about 50 ns a page, and keeps round keys out of memory that outlives the call.
 //!
 //! # Safety argument
 //!
-//! [`Context`] is initialised before any other call sees it, and cleaned up once, when it is dropped.
-//! The library reads 64 bytes of key and 16 of tweak, which are arrays of that size, and reads and
-//! writes `len` bytes at pointers that come from slices of that length; the slices do not overlap, or
-//! are one, which the library allows.
+//! [`Context`] is initialised before any other call sees it, and cleaned up once, when it is
+//! dropped. The library reads 64 bytes of key and 16 of tweak, which are arrays of that size, and
+//! reads and writes `len` bytes at pointers that come from slices of that length; the slices do not
+//! overlap, or are one, which the library allows.
 
 use super::CipherFailed;
 use aws_lc_sys::{
@@ -55,8 +55,8 @@ struct Context(EVP_CIPHER_CTX);
 impl Context {
     fn new() -> Self {
         let mut context = MaybeUninit::zeroed();
-        // SAFETY: the memory has the size of a context; the call makes a context of it, and zeros are
-        // valid for each of its fields.
+        // SAFETY: the memory has the size of a context; the call makes a context of it, and zeros
+        // are valid for each of its fields.
         unsafe {
             EVP_CIPHER_CTX_init(context.as_mut_ptr());
             Self(context.assume_init())
@@ -85,8 +85,8 @@ fn run(
             let mut written = 0;
             let to = data.as_mut_ptr();
             let from = from.map_or(to.cast_const(), <[u8]>::as_ptr);
-            // SAFETY: the context is initialised; key and tweak have the cipher's lengths; `len` bytes
-            // can be read at `from` and written at `to`, by the check above.
+            // SAFETY: the context is initialised; key and tweak have the cipher's lengths; `len`
+            // bytes can be read at `from` and written at `to`, by the check above.
             unsafe {
                 let cipher = EVP_aes_256_xts();
                 let (key, tweak) = (key.as_ptr(), tweak.as_ptr());

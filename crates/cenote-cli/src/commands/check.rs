@@ -7,8 +7,8 @@
 //! reached, what is reached and not allocated, pointers that are not as their types say, and bytes
 //! that are no value of their type. Of protected pools and objects every page is verified.
 //!
-//! Invariant: if a program's open of the store, of a pool or of an object fails, there is a finding,
-//! or the line of that pool or object says which key or permission is missing.
+//! Invariant: if a program's open of the store, of a pool or of an object fails, there is a
+//! finding, or the line of that pool or object says which key or permission is missing.
 
 use super::findings::Findings;
 use super::protected::{self, Said};

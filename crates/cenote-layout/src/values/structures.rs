@@ -202,7 +202,8 @@ impl<'v> Structures<'v> {
         is_value
     }
 
-    /// Refuses places in use that are zero where no value is: the check of a block passes over them.
+    /// Refuses places in use that are zero where no value is: the check of a block passes over
+    /// them.
     fn in_use(&mut self, id: TypeId, at: u64, size: u64, blocks: &mut dyn Blocks) -> Checked {
         if size == 0 || self.zero_is_value(id) || !all_zero(at, size, blocks)? {
             return Ok(());
@@ -453,7 +454,8 @@ impl<'v> Structures<'v> {
         made().ok_or_else(|| Broken { at: header, field: String::new(), why, found: 0 })
     }
 
-    /// Looks at a segment, or at a directory with `height` levels, which begins with bucket `first`.
+    /// Looks at a segment, or at a directory with `height` levels, which begins with bucket
+    /// `first`.
     fn buckets(
         &mut self,
         table: &Table,

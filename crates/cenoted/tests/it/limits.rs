@@ -413,8 +413,8 @@ fn until_there_is_room(daemon: &Daemon) -> Raw {
     panic!("there is no room after 10 s")
 }
 
-/// A thousand sessions with a log space each, as a client has that runs transactions. A build that is
-/// not optimised at all has about 70 MiB: 60 KiB of stack for each client, and 12 MiB of code.
+/// A thousand sessions with a log space each, as a client has that runs transactions. A build that
+/// is not optimised at all has about 70 MiB: 60 KiB of stack for each client, and 12 MiB of code.
 #[test]
 fn a_thousand_clients_take_less_than_64_mib_of_the_daemon() {
     // A socket for each on this side.
